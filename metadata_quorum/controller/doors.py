@@ -25,6 +25,7 @@ from odradek.security.doors.door import (
 from odradek.security.doors.needing import for_cluster, refusing
 from odradek.security.doors.token_doors import create_token_door, describe_tokens_door, own_token_door
 from odradek.security.doors.user_doors import refuse_describe_users
+from odradek.serving.contract import ClientRights, Outcome
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_partitions import CreatePartitionsRequest
@@ -229,19 +230,19 @@ class ControllerDoors:
     def __init__(self, authorizer: Authorizer, topics: Callable[[], Topics]) -> None:
         self.authorizer = authorizer
         self.topics = topics
-        self._judged: deque[tuple[Rights, int]] = deque()
+        self._judged: deque[tuple[ClientRights, int]] = deque()
 
-    def admit(self, principal: str, host: str, request: Message, version: int) -> Admitted | Message:
+    def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
         """The part of a client's request that is decided, or the refusal of the whole. May run in a worker; the caller
         calls `tell_denials` on the loop afterwards."""
-        assert request.API_KEY is not None
+        request: Any = message
+        """Of the class that the door of its API judges."""
+        assert message.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
-        admitted = CONTROLLER_DOORS[ApiKey(request.API_KEY)](asked, request)
-        self._judged.append((asked.rights, request.API_KEY))
-        if admitted is None:
-            return Admitted(request, _as_it_is)
-        result: Admitted | Message = admitted
-        return result
+        admitted = CONTROLLER_DOORS[ApiKey(message.API_KEY)](asked, request)
+        assert not isinstance(admitted, Outcome), "a controller's doors close no connection"
+        self._judged.append((asked.rights, message.API_KEY))
+        return Admitted(message, _as_it_is) if admitted is None else admitted
 
     def tell_denials(self) -> None:
         """Give the refusals to the audit log."""

@@ -179,8 +179,8 @@ def test_all_topics_with_operations_count_as_many_decisions() -> None:
     held = Authorizer(AuthorizerSettings())
     topics: Any = SimpleNamespace(topics=dict.fromkeys(f"t{number}" for number in range(500)))
     asked = Asked(_rights(held), 12, topics)
-    broker: Any = None
-    counts = decisions_of(broker)
+    coordinators: Any = None
+    counts = decisions_of(coordinators, coordinators)
     every = MetadataRequest(None, False, False, True)
     assert counts[ApiKey.METADATA](asked, every) > DECISIONS_AT_ONCE
     assert (

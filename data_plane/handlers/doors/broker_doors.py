@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.doors import group_doors as groups
 from odradek.data_plane.handlers.doors import producing_doors as producing
 from odradek.data_plane.handlers.doors import topic_doors as topics
 from odradek.data_plane.handlers.doors import transaction_doors as transactions
-from odradek.data_plane.handlers.doors.decisions import decisions_of
+from odradek.data_plane.handlers.doors.decisions import Decisions
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
@@ -149,23 +149,25 @@ _AGAIN: Mapping[ApiKey, Callable[[Asked, Any], Any]] = {ApiKey.PRODUCE: producin
 """Requests that wait and are judged again. A Fetch reads anew, and so judges anew."""
 
 
-def broker_doors(broker: Broker) -> Mapping[ApiKey, Door]:
+def broker_doors(desk: Desk) -> Mapping[ApiKey, Door]:
     """The door of each API of a broker."""
-    return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: broker.settings.auto_create_topics_enable)}
+    return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: desk.settings.auto_create_topics_enable)}
 
 
-def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+def guarded(
+    desk: Desk, authorizer: Authorizer, decisions: Decisions, handlers: Mapping[int, Handler]
+) -> dict[int, Handler]:
     """Handlers behind their doors, which `check_doors` has found complete."""
-    doors, decisions = broker_doors(broker), decisions_of(broker)
+    doors = broker_doors(desk)
     return {
         key: GuardedHandler(
             handle,
             doors[ApiKey(key)],
             authorizer,
-            lambda: broker.image,
+            lambda: desk.image,
             _AGAIN.get(ApiKey(key)),
-            long_work=broker.long_work,
-            after_work=broker.run_woken,
+            long_work=desk.long_work,
+            after_work=desk.run_woken,
             api_key=key,
         )
         .counting(decisions.get(ApiKey(key)))

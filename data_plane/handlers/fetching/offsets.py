@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError, Event, FileClosed, Workers
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.slices import Work, in_slices, run_through
@@ -92,9 +93,10 @@ class Turns:
 class ListOffsetsHandler:
     """API 2. Queries by time read segments, so they run off the loop; the others answer at once."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._turns = Turns(broker.env.event)
+    def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._partitions = partitions
+        self._turns = Turns(desk.env.event)
 
     def handle(self, context: Context, request: ListOffsetsRequest) -> Result:
         version = context.api_version
@@ -116,7 +118,7 @@ class ListOffsetsHandler:
                     self._turns.pass_on(workers)
 
             return Suspend(off_loop)
-        return in_slices(self._broker.long_work, self._answer(request, version))
+        return in_slices(self._desk.long_work, self._answer(request, version))
 
     def _refuse(self, request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
         return ListOffsetsResponse(
@@ -129,14 +131,14 @@ class ListOffsetsHandler:
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
         """The threads of the first disk that the request asks for."""
-        broker = self._broker
+        partitions = self._partitions
         for topic in request.topics:
-            hosted = broker.topics.get(topic.name)
+            hosted = partitions.by_name.get(topic.name)
             for asked in topic.partitions:
                 partition = None if hosted is None else hosted.partitions.get(asked.partition_index)
                 if partition is not None:
-                    return broker.workers_for(partition.log)
-        return broker.env.workers
+                    return partitions.workers_for(partition.log)
+        return partitions.workers_of(None)
 
     def _answer(self, request: ListOffsetsRequest, version: int) -> Work[ListOffsetsResponse]:
         known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
@@ -165,7 +167,7 @@ class ListOffsetsHandler:
         self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int, replica_id: int
     ) -> ListOffsetsPartitionResponse:
         try:
-            partition = self._broker.partition(topic, asked.partition_index)
+            partition = self._partitions.find(topic, asked.partition_index)
         except KafkaError as error:
             return _failed(asked, error.code)
         error_of = partition.epoch_error if replica_id == DEBUGGER else partition.leader_error
@@ -179,9 +181,9 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             # Deleted, moved away, or its directory has failed, while the worker read it.
-            return _failed(asked, self._broker.lost_partition_error(partition))
+            return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
-            self._broker.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
+            self._desk.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
             return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)
         return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
 
@@ -243,11 +245,12 @@ def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitio
 class OffsetForLeaderEpochHandler:
     """API 23 (KIP-320): the end of an epoch, so that a client can tell whether its position was truncated."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._partitions = partitions
 
     def handle(self, context: Context, request: OffsetForLeaderEpochRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer_all(request))
+        return in_slices(self._desk.long_work, self._answer_all(request))
 
     def _answer_all(self, request: OffsetForLeaderEpochRequest) -> Work[OffsetForLeaderEpochResponse]:
         topics = []
@@ -261,7 +264,7 @@ class OffsetForLeaderEpochHandler:
 
     def _answer(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
-            partition = self._broker.partition(topic, asked.partition)
+            partition = self._partitions.find(topic, asked.partition)
         except KafkaError as error:
             return EpochEndOffset(error.code, asked.partition, -1, -1)
         code = partition.leader_error(asked.current_leader_epoch)

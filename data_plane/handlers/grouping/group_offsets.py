@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
@@ -16,6 +16,7 @@ from odradek.data_plane.groups.offsets import (
     record_bytes,
 )
 from odradek.data_plane.groups.state import OffsetKey
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.gathering import asking
 from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
@@ -71,14 +72,15 @@ def _parts(partitions: Sequence[P]) -> Iterator[Sequence[P]]:
 
 
 def _asking_in_parts(
-    broker: Broker,
+    desk: Desk,
+    groups: GroupCoordinator,
     version: int,
     parts: Sequence[CommitOffsets | DeleteOffsets],
     combine: Callable[[list[Any]], Work[Message]],
 ) -> Work[Result]:
     asked = [(part.group_id, part) for part in parts]
     units = 1 + DECIDED_UNITS * len(parts[0].partitions)
-    return (yield from asking(broker, version, asked, combine, units))
+    return (yield from asking(desk, groups, version, asked, combine, units))
 
 
 def commit_of(
@@ -102,19 +104,20 @@ def _key_of(topic: TopicImage, asked: OffsetDeleteRequestPartition) -> OffsetKey
 class OffsetCommitHandler:
     """API 8. Topics by id from version 10 on (KIP-848)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: OffsetCommitRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: OffsetCommitRequest) -> Work[Result]:
         shape = anatomy_of(request, version)
-        named = yield from sorted_out(self._broker.image, shape, request, commit_of)
+        named = yield from sorted_out(self._desk.image, shape, request, commit_of)
         response = OffsetCommitResponse(0, named.merged())
         if not named.kept:
             return response
-        metadata_bytes_max = self._broker.groups.settings.offset_metadata_bytes_max
+        metadata_bytes_max = self._groups.settings.offset_metadata_bytes_max
         group_bytes, size = len(request.group_id.encode()), 0
         for part in _parts(named.kept):
             size += sum(
@@ -138,17 +141,18 @@ class OffsetCommitHandler:
             yield from named.fill(chain.from_iterable(answers))
             return response
 
-        return (yield from _asking_in_parts(self._broker, version, parts, combine))
+        return (yield from _asking_in_parts(self._desk, self._groups, version, parts, combine))
 
 
 class OffsetFetchHandler:
     """API 9. Several groups at once from version 8 on (KIP-709), topics by id from version 10 on."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: OffsetFetchRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: OffsetFetchRequest) -> Work[Result]:
         groups = request.groups
@@ -168,7 +172,7 @@ class OffsetFetchHandler:
 
         def combine(answers: list[FetchedOffsets]) -> Work[OffsetFetchResponse]:
             fetched = dict(zip(asked, answers, strict=True))
-            telling = _Telling(self._broker.image, version, request.require_stable)
+            telling = _Telling(self._desk.image, version, request.require_stable)
             told = []
             for group in groups:
                 key = (group.group_id, group.member_id, group.member_epoch)
@@ -178,7 +182,7 @@ class OffsetFetchHandler:
             return (yield from _single(told[0]))
 
         named = [(each.group_id, each) for each in asked.values()]
-        return (yield from asking(self._broker, version, named, combine))
+        return (yield from asking(self._desk, self._groups, version, named, combine))
 
 
 class _Telling:
@@ -328,15 +332,16 @@ def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
 class OffsetDeleteHandler:
     """API 47 (KIP-496)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: OffsetDeleteRequest) -> Work[Result]:
         shape = anatomy_of(request, version)
-        named = yield from sorted_out(self._broker.image, shape, request, _key_of)
+        named = yield from sorted_out(self._desk.image, shape, request, _key_of)
         response = OffsetDeleteResponse(ErrorCode.NONE, 0, named.merged())
         parts = [DeleteOffsets(request.group_id, tuple(part)) for part in _parts(named.kept)]
 
@@ -351,4 +356,4 @@ class OffsetDeleteHandler:
             yield from named.fill(chain.from_iterable(of_parts))
             return response
 
-        return (yield from _asking_in_parts(self._broker, version, parts, combine))
+        return (yield from _asking_in_parts(self._desk, self._groups, version, parts, combine))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import attrs
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.records import RecordProducer
-from odradek.data_plane.groups.coordinator import Shard
+from odradek.data_plane.groups.coordinator import GroupCoordinator, Shard
 from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from odradek.data_plane.handlers.grouping.group_offsets import commit_of
 from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
-from odradek.data_plane.handlers.verification import verified
+from odradek.data_plane.handlers.verification import VerifyingDesk, verified
 from odradek.data_plane.handlers.waiting import response_of
 from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from odradek.env.ports import DiskError
@@ -71,11 +70,12 @@ class _Committing(Delayed):
 class TxnOffsetCommitHandler:
     """API 28."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: VerifyingDesk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: TxnOffsetCommitRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: TxnOffsetCommitRequest) -> Work[Result]:
         offsets = yield from self._sorted_out(version, request)
@@ -97,8 +97,8 @@ class TxnOffsetCommitHandler:
         return Suspend(lambda: self._verify(version, request, offsets, guard, shard))
 
     def _shard(self, group_id: str) -> Shard | None:
-        index = self._broker.groups.partition_for(group_id)
-        return None if index is None else self._broker.groups.shards.get(index)
+        index = self._groups.partition_for(group_id)
+        return None if index is None else self._groups.shards.get(index)
 
     def _guard(
         self, shard: Shard, version: int, request: TxnOffsetCommitRequest
@@ -107,7 +107,7 @@ class TxnOffsetCommitHandler:
         log = shard.partition.log
         name = name_of(request.transactional_id)
         adds = version >= TXN_OFFSET_COMMIT_ADDS_GROUP
-        now_ms = int(self._broker.clock.monotonic() * 1000)
+        now_ms = int(self._desk.clock.monotonic() * 1000)
         try:
             guard = log.begin_verification(
                 request.producer_id, name, request.producer_epoch, -1, adds, now_ms
@@ -136,7 +136,7 @@ class TxnOffsetCommitHandler:
             return not isinstance(newest, ErrorCode) and newest is not before and newest is not ONGOING
 
         codes = await verified(
-            self._broker,
+            self._desk,
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
@@ -154,7 +154,7 @@ class TxnOffsetCommitHandler:
         if isinstance(newest, ErrorCode):
             return offsets.refuse(newest)
         delayed = self._commit(version, request, offsets, newest)
-        response: TxnOffsetCommitResponse = await response_of(delayed, self._broker)
+        response: TxnOffsetCommitResponse = await response_of(delayed, self._desk)
         return response
 
     def _commit(
@@ -164,7 +164,6 @@ class TxnOffsetCommitHandler:
         offsets: _Offsets,
         guard: VerificationGuard,
     ) -> _Committing:
-        broker = self._broker
         delayed = _Committing(offsets, version)
         commit = CommitOffsets(
             request.group_id,
@@ -175,13 +174,13 @@ class TxnOffsetCommitHandler:
             tuple(offsets.commits),
             producer=RecordProducer(request.producer_id, request.producer_epoch, guard),
         )
-        broker.groups.submit(request.group_id, Ask(commit, version, delayed, broker.clock.wall_ms()))
+        self._groups.submit(request.group_id, Ask(commit, version, delayed, self._desk.clock.wall_ms()))
         return delayed
 
     def _sorted_out(self, version: int, request: TxnOffsetCommitRequest) -> Work[_Offsets]:
         """Look up the offsets that may be committed, and make an answer for each partition that is named."""
         shape = anatomy_of(request, version)
-        named = yield from sorted_out(self._broker.image, shape, request, commit_of)
+        named = yield from sorted_out(self._desk.image, shape, request, commit_of)
         answered = []
         for topic in named.topics:
             topic.refused.partitions += topic.accepted.partitions

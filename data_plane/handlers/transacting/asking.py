@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.serving.contract import Delayed, Result
 from odradek.wire.errors import ErrorCode
 from odradek.wire.structure import Message
@@ -26,11 +25,14 @@ class _Converted(Delayed):
 
 
 def ask_coordinator(
-    broker: Broker, transactional_id: str, request: Any, convert: Callable[[Any], Message]
+    transactions: TransactionCoordinator,
+    transactional_id: str,
+    request: Any,
+    convert: Callable[[Any], Message],
 ) -> Result:
     """Have the coordinator decide. `convert` makes the response of what it answers."""
     delayed = _Converted(convert)
-    broker.transactions.submit(transactional_id, Ask(request, 0, delayed, broker.clock.wall_ms()))
+    transactions.ask(transactional_id, request, delayed)
     return delayed if delayed.response is None else delayed.response
 
 
