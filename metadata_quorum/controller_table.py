@@ -35,7 +35,7 @@ from odradek.metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from odradek.metadata_quorum.image.config_layers import layers_for
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
-from odradek.security.doors.door import Admitted, GuardedHandler
+from odradek.security.doors.door import Admitted, GuardedHandler, check_doors
 from odradek.security.tokens import TokenSecrets
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
@@ -102,6 +102,7 @@ def build_controller_table(
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
     versions = ApiVersionsHandler(served, features, image, lambda: {KRAFT_VERSION: kraft_version()})
     handlers[ApiKey.API_VERSIONS] = versions.handle
+    check_doors(handlers, CONTROLLER_DOORS, "metadata_quorum/controller/doors.py")
     if authorizer is not None:
         handlers = _guarded(handlers, authorizer, image, service.env.long_work)
     return ApiTable(handlers, served, served, versions.unsupported)

@@ -217,7 +217,7 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
     """Paths of Python files that pages or docstrings name and that are not there."""
     known = {
         str(path.relative_to(ROOT))
-        for name in (*PACKAGES, "tests", "bench", "deploy")
+        for name in (*PACKAGES, "tests", "bench", "deploy", "examples")
         for path in (ROOT / name).rglob("*.py")
     }
     ends = {"/".join(path.split("/")[at:]) for path in known for at in range(path.count("/") + 1)}

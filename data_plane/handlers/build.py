@@ -18,7 +18,7 @@ from odradek.data_plane.handlers.administration.log_dirs import (
     DescribeLogDirsHandler,
 )
 from odradek.data_plane.handlers.administration.topic_partitions import DescribeTopicPartitionsHandler
-from odradek.data_plane.handlers.doors.broker_doors import guarded
+from odradek.data_plane.handlers.doors.broker_doors import broker_doors, guarded
 from odradek.data_plane.handlers.doors.decisions import decisions_of
 from odradek.data_plane.handlers.fetching.fetch import FetchHandler
 from odradek.data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
@@ -61,6 +61,7 @@ from odradek.metadata_quorum.describing.describe_tokens import DescribeTokensHan
 from odradek.metadata_quorum.features import KRAFT_VERSION
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
+from odradek.security.doors.door import check_doors
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
@@ -118,6 +119,7 @@ def build_table(
         advertised, release.features, lambda: broker.image, lambda: {KRAFT_VERSION: kraft_version()}
     )
     handlers[ApiKey.API_VERSIONS] = versions.handle
+    check_doors(handlers, broker_doors(broker), "data_plane/handlers/doors/broker_doors.py")
     if authorizer is not None:
         handlers = guarded(broker, authorizer, decisions_of(broker.groups, broker.transactions), handlers)
     return ApiTable(handlers, advertised, served, versions.unsupported)

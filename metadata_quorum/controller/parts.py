@@ -44,6 +44,9 @@ __all__ = ["PART_WEIGHT_MAX", "LongRequest", "Parts", "Trial", "long_request"]
 PART_WEIGHT_MAX = 400
 """The most that one part weighs, about 10 ms: a topic, resource or partition weighs one, and so does each thing that is about it."""
 
+ACCESS_WEIGHT = 2
+"""An ACL or a credential: its replay costs as much as its decision."""
+
 
 @attrs.frozen
 class Trial:
@@ -160,14 +163,15 @@ def _divided(things: _Things, weight_max: int) -> list[list[int]]:
 
 
 class _Kind:
-    """The controller's knowledge of one kind of request. The base is for things that weigh one, and write one record."""
+    """The controller's knowledge of one kind of request. The base is for things that weigh the same, and write one record."""
 
-    def __init__(self, key: Callable[[Leaf], Hashable] | None = None) -> None:
+    def __init__(self, key: Callable[[Leaf], Hashable] | None = None, *, weight: int = 1) -> None:
         self._key = key
+        self._weight = weight
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         """The rough weights of its things. They are read only until their sum is too much for one part."""
-        return anatomy_of(request).sizes(request)
+        return (self._weight * size for size in anatomy_of(request).sizes(request))
 
     def named(self, image: MetadataImage, request: Any) -> Any:
         """The request itself if it names its things. If it means all, a request that names all."""
@@ -176,7 +180,8 @@ class _Kind:
     def things(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> _Things:
         """The things of the request. Raises `KafkaError` for a request that is refused as a whole."""
         leaves = anatomy_of(request).leaves(request)
-        return _Things(leaves, len(leaves), repeat(None) if self._key is None else map(self._key, leaves))
+        keys = repeat(None) if self._key is None else map(self._key, leaves)
+        return _Things(leaves, len(leaves), keys, repeat(self._weight))
 
     def of_all(self, response: Any) -> Any:
         """The response to a request that means all, made from the response to one that names all."""
@@ -250,6 +255,22 @@ class _Resources(_Kind):
         return _Things(leaves, sum(weights) - len(leaves), keys, weights)
 
 
+class _Entities(_Kind):
+    """AlterClientQuotas: an entity weighs as much as its quotas. The order of its parts makes no other entity."""
+
+    def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
+        return (1 + len(each.ops) for each in request.entries)
+
+    def things(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> _Things:
+        leaves = anatomy_of(request).leaves(request)
+        keys = [
+            frozenset({part.entity_type: part.entity_name for part in each.entity}.items())
+            for each in request.entries
+        ]
+        weights = list(self.weights(image, request, settings))
+        return _Things(leaves, sum(weights) - len(leaves), keys, weights)
+
+
 class _Elections(_Kind):
     """ElectLeaders: of the partitions that are named, or of all."""
 
@@ -287,6 +308,9 @@ _KINDS: Mapping[int, _Kind] = {
     ApiKey.DELETE_TOPICS: _GoneTopics(),
     ApiKey.ALTER_CONFIGS: _Resources(),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _Resources(),
+    ApiKey.CREATE_ACLS: _Kind(weight=ACCESS_WEIGHT),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _Kind(lambda leaf: leaf.value.name, weight=ACCESS_WEIGHT),
+    ApiKey.ALTER_CLIENT_QUOTAS: _Entities(),
     ApiKey.ELECT_LEADERS: _Elections(),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _Kind(lambda leaf: (leaf.outer.name, leaf.value.partition_index)),
     ApiKey.ALTER_PARTITION: _Kind(),

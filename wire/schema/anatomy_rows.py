@@ -211,7 +211,7 @@ ODD: Mapping[ApiKey, str] = {
     ApiKey.METADATA: "a refusal hides whether the topic exists, and depends on who would create it",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "an empty list means all topics, and a refusal says whether a topic is internal",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "the answer leaves the outermost level out, and joins what it held by topic",
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: "a refusal at the door names each partition with nothing in it, without an error",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "a refusal at the door names each partition, with empty lists",
     ApiKey.DESCRIBE_QUORUM: "one refused partition is shared by all with the same number: there may be tens of thousands",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "a refusal has one result for each user, without the user's name",
     ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, whom the message alone does not tell",

@@ -39,7 +39,7 @@ TO_HIGH_WATERMARK = -1
 
 @attrs.frozen
 class DeletedRecords:
-    """The first offset that the partition holds now; -1 with an error."""
+    """The first offset that a partition holds after DeleteRecords; -1 with an error."""
 
     low_watermark: int
     error: CallError | None = None
@@ -191,9 +191,10 @@ def describe_log_dirs(
     include_cleaning: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[BrokerLogDirs]]:
-    """The log directories of these brokers, or of all. Raises `ClientError`.
+    """Describe the log directories of these brokers, or of all.
 
-    With `include_cleaning` Odradek's brokers also tell the cleaner's state at replicas of compacted topics.
+    With `include_cleaning` Odradek's brokers add the cleaner's state at replicas of compacted topics. Raises
+    `ClientError`.
     """
     from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
@@ -224,10 +225,10 @@ def describe_log_dirs(
 def alter_replica_log_dirs(
     core: ClientCore, wanted: Mapping[tuple[str, int, int], str], *, timeout: float | None = None
 ) -> Operation[dict[tuple[str, int, int], CallError | None]]:
-    """Move replicas, named by (topic, partition, broker), to a directory of their broker; the error or None for each.
+    """Move replicas, named by (topic, partition, broker), to a directory of their broker.
 
-    The broker moves them after its answer; `describe_log_dirs` shows a replica that moves in as a future one. Raises
-    `ClientError`.
+    Returns the error or None for each replica. The broker moves them after its answer; `describe_log_dirs` shows a
+    replica that moves in as a future one. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_replica_log_dirs import (
         AlterReplicaLogDir,
@@ -271,7 +272,7 @@ def alter_replica_log_dirs(
 def describe_producers(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, PartitionProducers]]:
-    """The producers that the leader of each partition remembers. Raises `ClientError`."""
+    """List the producers that the leader of each partition remembers. Raises `ClientError`."""
     from odradek.wire.messages.describe_producers import DescribeProducersRequest
 
     wanted = [TopicPartition(*each) for each in partitions]

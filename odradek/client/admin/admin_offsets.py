@@ -76,7 +76,7 @@ class GroupOffsets:
 
 @attrs.frozen
 class OffsetSpan:
-    """A partition holds the offsets from `start` up to but without `end`."""
+    """A partition's offsets, from `start` up to but not including `end`."""
 
     start: int
     end: int
@@ -123,7 +123,7 @@ class ResetTo(Enum):
 
 @attrs.frozen
 class ResetTarget:
-    """`value` is an offset, a time in milliseconds since 1970, or a number of records to move by."""
+    """The place to reset offsets to; `value` is an offset, a time in milliseconds since 1970, or a shift in records."""
 
     to: ResetTo
     value: int = 0
@@ -151,7 +151,10 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[GroupOffsets]]:
-    """The committed offsets of each group, of these partitions or (None) of all. Raises `ClientError`."""
+    """List the committed offsets of each group, of these partitions or (None) of all. Raises `ClientError`.
+
+    With `require_stable` the coordinator waits for open transactions that may change an offset (KIP-447).
+    """
     from odradek.wire.messages.offset_fetch import (
         OffsetFetchRequest,
         OffsetFetchRequestGroup,
@@ -224,9 +227,9 @@ def alter_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Commit for a group that has no members; the error or None for each partition. Raises `ClientError`.
+    """Commit offsets for a group that has no members; return the error or None for each partition.
 
-    The coordinator refuses it while the group has members (UNKNOWN_MEMBER_ID).
+    The coordinator refuses it while the group has members (UNKNOWN_MEMBER_ID). Raises `ClientError`.
     """
     from odradek.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
 
@@ -264,9 +267,9 @@ def delete_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Forget what a group committed for these partitions; the error or None for each. Raises `ClientError`.
+    """Delete the group's committed offsets of these partitions; return the error or None for each.
 
-    Refused for topics that a member is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC).
+    Refused for topics that a member is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC). Raises `ClientError`.
     """
     from odradek.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition
 
@@ -318,7 +321,10 @@ def _about_partitions(
 def offset_spans(
     core: ClientCore, partitions: Iterable[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, OffsetSpan | CallError]]:
-    """First and next offset of each partition, or why they are not known. Raises `ClientError`."""
+    """Return the first and the next offset of each partition, or the error of one whose offsets are not known.
+
+    Raises `ClientError`.
+    """
     deadline = deadline_of(core, timeout)
     keys = [TopicPartition(*each) for each in partitions]
     starts = yield from offsets_at(core, dict.fromkeys(keys, EARLIEST), deadline)
@@ -354,9 +360,9 @@ def describe_lag(
     now_ms: int,
     timeout: float | None = None,
 ) -> Operation[list[PartitionLag]]:
-    """The progress of a group in partitions, given what it committed there (None: nothing), in order of partitions.
+    """Describe how far a group is in partitions, given the offsets that it committed there (None: no commit).
 
-    `now_ms` is the present in milliseconds since 1970. Raises `ClientError`.
+    `now_ms` is the present in milliseconds since 1970. Results are in order of partitions. Raises `ClientError`.
     """
     deadline = deadline_of(core, timeout)
     known_of = named(committed)
@@ -453,7 +459,7 @@ def plan_offset_reset(
     *,
     timeout: float | None = None,
 ) -> Operation[list[OffsetReset]]:
-    """The offsets that a reset would give these partitions, in order of partitions; nothing is changed.
+    """Compute the offsets that a reset would give these partitions, in order of partitions, and change none.
 
     As in Kafka's own tool, an offset below the first becomes the first, and one above the end becomes the end. A time
     after the last record gives the end. A shift starts at the committed offset; without one, at the end. Raises the
@@ -493,7 +499,7 @@ def plan_offset_reset(
 def describe_group_lag(
     core: ClientCore, group_id: str, *, now_ms: int, timeout: float | None = None
 ) -> Operation[list[PartitionLag]]:
-    """The progress of a group in every partition that it committed an offset for or that a member is assigned.
+    """Describe how far a group is in every partition that it committed an offset for or that a member is assigned.
 
     `now_ms` is the present in milliseconds since 1970. Raises the `KafkaError` of the group, and `ClientError`.
     """

@@ -60,7 +60,7 @@ def elect_leaders(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, KafkaError | None]]:
-    """Elect leaders (KIP-183, KIP-460); None: of all partitions. The error or None for each.
+    """Elect leaders (KIP-183, KIP-460) of these partitions (None: of all); return the error or None for each.
 
     A partition that has that leader already gets ELECTION_NOT_NEEDED. With None, such partitions are left out. Raises
     `KafkaError` for the whole request, and `ClientError`.
@@ -92,9 +92,9 @@ def alter_partition_reassignments(
     allow_replication_factor_change: bool = True,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Give partitions these replicas, the preferred leader first (KIP-455); None cancels what is under way.
+    """Give partitions these replicas, the preferred leader first (KIP-455); None cancels a reassignment under way.
 
-    The error or None for each; brokers move the data after the answer. Raises `ClientError`.
+    Returns the error or None for each partition; brokers move the data after the answer. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,
@@ -129,7 +129,7 @@ def list_partition_reassignments(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, Reassignment]]:
-    """The reassignments under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
+    """List the reassignments under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
     from odradek.wire.messages.list_partition_reassignments import (
         ListPartitionReassignmentsRequest,
         ListPartitionReassignmentsTopics,

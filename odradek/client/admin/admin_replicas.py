@@ -45,11 +45,11 @@ class ReplicaLog:
 def describe_replica_logs(
     core: ClientCore, replicas: ByPartition[Sequence[int]], *, timeout: float | None = None
 ) -> Operation[dict[Replica, ReplicaLog | CallError]]:
-    """The logs of these replicas (brokers by partition), as each broker sees its own; an error where it gave no
-    answer.
+    """Describe the logs of these replicas (brokers by partition), as each broker sees its own.
 
-    KAFKA_STORAGE_ERROR says that the replica's directory is offline. Requests are not repeated, so the answer is
-    about this moment. There are three rounds, each with this `timeout` in seconds. Raises `ClientError`.
+    Returns an error for each replica whose broker gave no answer. KAFKA_STORAGE_ERROR says that the replica's directory
+    is offline. Requests are not repeated, so the answer is about this moment. There are three rounds, each with this
+    `timeout` in seconds. Raises `ClientError`.
     """
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)

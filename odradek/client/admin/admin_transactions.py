@@ -96,9 +96,9 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[TransactionListing]]:
-    """The transactional ids of all coordinators in their order, as far as they fit all that is given.
+    """List the transactional ids of all coordinators in their order, as far as they match all that is given.
 
-    The pattern is one of RE2's and fits whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the first
+    The pattern is one of RE2's and matches whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the first
     broker that failed, because the list would be incomplete.
     """
     from odradek.wire.messages.list_transactions import ListTransactionsRequest
@@ -148,7 +148,10 @@ def list_transactions(
 def describe_transactions(
     core: ClientCore, transactional_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[TransactionDescription]]:
-    """The newest transaction of each transactional id, from its coordinator, in their order. Raises `ClientError`."""
+    """Describe the newest transaction of each transactional id, asked of its coordinator, in their order.
+
+    Raises `ClientError`.
+    """
     from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
 
     deadline = deadline_of(core, timeout)
@@ -181,9 +184,12 @@ def fence_producer(
 ) -> Operation[FencedProducer]:
     """Fence the producer of a transactional id, which aborts its open transaction, prepared ones too.
 
-    Answered when the transaction is over in all its partitions. One whose commit was decided before is committed. An
-    unknown id is TRANSACTIONAL_ID_NOT_FOUND, since the request would create it. CONCURRENT_TRANSACTIONS means that
-    some partitions have no marker yet. Raises `KafkaError` and `ClientError`.
+    Answered when the transaction is over in all its partitions. If its commit was decided before, it is committed.
+
+    Raises:
+        KafkaError: TRANSACTIONAL_ID_NOT_FOUND for an unknown id, since the request would create it.
+            CONCURRENT_TRANSACTIONS while some partitions have no marker yet.
+        ClientError: no answer.
     """
     from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 
@@ -212,11 +218,14 @@ def fence_producer(
 def abort_transaction(
     core: ClientCore, topic: str, partition: int, start_offset: int, *, timeout: float | None = None
 ) -> Operation[ActiveProducer]:
-    """Abort the open transaction that begins at an offset, on this one partition; the producer that had begun it.
+    """Abort the open transaction that begins at an offset, on this one partition; return the producer that had begun it.
 
-    This is for transactions that their coordinators have forgotten: it asks the leader alone. The leader is told the producer's own
-    epoch and that of the last coordinator. Raises `KafkaError` (INVALID_TXN_STATE: none is open there) and
-    `ClientError`.
+    For transactions that their coordinators have forgotten: only the partition's leader is asked. The marker has the
+    producer's own epoch and that of the last coordinator.
+
+    Raises:
+        KafkaError: for instance INVALID_TXN_STATE: no transaction is open there.
+        ClientError: no answer.
     """
     from odradek.wire.messages.write_txn_markers import (
         WritableTxnMarker,

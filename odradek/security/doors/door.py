@@ -25,7 +25,7 @@ topics. They are counted before the door (`counting`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Never, Protocol, TypeAlias
 
 import attrs
@@ -34,17 +34,20 @@ from odradek.security.acls.authorizer import Authorizer, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from odradek.serving.contract import ClientRights, Context, Delayed, Handler, Outcome, Result, Suspend
 from odradek.serving.long_work import LongWork, Share
+from odradek.wire.api_keys import ApiKey
 from odradek.wire.structure import Message
 
 __all__ = [
     "PASSES",
     "Admitted",
+    "Again",
     "Asked",
     "Door",
     "GuardedHandler",
     "Topic",
     "Topics",
     "Verdict",
+    "check_doors",
     "may_on_cluster",
     "operations_of",
     "rights_of",
@@ -133,6 +136,19 @@ Again: TypeAlias = Callable[[Asked, Never], Message]
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
     """Everybody."""
     return None
+
+
+def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> None:
+    """Raise `AssertionError` for an API that is served and has no door in a table, which is named.
+
+    Every node does so at its start, also without an authorizer: an API is guarded from its first day on.
+    """
+    missing = [ApiKey(key).name for key in sorted(served) if key not in doors]
+    if missing:
+        raise AssertionError(
+            f"{', '.join(missing)} must not be served without a door: "
+            f'enter one in {table}, as docs/contributing.md says under "Add an API"'
+        )
 
 
 def may_on_cluster(rights: ClientRights, operation: Operation) -> bool:
