@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-mirror test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -74,6 +74,9 @@ test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spar
 
 test-mirror: install-dev ## odradek mirror, killed at every step and at sixty random times (ARGS=, MIRROR_SEED=)
 	@exec $(BIN)/python -m pytest -v --matrix tests/spark/test_mirror.py $(ARGS)
+
+test-ecosystem: install-dev ## Kafka Streams, Connect, MirrorMaker 2, Flink, Go clients, kafka_exporter while nodes are killed (ARGS='-k streams')
+	@exec $(BIN)/python -m pytest -v -n 0 -m ecosystem tests/ecosystem $(ARGS)
 
 QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client
 quick: install-dev ## before each commit: format, lint, types, imports, and the tests of the cores but the long ones
