@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -130,6 +130,10 @@ sim-digest: install-dev ## state anew the digest that README.md and docs/simulat
 
 sim-mutants: install-dev ## bugs of history, one at a time, and how many seeds it takes to find each (ARGS=NAME)
 	@exec $(BIN)/python -m tests.mutants --workers $(JOBS) $(ARGS)
+
+FUZZ_MINUTES ?= 60
+fuzz: install-dev ## bytes of frames, messages, batches, logs and small files, by a fuzzer with coverage (FUZZ_MINUTES=, ARGS='frames logs')
+	@exec nice -n 19 $(BIN)/python -m tests.fuzz run --minutes $(FUZZ_MINUTES) $(ARGS)
 
 jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, every record accounted for (ARGS=--help)
 	@exec $(BIN)/python -m jepsen_tests $(ARGS)
