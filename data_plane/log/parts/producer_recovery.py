@@ -119,7 +119,7 @@ def replay(
 ) -> None:
     """Note all batches in `[offset, end_offset)`, where the log ends behind `end_offset` or there.
 
-    Batches behind damage in their segment are left out. Below the recovery point nobody has looked for damage, and one
+    Batches behind damage in their segment are left out. Below the recovery point damage is still unknown, and one
     rotten batch must not keep a node from its start. A reader of that batch meets the damage.
     """
     for at, segment in enumerate(segments):
