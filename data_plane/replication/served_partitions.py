@@ -38,6 +38,10 @@ class ServedPartitions:
         self._making = making
         self._workers = workers
 
+    def get(self, topic: str, index: int) -> Partition | None:
+        """The hosted partition, if it is hosted."""
+        return self._hosted.partition(topic, index)
+
     def find(self, topic: str, index: int) -> Partition:
         """The hosted partition. Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or
         KAFKA_STORAGE_ERROR (its directory is offline)."""
