@@ -3,7 +3,7 @@
     python -m tests.prose [PATH ...]      # each fault with its place, the files with the most of them last
     python -m tests.prose --lower         # write the counts as they are now; refuses to raise any
 
-What is counted: README.md, ARCHITECTURE.md, STYLE.md, docs/*.md and the README of each package. Of Python files it is
+What is counted: README.md, ARCHITECTURE.md, STYLE.md, all pages of docs/ and the README of each package. Of Python files it is
 the docstrings of modules, and of classes, functions and attributes with a public name. Generated messages are left
 out. So are code, diagrams and headings.
 
@@ -82,7 +82,7 @@ def pages(root: Path = ROOT) -> list[Path]:
     """The Markdown pages that are held to the rules."""
     found = [root / name for name in PAGES]
     for folder in FOLDERS:
-        pattern = "*.md" if folder == "docs" else "**/README.md"
+        pattern = "**/*.md" if folder == "docs" else "**/README.md"
         found += sorted((root / folder).glob(pattern))
     return [page for page in found if page.exists()]
 
