@@ -70,7 +70,7 @@ _WORD = re.compile(r"[A-Za-z0-9](?:[\w'’./:+%-]*\w)?")
 _END = re.compile(r"(?<=[.!?])[\"'’)\]*_]*\s+")
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|etc|et al)|\b[A-Z])\.$")
 _ITEM = re.compile(r"^\s*(?:[*-]|\d+\.)\s+")
-_NO_VERB = re.compile(r"\w+ (?:of|that|which|whose|is|are|was|were|has|have|had|may|must|can)\b")
+_NO_VERB = re.compile(r"\w+ (?:that )?(?:of|whose|is|are|was|were|has|have|had|may|must|can)\b")
 """A noun that looks like a verb: "Answer of the leader", "Record that is sent"."""
 _UNDERLINE = re.compile(r"\s*[=-]{3,}\s*$")
 

@@ -181,11 +181,11 @@ def changing(changes: bool = True) -> Iterator[None]:
 
 
 def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescription:
-    """The quorum, for commands that need its leader. Raises `CliError` within `LOOK_SECONDS_MAX` when it has none."""
+    """Describe the quorum, for commands that need its leader. Raises `CliError` within `LOOK_SECONDS_MAX` when it has none."""
     from odradek.client.errors import RequestTimedOut
     from odradek.wire.errors import KafkaError
 
-    # Whether anybody answers at all is another question, with another answer.
+    # Fail first, with its own message, if no broker is reachable.
     client.admin.describe_cluster()
     try:
         return client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))

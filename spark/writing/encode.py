@@ -9,7 +9,7 @@ thousand rows at a time. To make objects of them would cost more than everything
 1. `partitions_of` says for all rows where they go. First comes the column of partitions. Then comes murmur2 of the
    key, the hash of all of Kafka's clients, word by word over all keys at once. Rows without either go where the
    caller says;
-2. `encode` sorts the rows by lane (stable, so that rows of one lane keep their order) and cuts each lane's rows into
+2. `encode` sorts the rows by partition (stable, so that rows of one keep their order) and cuts each partition's rows into
    batches by size. Where a record lies in its batch gives its offset delta, its fields' lengths give its own length;
 3. the varints before the key, and before the value, are written column by column into two arrays of short byte strings;
 4. one call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the result
@@ -46,7 +46,7 @@ _M = np.uint32(0x5BD1E995)
 
 @attrs.frozen
 class EncodedBatch:
-    """Records of one lane, ready but for the producer's numbers and the checksum (`odradek.wire.batches.record_writer.stamp`)."""
+    """Records of one partition, ready but for the producer's numbers and the checksum (`odradek.wire.batches.record_writer.stamp`)."""
 
     lane: int
     data: bytearray
@@ -86,7 +86,7 @@ def encode(
     compression_type: int = 0,
     compression_level: int | None = None,
 ) -> Iterator[EncodedBatch]:
-    """The batches of these rows, each lane's in the order of its rows; all have the same timestamp.
+    """Make the batches of these rows, each partition's in the order of its rows; all have the same timestamp.
 
     A batch has at most `batch_bytes_max` bytes before compression, but for one record that is larger alone. The rows
     together must be well below 2 GiB (what one Arrow array of bytes holds).
@@ -217,7 +217,7 @@ def _batch(
 
 
 def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
-    """The first rows of batches: one at every new lane, and one where the next record would exceed `bytes_max`."""
+    """Find the first rows of batches: one at every new partition, and one where the next record would exceed `bytes_max`."""
     sums = np.cumsum(sizes)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1, [len(lanes)])).tolist()
     starts: list[int] = []

@@ -36,7 +36,7 @@ class _Choice(NamedTuple):
 def elect_preferred(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> int:
-    """The first replica of each partition, where it is in sync and its broker is there."""
+    """Elect the preferred (first) replica of each partition, if it is in sync and its broker is alive."""
     choices = [
         _Choice(key, each.leader, each.replicas[0], each.replicas[0], _obstacle(survey, each))
         for key, each in wanted.items()
