@@ -68,7 +68,7 @@ class Rows:
         return len(self.value)
 
     def take(self, order: _Int64s) -> Rows:
-        """The rows in another order."""
+        """Return the rows in another order."""
         places = pa.array(order)
         return Rows(
             self.key.take(places),
@@ -134,7 +134,7 @@ def partitions_of(
     wanted: pa.Array | None,
     keyless: _Int32s,
 ) -> _Int32s:
-    """The partition of every row: `wanted` where that is not null, else the key's, else what `keyless` says.
+    """Choose the partition of every row: `wanted` where that is not null, else the key's, else `keyless`.
 
     Raises `ValueError`, naming the partition, where `wanted` has one that a topic of `count` partitions has not.
     """
@@ -154,7 +154,7 @@ def partitions_of(
 
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """The hash of each key (of a null: of the empty one), as `odradek.client.producer.partitioner.murmur2` has it."""
+    """Hash each key (a null as the empty one), as `odradek.client.producer.partitioner.murmur2` does."""
     places = _places(keys)
     raw = keys.buffers()[2]
     data: _Bytes = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
@@ -183,7 +183,7 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _word(data: _Bytes, places: _Int64s) -> npt.NDArray[np.uint32]:
-    """The four bytes at each place, the least first."""
+    """Read the four bytes at each place, the least first."""
     word = data[places].astype(np.uint32)
     for number in (1, 2, 3):
         word |= data[places + number].astype(np.uint32) << np.uint32(8 * number)
@@ -234,13 +234,13 @@ def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
 
 
 def _places(strings: pa.Array) -> _Int64s:
-    """The position at which each string begins in the array's data, and the end of the last one."""
+    """Return the position at which each string begins in the array's data, and the end of the last one."""
     offsets = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, strings.offset * 4)
     return offsets.astype(np.int64)
 
 
 def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
-    """The length of each string, -1 for null as in a record; and the strings with nothing in the place of null."""
+    """Return the length of each string, -1 for null as in a record; and the strings with nothing in the place of null."""
     if strings.null_count:
         missing = pc.is_null(strings).to_numpy(zero_copy_only=False)
         strings = pc.fill_null(strings, b"")
@@ -249,7 +249,7 @@ def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
 
 
 def _header_tails(headers: pa.Array | None, count: int) -> tuple[_Int64s, pa.Array | bytes]:
-    """The bytes behind the value: the number of headers, and the headers.
+    """Write the bytes behind the value: the number of headers, and the headers.
 
     For rows without headers, one byte for all.
     """
@@ -278,7 +278,7 @@ def _list_bounds(lists: pa.Array) -> _Int64s:
 
 
 def _varint_sizes(numbers: _Int64s) -> _Int64s:
-    """The number of bytes that each number takes as a zigzag varint."""
+    """Count the bytes that each number takes as a zigzag varint."""
     zigzag = (numbers << 1) ^ (numbers >> 63)
     sizes = np.ones(len(numbers), np.int64)
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
@@ -290,7 +290,7 @@ def _varint_sizes(numbers: _Int64s) -> _Int64s:
 
 
 def _short_strings(*fields: _Int64s | bytes) -> pa.Array:
-    """A byte string for each row: its numbers as varints, and constants as they are."""
+    """Write a byte string for each row: its numbers as varints, and constants as they are."""
     widths = [len(each) if isinstance(each, bytes) else _varint_sizes(each) for each in fields]
     count = next(len(each) for each in fields if not isinstance(each, bytes))
     ends = np.zeros(count + 1, np.int64)
