@@ -28,7 +28,7 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit: Spark asks before there is an offset, so there is nothing to refuse yet."""
+        """Return a limit: Spark asks before there is an offset, which is too early to refuse."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -40,7 +40,7 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read nothing: there is no partition."""
+        """Yield nothing, as there is a refusal before any partition."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

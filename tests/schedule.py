@@ -27,6 +27,7 @@ SPARK = frozenset(
         "source_batch",
         "source_jvm",
         "source_stream",
+        "stream_example",
         "two_phase_kills",
         "two_phase_spark",
     )
@@ -120,6 +121,7 @@ SECONDS = {
     "tests/sim/test_node_in_sim.py": 11,
     "tests/client/test_aio_producer.py": 11,
     "tests/docs/test_quickstart.py": 10,
+    "tests/examples/test_examples.py": 10,
     "tests/cluster/test_rotten_replica.py": 10,
     "tests/node/test_kill9.py": 9,
     "tests/node/test_cleaning.py": 9,

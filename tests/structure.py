@@ -1,12 +1,16 @@
 """The shape of the code, read from its syntax trees: lengths, arguments, circles of imports, widths of folders.
 
-`python -m tests.structure` prints the figures that `tests/test_structure.py` holds.
+`python -m tests.structure` prints the figures that `tests/test_structure.py` holds. `python -m tests.structure --lines
+COMMIT` prints the lines of code of each package, in that commit and now.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -212,7 +216,7 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
     """Paths of Python files that pages or docstrings name and that are not there."""
     known = {
         str(path.relative_to(ROOT))
-        for name in (*PACKAGES, "tests", "bench", "deploy")
+        for name in (*PACKAGES, "tests", "bench", "deploy", "examples")
         for path in (ROOT / name).rglob("*.py")
     }
     ends = {"/".join(path.split("/")[at:]) for path in known for at in range(path.count("/") + 1)}
@@ -226,8 +230,64 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
     ]
 
 
+_LONE = frozenset((")", "}", "]", "),", "],", "},", "):"))
+
+
+def lines_of_code(source: str) -> int:
+    """Count lines without blanks, comments, docstrings, imports, and brackets that stand alone."""
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_text = is_text and isinstance(node.value.value, str)  # type: ignore[attr-defined]  # an Expr of a Constant
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))  # type: ignore[attr-defined]  # a statement
+    return sum(
+        1
+        for number, line in enumerate(source.splitlines(), 1)
+        if line.strip() and line.strip()[0] != "#" and number not in left_out and line.strip() not in _LONE
+    )
+
+
+def _package_of(module: str) -> str:
+    """Find the package under which a module's lines are counted; the rooms of `odradek` stand by themselves."""
+    first, _, rest = module.partition("/")
+    return f"{first}/{rest.partition('/')[0]}" if first == "odradek" and "/" in rest else first
+
+
+def code_lines(commit: str = "") -> Counter[str]:
+    """Count the lines of code of each package, now or in a commit; generated messages are left out."""
+    found: Counter[str] = Counter()
+    if not commit:
+        for module in modules():
+            found[_package_of(module)] += lines_of_code((ROOT / module).read_text())
+        return found
+    listed = _git("ls-tree", "-r", "--name-only", commit).splitlines()
+    for path in listed:
+        is_ours = path.endswith(".py") and path.startswith(tuple(f"{name}/" for name in PACKAGES))
+        if is_ours and not path.startswith(GENERATED):
+            found[_package_of(path)] += lines_of_code(_git("show", f"{commit}:{path}"))
+    return found
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def print_lines(commit: str) -> None:
+    """Print each package's lines of code, before and now."""
+    before, now = code_lines(commit), code_lines()
+    for package in sorted({*before, *now}):
+        print(f"{before[package]:7} {now[package]:7} {now[package] - before[package]:+6}  {package}")
+    print(f"{before.total():7} {now.total():7} {now.total() - before.total():+6}  all")
+
+
 def main() -> None:
     """Print the figures."""
+    if sys.argv[1:2] == ["--lines"]:
+        print_lines(sys.argv[2] if len(sys.argv) > 2 else "HEAD")
+        return
     long = sorted((each for each in functions() if each.lines > LINES_MAX), key=lambda each: -each.lines)
     many = sorted(
         (each for each in functions() if each.parameters > PARAMETERS_MAX), key=lambda each: -each.parameters

@@ -19,6 +19,7 @@ from tests.structure import (
     dead_mentions,
     functions,
     imports,
+    lines_of_code,
     mutual_siblings,
     unnamed_modules,
     widths,
@@ -102,3 +103,29 @@ def test_pages_and_docstrings_name_files_that_exist() -> None:
 def test_circles_are_found(graph: dict[str, set[str]], found: list[list[str]]) -> None:
     """The finder is tested on what it must find."""
     assert circles({node: frozenset(targets) for node, targets in graph.items()}) == found
+
+
+def test_lines_of_code_are_counted_without_prose_and_imports() -> None:
+    """A figure of `--lines` is what somebody has to read as code."""
+    source = '''"""A page."""
+
+import ast
+from os import (
+    path,
+)
+
+TABLE = {
+    "a": 1,  # a reason
+}
+"""A fact."""
+
+
+def double(number: int) -> int:
+    """Double it.
+
+    A second paragraph.
+    """
+    # A comment.
+    return 2 * number
+'''
+    assert lines_of_code(source) == 4

@@ -17,7 +17,7 @@ from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode
 from odradek.wire.structure import Message
 
-ShardT = TypeVar("ShardT", bound=Shard[Any])
+ShardT = TypeVar("ShardT", bound=Shard[Any, Any])
 
 
 class _Caught:
@@ -70,6 +70,10 @@ class Shards(ABC, Generic[ShardT]):
             shard.submit(ask)
         elif ask.reply is not None:
             ask.reply.complete(self.refusal(ask, ErrorCode.NOT_COORDINATOR))
+
+    def ask(self, key: str, request: Any, reply: Reply) -> None:
+        """Submit a request whose version and client play no part in its answer."""
+        self.submit(key, Ask(request, 0, reply, self._broker.clock.wall_ms()))
 
     def answer(self, context: Context, key: str, request: Any) -> Result:
         """Submit a request for a handler; return the response, or a `Delayed`."""

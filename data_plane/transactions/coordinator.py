@@ -52,7 +52,7 @@ class OldestOpen(NamedTuple):
     prepared_ms: int | None
 
 
-class TransactionShard(Shard[TransactionsState]):
+class TransactionShard(Shard[TransactionsState, Changed]):
     """The coordinator of the transactional ids of one partition."""
 
     NAME: ClassVar[str] = "transactions"

@@ -10,9 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
-
-from odradek.metadata_quorum.controller.refusals import refusal
 from odradek.metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC
 from odradek.security.acls.authorizer import Authorizer, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
@@ -23,34 +20,23 @@ from odradek.security.doors.door import (
     Asked,
     Door,
     Topics,
-    for_cluster,
     operations_of,
-    split,
 )
+from odradek.security.doors.needing import for_cluster, refusing
 from odradek.security.doors.token_doors import create_token_door, describe_tokens_door, own_token_door
 from odradek.security.doors.user_doors import refuse_describe_users
-from odradek.wire.api import response_class
+from odradek.serving.contract import ClientRights, Outcome
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages import alter_configs as absolute
-from odradek.wire.messages import incremental_alter_configs as incremental
-from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
-from odradek.wire.messages.create_topics import (
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from odradek.wire.messages.delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
 from odradek.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from odradek.wire.messages.describe_quorum import DescribeQuorumResponse
 from odradek.wire.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from odradek.wire.schema.anatomy import anatomy_of, refuse
 from odradek.wire.structure import ZERO_UUID, Message
 
 __all__ = ["CONTROLLER_DOORS", "OF_NODES", "ControllerDoors"]
@@ -59,37 +45,19 @@ _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _refuse(request: Any) -> Any:
-    return refusal(request, _DENIED, _DENIED.message)
-
-
-def _only_error(api_key: ApiKey) -> Callable[[Any], Message]:
-    """The answer of an API that has nothing but an error code."""
-
-    def refuse(request: Any) -> Message:
-        response: Any = response_class(api_key)()
-        response.error_code = _DENIED
-        if hasattr(response, "error_message"):
-            response.error_message = _DENIED.message
-        return response  # type: ignore[no-any-return]  # a message of a class that is looked up
-
-    return refuse
-
-
 def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
     """CREATE on the cluster or the topic; what a topic was created with is told to who may DESCRIBE_CONFIGS."""
     counts = Counter(each.name for each in request.topics)
     may_all = asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
 
-    def passes(topic: Any) -> bool:
+    def refused_code(name: str) -> ErrorCode:
         # The decision refuses names that stand twice, and the name that nobody may use.
-        is_judged = counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
-        return may_all or not is_judged or asked.may(Operation.CREATE, topic.name)
+        is_judged = counts[name] == 1 and name != CLUSTER_METADATA_TOPIC
+        passes = may_all or not is_judged or asked.may(Operation.CREATE, name)
+        return ErrorCode.NONE if passes else _TOPIC_DENIED
 
-    allowed, refused = split(request.topics, passes)
-    told = [
-        CreatableTopicResult(each.name, ZERO_UUID, _TOPIC_DENIED, "Authorization failed.") for each in refused
-    ]
+    codes = [refused_code(each.name) for each in request.topics]
+    inner, add = anatomy_of(request).without(request, codes, lambda *_: "Authorization failed.")
 
     def merge(response: CreateTopicsResponse) -> CreateTopicsResponse:
         for each in response.topics:
@@ -99,27 +67,20 @@ def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
                 each.topic_config_error_code = _TOPIC_DENIED
                 each.num_partitions = each.replication_factor = -1
                 each.configs = []
-        response.topics = [*response.topics, *told]
-        return response
+        added: CreateTopicsResponse = add(response)
+        return added
 
-    return Admitted(attrs.evolve(request, topics=allowed), merge)
+    return Admitted(inner, merge)
 
 
 def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Admitted | None:
     """ALTER on each topic."""
     counts = Counter(each.name for each in request.topics)
-    allowed, refused = split(
-        request.topics, lambda topic: counts[topic.name] > 1 or asked.may(Operation.ALTER, topic.name)
-    )
-    if not refused:
-        return None
-    told = [CreatePartitionsTopicResult(each.name, _TOPIC_DENIED, None) for each in refused]
-
-    def merge(response: Any) -> Any:
-        response.results = [*response.results, *told]
-        return response
-
-    return Admitted(attrs.evolve(request, topics=allowed), merge)
+    codes = [
+        ErrorCode.NONE if counts[each.name] > 1 or asked.may(Operation.ALTER, each.name) else _TOPIC_DENIED
+        for each in request.topics
+    ]
+    return refusing(anatomy_of(request), request, codes)
 
 
 def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
@@ -142,16 +103,12 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
             told[name, topic_id] = refused
         return refused is None
 
-    names = [name for name in request.topic_names if passes(name, ZERO_UUID)]
-    topics = [topic for topic in request.topics if passes(topic.name, topic.topic_id)]
-    if not told:
+    kept = [passes(name, ZERO_UUID) for name in request.topic_names]
+    kept += [passes(topic.name, topic.topic_id) for topic in request.topics]
+    if all(kept):
         return None
-
-    def merge(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
-        response.responses = [*response.responses, *told.values()]
-        return response
-
-    return Admitted(attrs.evolve(request, topic_names=names, topics=topics), merge)
+    anatomy = anatomy_of(request)
+    return Admitted(anatomy.only(request, kept), anatomy.adding(kept, list(told.values())))
 
 
 def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
@@ -188,7 +145,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | Any | None:
     """ALTER on the cluster: a controller tells its peers' addresses to administrators alone (KIP-919)."""
     if not asked.may_cluster(Operation.ALTER):
-        return DescribeClusterResponse(0, _DENIED, _DENIED.message, 1)
+        return refuse(request, _DENIED, _DENIED.message)
     if not request.include_cluster_authorized_operations:
         return None
 
@@ -204,7 +161,7 @@ def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admi
 
 def _no_list(request: Any) -> Any:
     """Kafka names the partitions that were asked for, with nothing in them."""
-    response = _refuse(request)
+    response = refuse(request, _DENIED, _DENIED.message)
     response.topics = [
         OngoingTopicReassignment(
             topic.name, [OngoingPartitionReassignment(index, [], [], []) for index in topic.partition_indexes]
@@ -233,37 +190,35 @@ OF_NODES = (
 """Requests that only nodes send."""
 
 CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
-    **{key: for_cluster(_only_error(key), _ACTS) for key in OF_NODES},
+    **{key: for_cluster(_ACTS) for key in OF_NODES},
     ApiKey.API_VERSIONS: PASSES,
     ApiKey.SASL_HANDSHAKE: PASSES,
     ApiKey.SASL_AUTHENTICATE: PASSES,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: for_cluster(_refuse, Operation.ALTER),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(Operation.DESCRIBE, refuse=refuse_describe_users),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: for_cluster(Operation.ALTER),
     ApiKey.CREATE_DELEGATION_TOKEN: create_token_door,
     ApiKey.RENEW_DELEGATION_TOKEN: own_token_door,
     ApiKey.EXPIRE_DELEGATION_TOKEN: own_token_door,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
-    ApiKey.ALTER_CLIENT_QUOTAS: for_cluster(_refuse, Operation.ALTER_CONFIGS),
+    ApiKey.ALTER_CLIENT_QUOTAS: for_cluster(Operation.ALTER_CONFIGS),
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,
     ApiKey.CREATE_PARTITIONS: create_partitions_door,
-    ApiKey.ALTER_CONFIGS: alter_configs_door(absolute.AlterConfigsResourceResponse),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(incremental.AlterConfigsResourceResponse),
+    ApiKey.ALTER_CONFIGS: alter_configs_door(),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(),
     ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster_door,
     ApiKey.DESCRIBE_ACLS: PASSES,
-    ApiKey.CREATE_ACLS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.DELETE_ACLS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.ELECT_LEADERS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: for_cluster(_no_list, Operation.DESCRIBE),
-    ApiKey.DESCRIBE_QUORUM: for_cluster(
-        lambda _: DescribeQuorumResponse(_DENIED, _DENIED.message, [], []), Operation.DESCRIBE
-    ),
-    ApiKey.UPDATE_FEATURES: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.UNREGISTER_BROKER: for_cluster(_refuse, Operation.ALTER),
-    ApiKey.ADD_RAFT_VOTER: for_cluster(_only_error(ApiKey.ADD_RAFT_VOTER), Operation.ALTER),
-    ApiKey.REMOVE_RAFT_VOTER: for_cluster(_only_error(ApiKey.REMOVE_RAFT_VOTER), Operation.ALTER),
+    ApiKey.CREATE_ACLS: for_cluster(Operation.ALTER),
+    ApiKey.DELETE_ACLS: for_cluster(Operation.ALTER),
+    ApiKey.ELECT_LEADERS: for_cluster(Operation.ALTER),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: for_cluster(Operation.ALTER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: for_cluster(Operation.DESCRIBE, refuse=_no_list),
+    ApiKey.DESCRIBE_QUORUM: for_cluster(Operation.DESCRIBE),
+    ApiKey.UPDATE_FEATURES: for_cluster(Operation.ALTER),
+    ApiKey.UNREGISTER_BROKER: for_cluster(Operation.ALTER),
+    ApiKey.ADD_RAFT_VOTER: for_cluster(Operation.ALTER),
+    ApiKey.REMOVE_RAFT_VOTER: for_cluster(Operation.ALTER),
 }
 """Doors by API, for a controller's listener and for what brokers pass on. DescribeAcls and the requests about delegation
 tokens judge by themselves."""
@@ -275,19 +230,19 @@ class ControllerDoors:
     def __init__(self, authorizer: Authorizer, topics: Callable[[], Topics]) -> None:
         self.authorizer = authorizer
         self.topics = topics
-        self._judged: deque[tuple[Rights, int]] = deque()
+        self._judged: deque[tuple[ClientRights, int]] = deque()
 
-    def admit(self, principal: str, host: str, request: Message, version: int) -> Admitted | Message:
+    def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
         """The part of a client's request that is decided, or the refusal of the whole. May run in a worker; the caller
         calls `tell_denials` on the loop afterwards."""
-        assert request.API_KEY is not None
+        request: Any = message
+        """Of the class that the door of its API judges."""
+        assert message.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
-        admitted = CONTROLLER_DOORS[ApiKey(request.API_KEY)](asked, request)
-        self._judged.append((asked.rights, request.API_KEY))
-        if admitted is None:
-            return Admitted(request, _as_it_is)
-        result: Admitted | Message = admitted
-        return result
+        admitted = CONTROLLER_DOORS[ApiKey(message.API_KEY)](asked, request)
+        assert not isinstance(admitted, Outcome), "a controller's doors close no connection"
+        self._judged.append((asked.rights, message.API_KEY))
+        return Admitted(message, _as_it_is) if admitted is None else admitted
 
     def tell_denials(self) -> None:
         """Give the refusals to the audit log."""

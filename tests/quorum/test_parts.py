@@ -19,10 +19,13 @@ from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages import alter_client_quotas as alter_quotas
 from odradek.wire.messages import alter_configs as absolute
 from odradek.wire.messages import alter_partition as isr
 from odradek.wire.messages import alter_partition_reassignments as moving
+from odradek.wire.messages import alter_user_scram_credentials as alter_users
 from odradek.wire.messages import assign_replicas_to_dirs as assigning
+from odradek.wire.messages import create_acls
 from odradek.wire.messages import create_partitions as growing
 from odradek.wire.messages import create_topics as creating
 from odradek.wire.messages import delete_topics as deleting
@@ -89,7 +92,7 @@ class Cluster:
     """A controller of its own over the image."""
 
     def __init__(self, image: MetadataImage = SMALL) -> None:
-        self.controller = Controller(ControllerSettings())
+        self.controller = Controller(ControllerSettings(has_authorizer=True))
         log = InstantLog()
         log.append_batch([NoOpRecord()] * (image.offset + 1))
         ids = Random(3)
@@ -127,6 +130,9 @@ class Cluster:
                 for name, topic in image.topics.items()
             },
             "configs": dict(image.configs.items()),
+            "acls": set(image.access.acl_ids),
+            "credentials": dict(image.access.scram_credentials.items()),
+            "quotas": dict(image.access.client_quotas.items()),
         }
 
 
@@ -135,6 +141,7 @@ names = st.sampled_from(
 )
 ids = st.sampled_from([*(topic_id(number) for number in range(TOPICS)), bytes(16), b"x" * 16])
 numbers = st.integers(0, PARTITIONS)
+users = st.sampled_from(["alice", "bob", ""])
 brokers = st.lists(st.integers(1, BROKERS + 1), max_size=3)
 
 
@@ -259,6 +266,61 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
                 ),
             )
         ),
+    ),
+    "CreateAcls": st.builds(
+        create_acls.CreateAclsRequest,
+        lists(
+            st.builds(
+                create_acls.AclCreation,
+                st.sampled_from([2, 3, 99]),
+                names,
+                st.sampled_from([3, 4]),
+                st.sampled_from(["User:a", "User:b", "nobody"]),
+                st.just("*"),
+                st.sampled_from([3, 4]),
+                st.just(3),
+            )
+        ),
+    ),
+    "AlterUserScramCredentials": st.builds(
+        alter_users.AlterUserScramCredentialsRequest,
+        st.lists(st.builds(alter_users.ScramCredentialDeletion, users, st.integers(0, 2)), max_size=6),
+        lists(
+            st.builds(
+                alter_users.ScramCredentialUpsertion,
+                users,
+                st.integers(0, 2),
+                st.sampled_from([1, 4096]),
+                st.just(b"s" * 16),
+                st.just(b"p" * 32),
+            )
+        ),
+    ),
+    "AlterClientQuotas": st.builds(
+        alter_quotas.AlterClientQuotasRequest,
+        lists(
+            st.builds(
+                alter_quotas.AlterClientQuotasRequestEntryData,
+                st.permutations(["user", "client-id"]).flatmap(
+                    lambda kinds: st.builds(
+                        lambda some: [
+                            alter_quotas.EntityData(*each) for each in zip(kinds, some, strict=False)
+                        ],
+                        st.lists(st.none() | users, max_size=2),
+                    )
+                ),
+                st.lists(
+                    st.builds(
+                        alter_quotas.OpData,
+                        st.sampled_from(["producer_byte_rate", "consumer_byte_rate", "x"]),
+                        st.sampled_from([1.0, 2.0, -1.0]),
+                        st.booleans(),
+                    ),
+                    max_size=3,
+                ),
+            )
+        ),
+        st.booleans(),
     ),
 }
 

@@ -22,6 +22,7 @@ from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Acl, Operation, ResourceType
 from odradek.security.doors.door import DECISIONS_AT_ONCE, Asked, GuardedHandler
 from odradek.serving.contract import Context, Delayed, Suspend
+from odradek.wire.api import api_versions, request_class
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.api_versions import ApiVersionsRequest
@@ -82,9 +83,9 @@ def test_what_only_nodes_send_needs_cluster_action() -> None:
     acl_id = b"1" * 16
     for operation in SUPPORTED[ResourceType.CLUSTER]:
         held.apply(AclIndex.of({acl_id: Acl(4, CLUSTER_NAME, 3, "User:alice", "*", operation, 3)}))
-        asked = Asked(_rights(held), 0, Topics())
         for api in OF_NODES:
-            refused = CONTROLLER_DOORS[api](asked, None)
+            asked = Asked(_rights(held), api_versions(api, unstable=True)[1], Topics())
+            refused = CONTROLLER_DOORS[api](asked, request_class(api)())
             if operation is Operation.CLUSTER_ACTION:
                 assert refused is None, api
             else:
@@ -169,8 +170,8 @@ def test_all_topics_with_operations_count_as_many_decisions() -> None:
     held = Authorizer(AuthorizerSettings())
     topics: Any = SimpleNamespace(topics=dict.fromkeys(f"t{number}" for number in range(500)))
     asked = Asked(_rights(held), 12, topics)
-    broker: Any = None
-    counts = decisions_of(broker)
+    coordinators: Any = None
+    counts = decisions_of(coordinators, coordinators)
     every = MetadataRequest(None, False, False, True)
     assert counts[ApiKey.METADATA](asked, every) > DECISIONS_AT_ONCE
     assert (

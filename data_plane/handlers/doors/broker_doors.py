@@ -1,41 +1,41 @@
-"""The door of each API that a broker serves, in one table. Under an authorizer only APIs with a door are served."""
+"""The door of each API that a broker serves, in one table. A broker that serves another API does not start."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.groups.membership import join_refused, sync_refused
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.doors import group_doors as groups
 from odradek.data_plane.handlers.doors import producing_doors as producing
 from odradek.data_plane.handlers.doors import topic_doors as topics
 from odradek.data_plane.handlers.doors import transaction_doors as transactions
-from odradek.data_plane.handlers.doors.decisions import decisions_of
+from odradek.data_plane.handlers.doors.decisions import Decisions
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
-from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler, for_cluster
+from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler
+from odradek.security.doors.needing import (
+    for_cluster,
+    needing,
+    on_group,
+    on_topic,
+    on_transactional_id,
+    unless_on_cluster,
+)
 from odradek.security.doors.token_doors import describe_tokens_door
 from odradek.security.doors.user_doors import refuse_describe_users
 from odradek.serving.contract import Handler
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.config_resources import RESOURCE_BROKER_LOGGER
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages import alter_configs as absolute
-from odradek.wire.messages import incremental_alter_configs as incremental
 from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from odradek.wire.messages.describe_client_quotas import DescribeClientQuotasResponse
 from odradek.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from odradek.wire.messages.describe_log_dirs import DescribeLogDirsResponse
-from odradek.wire.messages.heartbeat import HeartbeatResponse
-from odradek.wire.messages.leave_group import LeaveGroupResponse
-from odradek.wire.messages.list_config_resources import ListConfigResourcesResponse
 
 __all__ = ["AT_CONTROLLER", "DOORS", "broker_doors", "guarded"]
 
@@ -64,13 +64,6 @@ AT_CONTROLLER = frozenset(
     )
 )
 """APIs that a broker passes on as they are: the controller judges them, by the client's principal and address."""
-
-
-def _join_door(asked: Asked, request: Any) -> Any:
-    """READ on the group."""
-    if asked.may_group(Operation.READ, request.group_id):
-        return None
-    return join_refused("", ErrorCode.GROUP_AUTHORIZATION_FAILED, asked.version)
 
 
 def _no_move(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
@@ -105,53 +98,47 @@ def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admi
 DOORS: Mapping[ApiKey, Door] = {
     ApiKey.PRODUCE: producing.produce_door,
     ApiKey.FETCH: producing.fetch_door,
-    ApiKey.LIST_OFFSETS: topics.list_offsets_door,
-    ApiKey.OFFSET_COMMIT: groups.offset_commit_door,
+    ApiKey.LIST_OFFSETS: needing(each=on_topic(Operation.DESCRIBE)),
+    ApiKey.OFFSET_COMMIT: needing(on_group(Operation.READ), each=on_topic(Operation.READ)),
     ApiKey.OFFSET_FETCH: groups.offset_fetch_door,
     ApiKey.FIND_COORDINATOR: groups.find_coordinator_door,
-    ApiKey.JOIN_GROUP: _join_door,
-    ApiKey.HEARTBEAT: groups.member_door(lambda _, code: HeartbeatResponse(0, code)),
-    ApiKey.LEAVE_GROUP: groups.member_door(lambda _, code: LeaveGroupResponse(0, code)),
-    ApiKey.SYNC_GROUP: groups.member_door(lambda _, code: sync_refused(code)),
+    ApiKey.JOIN_GROUP: needing(on_group(Operation.READ)),
+    ApiKey.HEARTBEAT: needing(on_group(Operation.READ)),
+    ApiKey.LEAVE_GROUP: needing(on_group(Operation.READ)),
+    ApiKey.SYNC_GROUP: needing(on_group(Operation.READ)),
     ApiKey.DESCRIBE_GROUPS: groups.describe_groups_door,
     ApiKey.LIST_GROUPS: groups.list_groups_door,
     ApiKey.SASL_HANDSHAKE: PASSES,
     ApiKey.API_VERSIONS: PASSES,
-    ApiKey.DELETE_RECORDS: topics.delete_records_door,
+    ApiKey.DELETE_RECORDS: needing(each=on_topic(Operation.DELETE)),
     ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id_door,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch_door,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: unless_on_cluster(
+        Operation.CLUSTER_ACTION, needing(each=on_topic(Operation.DESCRIBE))
+    ),
     ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn_door,
-    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn_door,
-    ApiKey.END_TXN: transactions.end_txn_door,
-    ApiKey.WRITE_TXN_MARKERS: transactions.write_txn_markers_door,
-    ApiKey.TXN_OFFSET_COMMIT: transactions.txn_offset_commit_door,
+    ApiKey.ADD_OFFSETS_TO_TXN: needing(on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
+    ApiKey.END_TXN: needing(on_transactional_id(Operation.WRITE)),
+    ApiKey.WRITE_TXN_MARKERS: for_cluster(Operation.CLUSTER_ACTION, Operation.ALTER),
+    ApiKey.TXN_OFFSET_COMMIT: needing(
+        on_transactional_id(Operation.WRITE), on_group(Operation.READ), each=on_topic(Operation.READ)
+    ),
     ApiKey.DESCRIBE_ACLS: PASSES,
     ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
-    ApiKey.ALTER_CONFIGS: alter_configs_door(
-        absolute.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
-    ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(
-        incremental.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
-    ),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(_no_move, Operation.ALTER),
+    ApiKey.ALTER_CONFIGS: alter_configs_door(RESOURCE_BROKER_LOGGER),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(RESOURCE_BROKER_LOGGER),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(Operation.ALTER, refuse=_no_move),
     ApiKey.SASL_AUTHENTICATE: PASSES,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(refuse_describe_users, Operation.DESCRIBE),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(Operation.DESCRIBE, refuse=refuse_describe_users),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_tokens_door,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: for_cluster(
-        lambda _: DescribeClientQuotasResponse(0, _DENIED, None, None), Operation.DESCRIBE_CONFIGS
-    ),
-    ApiKey.DESCRIBE_LOG_DIRS: for_cluster(
-        lambda _: DescribeLogDirsResponse(0, _DENIED, []), Operation.DESCRIBE
-    ),
-    ApiKey.DELETE_GROUPS: groups.delete_groups_door,
-    ApiKey.OFFSET_DELETE: groups.offset_delete_door,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: for_cluster(Operation.DESCRIBE_CONFIGS),
+    ApiKey.DESCRIBE_LOG_DIRS: for_cluster(Operation.DESCRIBE),
+    ApiKey.DELETE_GROUPS: needing(each=on_group(Operation.DELETE)),
+    ApiKey.OFFSET_DELETE: needing(on_group(Operation.DELETE), each=on_topic(Operation.READ)),
     ApiKey.DESCRIBE_CLUSTER: describe_cluster_door,
-    ApiKey.DESCRIBE_PRODUCERS: topics.describe_producers_door,
+    ApiKey.DESCRIBE_PRODUCERS: needing(each=on_topic(Operation.READ), text=lambda _, code: code.message),
     ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions_door,
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions_door,
-    ApiKey.LIST_CONFIG_RESOURCES: for_cluster(
-        lambda _: ListConfigResourcesResponse(0, _DENIED, []), Operation.DESCRIBE_CONFIGS
-    ),
+    ApiKey.LIST_CONFIG_RESOURCES: for_cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions_door,
     **dict.fromkeys(AT_CONTROLLER, PASSES),
 }
@@ -162,23 +149,25 @@ _AGAIN: Mapping[ApiKey, Callable[[Asked, Any], Any]] = {ApiKey.PRODUCE: producin
 """Requests that wait and are judged again. A Fetch reads anew, and so judges anew."""
 
 
-def broker_doors(broker: Broker) -> Mapping[ApiKey, Door]:
+def broker_doors(desk: Desk) -> Mapping[ApiKey, Door]:
     """The door of each API of a broker."""
-    return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: broker.settings.auto_create_topics_enable)}
+    return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: desk.settings.auto_create_topics_enable)}
 
 
-def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """Handlers behind their doors. Raises `KeyError` for an API without one."""
-    doors, decisions = broker_doors(broker), decisions_of(broker)
+def guarded(
+    desk: Desk, authorizer: Authorizer, decisions: Decisions, handlers: Mapping[int, Handler]
+) -> dict[int, Handler]:
+    """Handlers behind their doors, which `check_doors` has found complete."""
+    doors = broker_doors(desk)
     return {
         key: GuardedHandler(
             handle,
             doors[ApiKey(key)],
             authorizer,
-            lambda: broker.image,
+            lambda: desk.image,
             _AGAIN.get(ApiKey(key)),
-            long_work=broker.long_work,
-            after_work=broker.run_woken,
+            long_work=desk.long_work,
+            after_work=desk.run_woken,
             api_key=key,
         )
         .counting(decisions.get(ApiKey(key)))

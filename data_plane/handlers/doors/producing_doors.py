@@ -14,19 +14,13 @@ from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked
 from odradek.serving.contract import CLOSE, Outcome
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from odradek.wire.messages.produce import (
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
-)
+from odradek.wire.messages.fetch import FetchRequest, FetchResponse
+from odradek.wire.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
+from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import FETCH_REPLICA_STATE, PRODUCE_TOPIC_IDS
 
 __all__ = ["fetch_door", "produce_again", "produce_door"]
 
-IDS_SINCE = 13
-REPLICA_STATE_SINCE = 15
 _WRITE, _TOPIC = int(Operation.WRITE), int(ResourceType.TOPIC)
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -38,8 +32,9 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if not request.acks:
             return CLOSE
-        return ProduceResponse([_refused(topic, code, code.message) for topic in request.topic_data])
-    remembered, by_id = asked.rights.remembered(), asked.version >= IDS_SINCE
+        refused: ProduceResponse = anatomy_of(request, asked.version).refuse(request, code, code.message)
+        return refused
+    remembered, by_id = asked.rights.remembered(), asked.version >= PRODUCE_TOPIC_IDS
     topics_by_id = asked.topics.topics_by_id
     for topic in request.topic_data:
         name = topic.name
@@ -55,37 +50,27 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
     """The reason why a topic may not be written to. An id that is unknown here may be known in a later turn."""
-    name = asked.name_of(topic.topic_id) if asked.version >= IDS_SINCE else topic.name
+    name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     return ErrorCode.NONE if asked.may(Operation.WRITE, name) else _DENIED
 
 
 def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome:
-    """The topics that may be written to; an error that acks=0 cannot tell closes the connection."""
-    judged = [(topic, _write_refused(asked, topic)) for topic in request.topic_data]
-    allowed = [topic for topic, code in judged if not code]
-    refused = [_refused(topic, code) for topic, code in judged if code]
-    if not allowed:
-        return ProduceResponse(refused) if request.acks else CLOSE
+    """The topics that may be written to; an error that acks=0 cannot report closes the connection."""
+    anatomy = anatomy_of(request, asked.version)
+    codes = [_write_refused(asked, topic) for topic in request.topic_data]
+    allowed, add = anatomy.without(request, codes)
+    if not allowed.topic_data:
+        if not request.acks:
+            return CLOSE
+        answer: ProduceResponse = add(ProduceResponse([]))
+        return answer
 
     def merge(response: Any) -> Any:
-        if not isinstance(response, ProduceResponse):
-            return CLOSE
-        response.responses = [*response.responses, *refused]
-        return response
+        return add(response) if isinstance(response, ProduceResponse) else CLOSE
 
-    return Admitted(attrs.evolve(request, topic_data=allowed), merge)
-
-
-def _refused(topic: TopicProduceData, code: ErrorCode, text: str | None = None) -> TopicProduceResponse:
-    return TopicProduceResponse(
-        topic.name, topic.topic_id, [_error(each.index, code, text) for each in topic.partition_data]
-    )
-
-
-def _error(index: int, code: ErrorCode, text: str | None) -> PartitionProduceResponse:
-    return PartitionProduceResponse(index, code, -1, -1, -1, [], text)
+    return Admitted(allowed, merge)
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
@@ -95,7 +80,10 @@ def produce_again(asked: Asked, response: Any) -> Any:
             each
             if _write_refused(asked, each) != _DENIED
             else attrs.evolve(
-                each, partition_responses=[_error(p.index, _DENIED, None) for p in each.partition_responses]
+                each,
+                partition_responses=[
+                    PartitionProduceResponse(p.index, _DENIED, -1, -1, -1) for p in each.partition_responses
+                ],
             )
             for each in response.responses
         ]
@@ -105,24 +93,9 @@ def produce_again(asked: Asked, response: Any) -> Any:
 def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
     """READ on each topic, judged when it is read; CLUSTER_ACTION for followers."""
     replica_id = (
-        request.replica_state.replica_id if asked.version >= REPLICA_STATE_SINCE else request.replica_id
+        request.replica_state.replica_id if asked.version >= FETCH_REPLICA_STATE else request.replica_id
     )
     if replica_id < 0 or asked.may_cluster(Operation.CLUSTER_ACTION):
         return None
-    return FetchResponse(
-        0,
-        ErrorCode.NONE,
-        0,
-        [
-            FetchableTopicResponse(
-                topic.topic,
-                topic.topic_id,
-                [
-                    PartitionData(each.partition, _DENIED, -1, -1, -1, records=b"")
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-        [],
-    )
+    refused: FetchResponse = anatomy_of(request, asked.version).refuse_each(request, _DENIED)
+    return refused

@@ -41,11 +41,7 @@ from odradek.wire.messages.produce import (
     TopicProduceResponse,
 )
 from odradek.wire.record_batch import parse_produced
-
-TOPIC_IDS_SINCE = 13
-LEADER_HINTS_SINCE = 10
-ZSTD_SINCE = 7
-
+from odradek.wire.schema.versions import PRODUCE_LEADER_HINTS, PRODUCE_TOPIC_IDS, PRODUCE_ZSTD
 
 _WITHOUT_LOG_START = frozenset(
     (
@@ -78,7 +74,7 @@ class ProduceHandler:
         transaction = None
         if request.transactional_id is not None:
             transaction = TransactionalBatches(self._broker, request, context.api_version)
-            steps = transaction.collect(context.api_version >= TOPIC_IDS_SINCE)
+            steps = transaction.collect(context.api_version >= PRODUCE_TOPIC_IDS)
             for _ in islice(steps, PARTITIONS_PER_TURN):
                 continue
             if transaction.must_ask or transaction.is_unfinished:
@@ -102,7 +98,7 @@ class ProduceHandler:
         """Append, or go on with the `rest`. `GO_ON` asks for another turn for it."""
         broker, acks = self._broker, request.acks
         connection = context.note_append()
-        by_id, now_ms = context.api_version >= TOPIC_IDS_SINCE, broker.clock.wall_ms()
+        by_id, now_ms = context.api_version >= PRODUCE_TOPIC_IDS, broker.clock.wall_ms()
         waiting: list[Appended] | None = None
         responses: list[TopicProduceResponse] = [] if rest is None else rest.responses
         begun, failed = (None, False) if rest is None else (rest.answers, rest.failed)
@@ -127,7 +123,7 @@ class ProduceHandler:
                     failed = True
                     continue
                 try:
-                    if data.records is None or context.api_version < ZSTD_SINCE:
+                    if data.records is None or context.api_version < PRODUCE_ZSTD:
                         parse_produced(data.records or b"", context.api_version)
                     if rest is not None:
                         work = rest.work_at(len(responses), len(answers))
@@ -170,7 +166,7 @@ class ProduceHandler:
         if acks == 0:
             self._sync_unanswered(waiting or ())
             return CLOSE if failed else None
-        listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
+        listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
         delayed = None if rest is None else rest.delayed
         response = (
             ProduceResponse(responses, 0, _NO_ENDPOINTS) if delayed is None else delayed.produce_response
@@ -193,7 +189,7 @@ class ProduceHandler:
         steps: Iterator[None],
     ) -> Suspend:
         """The connection waits until the coordinator of the transaction has answered, then the batches are appended."""
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        by_id = context.api_version >= PRODUCE_TOPIC_IDS
         asker = context.for_later()
         rest = ProduceRest(self._broker, request, by_id, (0, 0))
 
@@ -234,7 +230,7 @@ class ProduceHandler:
             for batch in batches:
                 batch.recompress()
             return None
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        by_id = context.api_version >= PRODUCE_TOPIC_IDS
         rest = ProduceRest(self._broker, request, by_id, (0, 0))
 
         async def first(go_on: Callable[[], Turn]) -> Turn:
@@ -263,12 +259,12 @@ class ProduceHandler:
         responses, answers, waiting, failed, transaction = state
         is_first = rest is None
         if rest is None:
-            by_id = context.api_version >= TOPIC_IDS_SINCE
+            by_id = context.api_version >= PRODUCE_TOPIC_IDS
             rest = ProduceRest(self._broker, request, by_id, (len(responses), len(answers)))
         rest.keep(responses, answers, failed)
         if waiting is not None and request.acks != 0:
             if rest.delayed is None:
-                listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
+                listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
                 response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
                 rest.delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
             rest.delayed.wait_for(waiting, request.acks)
@@ -373,7 +369,7 @@ def _refused_batch(
     if error.code in _WITHOUT_LOG_START:
         return answer
     try:
-        parse_produced(data.records or b"", TOPIC_IDS_SINCE)
+        parse_produced(data.records or b"", PRODUCE_ZSTD)
     except KafkaError:
         return answer
     answer.log_start_offset = partition.log.log_start_offset

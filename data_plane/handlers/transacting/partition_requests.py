@@ -28,8 +28,13 @@ from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    ADD_OFFSETS_TO_TXN_FENCED,
+    ADD_PARTITIONS_TO_TXN_BATCHED,
+    ADD_PARTITIONS_TO_TXN_FENCED,
+)
 
-BATCHED_SINCE = 4
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
 """The client version of a transaction, by who adds its partitions."""
 
@@ -42,8 +47,8 @@ class AddPartitionsToTxnHandler:
 
     def handle(self, context: Context, request: AddPartitionsToTxnRequest) -> Result:
         version = context.api_version
-        if version >= BATCHED_SINCE:
-            return in_slices(self._broker.long_work, self._answer_all(request))
+        if version >= ADD_PARTITIONS_TO_TXN_BATCHED:
+            return in_slices(self._broker.long_work, self._answer_all(version, request))
         return in_slices(self._broker.long_work, self._answer_one(version, request))
 
     def _answer_one(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
@@ -54,32 +59,34 @@ class AddPartitionsToTxnHandler:
             False,
             request.v3_and_below_topics,
         )
-        topics = transaction.topics
+        topics, shape = transaction.topics, anatomy_of(request, version)
         refused = yield from self._refused(topics, INTERNAL_TOPICS)
-        if refused is None and not transaction.transactional_id:
-            refused = _same(topics, ErrorCode.INVALID_REQUEST)
         if refused is not None:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
 
         def convert(code: ErrorCode) -> AddPartitionsToTxnResponse:
-            return AddPartitionsToTxnResponse(
-                results_by_topic_v3_and_below=_same(topics, fenced_code(code, version))
-            )
+            code = fenced_code(code, version, ADD_PARTITIONS_TO_TXN_FENCED)
+            results = [shape.refused(topic, code) for topic in topics]
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+        if not transaction.transactional_id:
+            return convert(ErrorCode.INVALID_REQUEST)
 
         asked = _to_add(transaction, ADDED_BY_CLIENTS)
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._broker.transactions, asked.transactional_id, asked, convert)
 
-    def _answer_all(self, request: AddPartitionsToTxnRequest) -> Work[Result]:
-        broker = self._broker
+    def _answer_all(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
+        broker, shape = self._broker, anatomy_of(request, version)
         refused: list[AddPartitionsToTxnResult] = []
         asked: list[AddPartitionsToTxnTransaction] = []
 
         def combine(answers: list[Verified | ErrorCode]) -> Work[AddPartitionsToTxnResponse]:
             results = list(refused)
             for transaction, answer in zip(asked, answers, strict=True):
-                results.append(
-                    AddPartitionsToTxnResult(transaction.transactional_id, _told(transaction, answer))
-                )
+                if isinstance(answer, ErrorCode):
+                    results.append(shape.refused(transaction, answer))
+                else:
+                    results.append(_verified(transaction, answer))
                 yield 1 + len(transaction.topics)
             return AddPartitionsToTxnResponse(0, ErrorCode.NONE, results)
 
@@ -88,10 +95,11 @@ class AddPartitionsToTxnHandler:
         for transaction in request.transactions:
             named = transaction.transactional_id
             results = yield from self._refused(transaction.topics, frozenset())
-            if results is None and not named:
-                results = _same(transaction.topics, ErrorCode.INVALID_REQUEST)
             if results is not None:
                 refused.append(AddPartitionsToTxnResult(named, results))
+                continue
+            if not named:
+                refused.append(shape.refused(transaction, ErrorCode.INVALID_REQUEST))
                 continue
             asked.append(transaction)
             question: AddPartitions | VerifyPartitions
@@ -143,22 +151,9 @@ def _to_add(transaction: AddPartitionsToTxnTransaction, client_version: int) -> 
     )
 
 
-def _same(topics: list[AddPartitionsToTxnTopic], code: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnTopicResult(
-            topic.name, [AddPartitionsToTxnPartitionResult(index, code) for index in topic.partitions]
-        )
-        for topic in topics
-    ]
-
-
-def _told(
-    transaction: AddPartitionsToTxnTransaction, answer: Verified | ErrorCode
-) -> list[AddPartitionsToTxnTopicResult]:
-    if isinstance(answer, ErrorCode):
-        return _same(transaction.topics, answer)
+def _verified(transaction: AddPartitionsToTxnTransaction, answer: Verified) -> AddPartitionsToTxnResult:
     # As in Kafka: each partition once, and no topic without any.
-    return [
+    topics = [
         AddPartitionsToTxnTopicResult(
             topic.name,
             [
@@ -169,6 +164,7 @@ def _told(
         for topic in transaction.topics
         if topic.partitions
     ]
+    return AddPartitionsToTxnResult(transaction.transactional_id, topics)
 
 
 class AddOffsetsToTxnHandler:
@@ -194,6 +190,6 @@ class AddOffsetsToTxnHandler:
         )
 
         def convert(code: ErrorCode) -> AddOffsetsToTxnResponse:
-            return AddOffsetsToTxnResponse(0, fenced_code(code, version))
+            return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))
 
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._broker.transactions, asked.transactional_id, asked, convert)

@@ -1,0 +1,160 @@
+"""Doors that are said in a line: the rights that a request needs, and those that each thing in it needs. PURE.
+
+`needing(on_group(READ), each=on_topic(READ))` reads: READ on the group and on each topic. Where the things of a request are, and
+how one of them or the whole is refused, stands in the row of its API (`odradek.wire.schema.anatomy_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+
+from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
+from odradek.security.doors.door import Admitted, Asked, Door
+from odradek.wire.errors import ErrorCode
+from odradek.wire.schema.anatomy import Anatomy, anatomy_of
+
+__all__ = [
+    "Right",
+    "Text",
+    "for_cluster",
+    "hiding",
+    "needing",
+    "on_group",
+    "on_topic",
+    "on_transactional_id",
+    "refusing",
+    "then",
+    "unless_on_cluster",
+]
+
+Text: TypeAlias = Callable[[Any, ErrorCode], str | None]
+"""Gives the text of a refused thing."""
+Finish: TypeAlias = Callable[[Asked, Any, Any], Any]
+"""Completes a response, given who asks and the request."""
+
+_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+@attrs.frozen
+class Right:
+    """An operation on a resource that a request, or a thing in it, names."""
+
+    operation: Operation
+    resource_type: ResourceType
+    field: str
+    """The field with the resource's name, where the whole request is about one."""
+    code: ErrorCode
+
+    def allows(self, asked: Asked, name: str) -> bool:
+        """True if the client may do this."""
+        return asked.rights.allows(self.operation, self.resource_type, name)
+
+    def refused_code(self, asked: Asked, anatomy: Anatomy, head: Any) -> ErrorCode:
+        """The error for a thing of a request. A topic whose id is unknown here stays outside, too."""
+        name = asked.name_of(head.topic_id) if anatomy.by_id else anatomy.name_of(head)
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return ErrorCode.NONE if self.allows(asked, name) else self.code
+
+    def __str__(self) -> str:
+        return f"{self.operation.name} on the {self.resource_type.name.lower().replace('_', ' ')}"
+
+
+def on_group(operation: Operation, field: str = "group_id") -> Right:
+    """A right on a group."""
+    return Right(operation, ResourceType.GROUP, field, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+def on_transactional_id(operation: Operation, field: str = "transactional_id") -> Right:
+    """A right on a transactional id."""
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return Right(operation, ResourceType.TRANSACTIONAL_ID, field, code)
+
+
+def on_topic(operation: Operation) -> Right:
+    """A right on a topic."""
+    return Right(operation, ResourceType.TOPIC, "name", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def needing(*rights: Right, each: Right | None = None, text: Text | None = None) -> Door:
+    """Make a door for clients with all `rights`, that lets in those things for which they have the right `each`."""
+
+    def door(asked: Asked, request: Any) -> Any:
+        for right in rights:
+            if not right.allows(asked, getattr(request, right.field)):
+                return anatomy_of(request, asked.version).refuse(request, right.code)
+        if each is None:
+            return None
+        anatomy = anatomy_of(request, asked.version)
+        codes = [each.refused_code(asked, anatomy, head) for head in anatomy.heads(request)]
+        return refusing(anatomy, request, codes, text)
+
+    door.__doc__ = _sentence(rights, each)
+    return door
+
+
+def for_cluster(*operations: Operation, refuse: Callable[[Any], Any] | None = None) -> Door:
+    """Make a door for clients who may do one of `operations` to the cluster; `refuse` makes an odd answer for others."""
+
+    def door(asked: Asked, request: Any) -> Any:
+        for operation in operations:
+            if asked.would(operation, ResourceType.CLUSTER, CLUSTER_NAME):
+                return None
+        asked.may_cluster(operations[0])
+        if refuse is not None:
+            return refuse(request)
+        return anatomy_of(request, asked.version).refuse(request, _DENIED, _DENIED.message)
+
+    door.__doc__ = f"{' or '.join(each.name for each in operations)} on the cluster."
+    return door
+
+
+def refusing(
+    anatomy: Anatomy, request: Any, codes: list[ErrorCode], text: Text | None = None
+) -> Admitted | None:
+    """Let in the things of a request that have no code; the others are refused in its answer."""
+    return Admitted(*anatomy.without(request, codes, text)) if any(codes) else None
+
+
+def then(door: Door, finish: Finish, sentence: str) -> Door:
+    """Make a door that completes each answer with `finish`, which may hide things or add what the client may do."""
+
+    def both(asked: Asked, request: Any) -> Any:
+        admitted = door(asked, request)
+        if admitted is None:
+            return Admitted(request, lambda response: finish(asked, request, response))
+        if not isinstance(admitted, Admitted):
+            return admitted
+        return Admitted(admitted.request, lambda response: finish(asked, request, admitted.merge(response)))
+
+    both.__doc__ = sentence
+    return both
+
+
+def hiding(asked: Asked, resource_type: ResourceType, things: list[Any], field: str) -> list[Any]:
+    """The things of an answer that the client may DESCRIBE, by the field with their name."""
+    return [
+        each for each in things if asked.would(Operation.DESCRIBE, resource_type, getattr(each, field) or "")
+    ]
+
+
+def unless_on_cluster(operation: Operation, door: Door) -> Door:
+    """Make a door for clients who may do this to the cluster; other clients go through `door`."""
+
+    def either(asked: Asked, request: Any) -> Any:
+        acts = asked.would(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return None if acts else door(asked, request)
+
+    either.__doc__ = f"{operation.name} on the cluster, or {door.__doc__}"
+    return either
+
+
+def _sentence(rights: tuple[Right, ...], each: Right | None) -> str:
+    """The rights as the page of rights shows them."""
+    parts = [str(right) for right in rights]
+    if each is not None:
+        parts.append(str(each).replace(" on the ", " on each "))
+    return ", ".join(parts) + "."
