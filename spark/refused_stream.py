@@ -40,7 +40,7 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield nothing, as there is a refusal before any partition."""
+        """Refuse, as before; no query comes so far."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
