@@ -39,6 +39,7 @@ from odradek.data_plane.replication.rotten_replicas import RottenReplicas
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.data_plane.topic_configs import OwnConfig, TopicConfigs
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
+from odradek.data_plane.transactions.marker_writer import MarkerWriter
 from odradek.env.ports import DiskError, Log, TaskGroup, Workers
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.config.log_levels import LogLevels
@@ -97,14 +98,17 @@ class Broker:
         """Called when this broker's own configuration has changed while it runs."""
         self.sessions = self._make_sessions()
         self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
-        self.groups = GroupCoordinator(self, settings.groups)
-        self.transactions = TransactionCoordinator(self, settings.transactions, self.producer_ids)
-        self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """Asked before the first append of a transaction to a partition."""
         self.disks = disks = self._make_disks(unavailable_dirs or {})
         self.placement, self.maker, self.assignments = disks.placement, disks.maker, disks.assignments
         self.moves = disks.moves
         self.served = ServedPartitions(self.node_id, hosted, self.newest, disks.maker, env.workers)
+        self.groups = GroupCoordinator(self, settings.groups)
+        self.marker_writer = MarkerWriter(self, self.served, self.groups)
+        self.transactions = TransactionCoordinator(
+            self, settings.transactions, self.producer_ids, self.marker_writer.write
+        )
+        self.transaction_verifier: TransactionVerifier = self.transactions.verifier
+        """Asked before the first append of a transaction to a partition."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))

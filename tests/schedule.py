@@ -109,6 +109,7 @@ SECONDS = {
     "tests/wire/test_record_batch.py": 15,
     "tests/log/compacted/test_swap_crashes.py": 14,
     "tests/wire/test_codec.py": 14,
+    "tests/wire/test_anatomy.py": 12,
     "tests/groups/test_group_restart.py": 14,
     "tests/sim/test_cluster_in_sim.py": 10,
     "tests/sim/test_operators.py": 13,

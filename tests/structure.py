@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -38,7 +39,7 @@ NOT_COUNTED = ("__init__.py", "README.md", "py.typed", "__pycache__")
 
 @cache
 def modules() -> tuple[str, ...]:
-    """All modules that people wrote, relative to the root of the repository."""
+    """List all modules that people wrote, relative to the root of the repository."""
     found = (str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
     return tuple(sorted(module for module in found if not module.startswith(GENERATED)))
 
@@ -75,7 +76,7 @@ def _functions(
 
 @cache
 def functions() -> tuple[Function, ...]:
-    """All functions and methods. `self` is no parameter; a docstring's lines count."""
+    """List all functions and methods. `self` is no parameter; a docstring's lines count."""
     found = []
     for module in modules():
         for name, node, is_method in _functions(tree_of(module)):
@@ -228,6 +229,34 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
         for mention in pattern.findall(line)
         if mention not in ends
     ]
+
+
+def says_any(tree: ast.AST) -> bool:
+    """True if `Any` stands in a module, or `Callable[..., T]`, which takes anything."""
+    return any(
+        (isinstance(node, ast.Name) and node.id == "Any")
+        or (isinstance(node, ast.Constant) and node.value == "Any")
+        or (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Tuple)
+            and isinstance(node.slice.elts[0], ast.Constant)
+            and node.slice.elts[0].value is ...
+        )
+        for node in ast.walk(tree)
+    )
+
+
+def modules_with_any() -> set[str]:
+    """Find the modules, by their dotted names, of whose types mypy cannot know all."""
+    bench = (str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py"))
+    return {dotted_name(module) for module in (*modules(), *bench) if says_any(tree_of(module))}
+
+
+def modules_freed_from_any_rule() -> list[str]:
+    """List the modules that pyproject.toml lets say `Any`."""
+    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    (freed,) = [each["module"] for each in overrides if each.get("disallow_any_explicit") is False]
+    return list(freed)
 
 
 _LONE = frozenset((")", "}", "]", "),", "],", "},", "):"))

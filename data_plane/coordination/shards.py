@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from odradek.data_plane.coordination.asking import Ask, Reply
+from odradek.data_plane.coordination.asking import Ask, Asks, Reply
 from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
@@ -71,7 +71,7 @@ class Shards(ABC, Generic[ShardT]):
         elif ask.reply is not None:
             ask.reply.complete(self.refusal(ask, ErrorCode.NOT_COORDINATOR))
 
-    def ask(self, key: str, request: Any, reply: Reply) -> None:
+    def ask(self, key: str, request: Asks[Any], reply: Reply) -> None:
         """Submit a request whose version and client play no part in its answer."""
         self.submit(key, Ask(request, 0, reply, self._broker.clock.wall_ms()))
 

@@ -79,8 +79,6 @@ def build_table(
     partitions, own = broker.served, broker.own_config
     forwarder = Forwarder(broker, broker.controller)
     forwarded = forwarding_handlers(forwarder)
-    markers = WriteTxnMarkersHandler(broker)
-    broker.transactions.markers.write_here = markers.write
     handlers: dict[int, Handler] = {
         ApiKey.PRODUCE: ProduceHandler(broker).handle,
         ApiKey.FETCH: FetchHandler(broker, partitions, broker.sessions, broker.replication).handle,
@@ -97,7 +95,7 @@ def build_table(
         ApiKey.DELETE_RECORDS: DeleteRecordsHandler(broker, partitions).handle,
         ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker, broker.disks, partitions).handle,
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker, broker.disks, broker.scrubber).handle,
-        ApiKey.WRITE_TXN_MARKERS: markers.handle,
+        ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkersHandler(broker, broker.marker_writer).handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
         **topic_handlers(forwarder),
         **_access_handlers(broker, authorizer),
@@ -164,9 +162,9 @@ def _group_handlers(broker: Broker) -> dict[int, Handler]:
 def _producer_handlers(broker: Broker) -> dict[int, Handler]:
     return {
         ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker, broker.transactions).handle,
-        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
-        ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnHandler(broker).handle,
-        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnHandler(broker).handle,
+        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker, broker.served).handle,
+        ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnHandler(broker, broker.transactions).handle,
+        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnHandler(broker.groups, broker.transactions).handle,
         ApiKey.END_TXN: EndTxnHandler(broker, broker.transactions).handle,
         ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsHandler(broker, broker.transactions).handle,
         ApiKey.LIST_TRANSACTIONS: ListTransactionsHandler(broker, broker.transactions).handle,

@@ -30,8 +30,8 @@ from bench.small_requests import record_batch
 from odradek.data_plane.handlers.fetching.fetch_job import READ_UNITS
 from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS
 from odradek.data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
-from odradek.data_plane.handlers.producing.txn_markers import APPEND_UNITS
 from odradek.data_plane.log.batch_work import RATION
+from odradek.data_plane.transactions.marker_writer import APPEND_UNITS
 from odradek.metadata_quorum.describing.describe_configs import RESOURCE_UNITS
 from odradek.metadata_quorum.describing.describe_tokens import TOKEN_UNITS
 from odradek.wire.api import request_class, request_header_version, response_class, response_header_version

@@ -18,6 +18,7 @@ from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.api import api_name
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages import alter_client_quotas as alter_quotas
 from odradek.wire.messages import alter_configs as absolute
@@ -342,10 +343,17 @@ def told(response: Any) -> Any:
     return response
 
 
+def test_every_request_that_is_divided_is_tried() -> None:
+    """The property below is about each API whose requests are cut into parts."""
+    tried = [api_key for api_key in parts._KINDS if api_name(api_key) in REQUESTS]
+    assert tried == list(parts._KINDS)
+    assert len(REQUESTS) == len(tried)
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 @given(data=st.data())
 def test_parts_joined_are_the_whole(name: str, data: st.DataObject) -> None:
-    """The same answers, with one result per thing, and the same state: also where things are named more than once."""
+    """The same answers and state, with one result per thing. Things may be named twice, or all be refused at once."""
     request = data.draw(REQUESTS[name])
     whole, parted = Cluster(), Cluster()
     joined = parted.decide_in_parts(request, data.draw(st.integers(0, 6)))
@@ -463,11 +471,3 @@ def test_a_controller_that_is_lost_in_between_is_told_for_the_rest() -> None:
     assert len(response.topics) == 1000
     assert {each.name for each in response.topics if each.error_code == ErrorCode.NONE} == first
     assert {each.error_code for each in response.topics} == {ErrorCode.NONE, ErrorCode.NOT_CONTROLLER}
-
-
-def test_a_broker_that_is_not_itself_any_more_is_told_so_once() -> None:
-    """AlterPartition under an old registration: one error for the whole, as without parts."""
-    partitions = [isr.AlterPartitionRequestPartitionData(number) for number in range(1000)]
-    request = isr.AlterPartitionRequest(1, 77, [isr.AlterPartitionRequestTopicData(topic_id(0), partitions)])
-    response = Cluster().decide_in_parts(request)
-    assert (response.error_code, response.topics) == (ErrorCode.STALE_BROKER_EPOCH, [])

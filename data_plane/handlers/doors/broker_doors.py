@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.doors import group_doors as groups
@@ -14,7 +13,7 @@ from odradek.data_plane.handlers.doors.decisions import Decisions
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
-from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler
+from odradek.security.doors.door import PASSES, Admitted, Again, Asked, Door, GuardedHandler
 from odradek.security.doors.needing import (
     for_cluster,
     needing,
@@ -145,7 +144,7 @@ DOORS: Mapping[ApiKey, Door] = {
 """Doors by API; that of Metadata depends on the broker (`broker_doors`). DescribeAcls and the requests about delegation
 tokens judge by themselves."""
 
-_AGAIN: Mapping[ApiKey, Callable[[Asked, Any], Any]] = {ApiKey.PRODUCE: producing.produce_again}
+_AGAIN: Mapping[ApiKey, Again] = {ApiKey.PRODUCE: producing.produce_again}
 """Requests that wait and are judged again. A Fetch reads anew, and so judges anew."""
 
 

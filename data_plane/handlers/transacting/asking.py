@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from odradek.data_plane.coordination.asking import Asks
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.serving.contract import Delayed, Result
 from odradek.wire.errors import ErrorCode
 from odradek.wire.structure import Message
 
+A = TypeVar("A")
 
-class _Converted(Delayed):
+
+class _Converted(Delayed, Generic[A]):
     __slots__ = ("_convert",)
 
     keeps_request = False
 
-    def __init__(self, convert: Callable[[Any], Message]) -> None:
+    def __init__(self, convert: Callable[[A], Message]) -> None:
         super().__init__()
         self._convert = convert
 
@@ -27,8 +30,8 @@ class _Converted(Delayed):
 def ask_coordinator(
     transactions: TransactionCoordinator,
     transactional_id: str,
-    request: Any,
-    convert: Callable[[Any], Message],
+    request: Asks[A],
+    convert: Callable[[A], Message],
 ) -> Result:
     """Have the coordinator decide. `convert` makes the response of what it answers."""
     delayed = _Converted(convert)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.handlers.desk import Desk
@@ -91,11 +89,6 @@ def _described(transactional_id: str, answer: Transaction | ErrorCode) -> Descri
     )
 
 
-def _matches(pattern: Any, name: str) -> bool:
-    """True if the whole name fits a compiled pattern of RE2."""
-    return pattern.fullmatch(name) is not None
-
-
 class ListTransactionsHandler:
     """API 66. Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152)."""
 
@@ -113,7 +106,11 @@ class ListTransactionsHandler:
                 pattern = re2.compile(request.transactional_id_pattern)
             except re2.error:
                 return ListTransactionsResponse(0, ErrorCode.INVALID_REGULAR_EXPRESSION)
-            matches = partial(_matches, pattern)
+
+            def fits(name: str) -> bool:
+                return pattern.fullmatch(name) is not None
+
+            matches = fits
         return in_slices(self._desk.long_work, self._answer(request, matches))
 
     def _answer(

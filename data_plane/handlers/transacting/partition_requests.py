@@ -6,11 +6,12 @@ They verify that a partition is in the transaction, or add it (transaction versi
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
 from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.requests import AddPartitions, Verified, VerifyPartitions
 from odradek.data_plane.transactions.state import TopicPartitionPair
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
@@ -42,14 +43,15 @@ ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
 class AddPartitionsToTxnHandler:
     """API 24. A request adds all of its partitions, or none if one of them is unknown."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
+        self._desk = desk
+        self._transactions = transactions
 
     def handle(self, context: Context, request: AddPartitionsToTxnRequest) -> Result:
         version = context.api_version
         if version >= ADD_PARTITIONS_TO_TXN_BATCHED:
-            return in_slices(self._broker.long_work, self._answer_all(version, request))
-        return in_slices(self._broker.long_work, self._answer_one(version, request))
+            return in_slices(self._desk.long_work, self._answer_all(version, request))
+        return in_slices(self._desk.long_work, self._answer_one(version, request))
 
     def _answer_one(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
         transaction = AddPartitionsToTxnTransaction(
@@ -73,10 +75,10 @@ class AddPartitionsToTxnHandler:
             return convert(ErrorCode.INVALID_REQUEST)
 
         asked = _to_add(transaction, ADDED_BY_CLIENTS)
-        return ask_coordinator(self._broker.transactions, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
 
     def _answer_all(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
-        broker, shape = self._broker, anatomy_of(request, version)
+        shape = anatomy_of(request, version)
         refused: list[AddPartitionsToTxnResult] = []
         asked: list[AddPartitionsToTxnTransaction] = []
 
@@ -90,8 +92,7 @@ class AddPartitionsToTxnHandler:
                 yield 1 + len(transaction.topics)
             return AddPartitionsToTxnResponse(0, ErrorCode.NONE, results)
 
-        gather = Gather(broker, combine)
-        wall_ms = broker.clock.wall_ms()
+        gather = Gather(self._desk, combine)
         for transaction in request.transactions:
             named = transaction.transactional_id
             results = yield from self._refused(transaction.topics, frozenset())
@@ -109,7 +110,7 @@ class AddPartitionsToTxnHandler:
                 )
             else:
                 question = _to_add(transaction, ADDED_BY_BROKERS)
-            broker.transactions.submit(named, Ask(question, 0, gather.part(), wall_ms))
+            self._transactions.ask(named, question, gather.part())
             yield DECISION_UNITS
         gather.close()
         return gather if gather.response is None else gather.response
@@ -118,7 +119,7 @@ class AddPartitionsToTxnHandler:
         self, topics: list[AddPartitionsToTxnTopic], closed: frozenset[str]
     ) -> Work[list[AddPartitionsToTxnTopicResult] | None]:
         """The refusal of all partitions if some do not exist, or are of topics `closed` to who asks."""
-        image = self._broker.image
+        image = self._desk.image
         is_refused = False
         results = []
         for topic in topics:
@@ -170,14 +171,15 @@ def _verified(transaction: AddPartitionsToTxnTransaction, answer: Verified) -> A
 class AddOffsetsToTxnHandler:
     """API 25. The offsets of a group are in one partition of `__consumer_offsets`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+        self._groups = groups
+        self._transactions = transactions
 
     def handle(self, context: Context, request: AddOffsetsToTxnRequest) -> Result:
         version = context.api_version
         if not request.transactional_id:
             return AddOffsetsToTxnResponse(0, ErrorCode.INVALID_REQUEST)
-        groups = self._broker.groups
+        groups = self._groups
         index = groups.partition_for(request.group_id)
         if index is None:
             index = coordinator_partition(request.group_id, groups.settings.topic_partitions)
@@ -192,4 +194,4 @@ class AddOffsetsToTxnHandler:
         def convert(code: ErrorCode) -> AddOffsetsToTxnResponse:
             return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))
 
-        return ask_coordinator(self._broker.transactions, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)

@@ -40,6 +40,7 @@ from odradek.wire.structure import Message
 __all__ = [
     "PASSES",
     "Admitted",
+    "Again",
     "Asked",
     "Door",
     "GuardedHandler",
