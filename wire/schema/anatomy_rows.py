@@ -15,8 +15,8 @@ loads no message module. `odradek.wire.schema.anatomy` resolves it against the m
 What the schema tables say stands only there: which fields there are, in which versions, and their defaults. An API without
 a row is refused by its `error_code` alone.
 
-Weight, keys of what is judged together, and limits are the controller's. Rights are security's. Some requests do not fit a
-row, or only in part (`ODD`): their code says what is special.
+Weight, keys of things judged together, and limits are the controller's. Rights are security's. Some requests do not fit a
+row, or only in part (`ODD`): their code says which is special.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
 
 
 def _with(row: Row, special: str) -> Row:
-    """The row with something that is special about it."""
+    """Return the row with something that is special about it."""
     match special.split():
         case ["whole", *fields]:
             return attrs.evolve(row, whole=" ".join(fields))
