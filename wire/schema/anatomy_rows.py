@@ -6,8 +6,8 @@ loads no message module. `odradek.wire.schema.anatomy` resolves it against the m
 * A path is written from the outermost list in, with `/` between the levels. `topics name / partitions partition_index` is a
   list `topics`, whose structures are named by their field `name`, and have a list `partitions`. A list of plain values has
   `*` for the value itself. `+` joins two lists of one request.
-* `results` is the path of the answer. Its names stand in the order of the request's: what is named there by the first
-  name is named here by the first name.
+* `results` is the path of the answer. Its names stand in the order of the request's: the first name there and the first
+  name here name the same.
 * `refused` lists further fields of a refused thing: `base_offset=-1` is a value, a bare name is the field for the text.
 * `whole` lists further fields of an answer that refuses all. An answer with a field `error_code` in that version has the
   error there, and its text in `error_message`. Any other answer has it once for each thing.
@@ -15,8 +15,8 @@ loads no message module. `odradek.wire.schema.anatomy` resolves it against the m
 What the schema tables say stands only there: which fields there are, in which versions, and their defaults. An API without
 a row is refused by its `error_code` alone.
 
-Weight, keys of what is judged together, and limits are the controller's. Rights are security's. Some requests do not fit a
-row, or only in part (`ODD`): their code says what is special.
+Weight, keys of things judged together, and limits are the controller's. Rights are security's. Some requests do not fit a
+row, or only in part (`ODD`): their code says which is special.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Row:
 
 
 _TABLE = r"""
-# API | things | results (`=`: the same path) | refused | whether refused things stand `before` or `in place`, and what is special
+# API | things | results (`=`: the same path) | refused | further values of `Row`
 PRODUCE | topic_data name topic_id / partition_data index | responses name topic_id / partition_responses index | error_message base_offset=-1 | ids since PRODUCE_TOPIC_IDS
 FETCH | topics topic topic_id / partitions partition | responses topic topic_id / partitions partition_index | high_watermark=-1 records=b'' | ids since FETCH_TOPIC_IDS
 LIST_OFFSETS | topics name / partitions partition_index | =
@@ -121,7 +121,7 @@ def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
 
 
 def _with(row: Row, special: str) -> Row:
-    """The row with something that is special about it."""
+    """Return the row with something that is special about it."""
     match special.split():
         case ["whole", *fields]:
             return attrs.evolve(row, whole=" ".join(fields))
