@@ -132,6 +132,7 @@ SECONDS = {
     "tests/cluster/test_full_disk.py": 8,
     "tests/cluster/test_coordinator_disk.py": 12,
     "tests/cluster/test_hanging_syncs.py": 15,
+    "tests/cluster/test_hung_metadata_disk.py": 15,
     "tests/other_clients/test_live_transaction_version.py": 8,
     "tests/cluster/test_frozen_disk.py": 20,
     "tests/wire/test_kio.py": 8,

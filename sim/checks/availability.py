@@ -12,7 +12,7 @@ bound (`sim.checks.bounds`), the verdict is `liveness`.
 * **Coordinator.** The leader of a partition of `__consumer_offsets` is fit. Then it has read the log.
 
 What is left out, and why: a broker that an operator has unregistered stays away, as in Kafka. A quorum's leader with a
-disk that hangs keeps its lead, as in Kafka: its followers hear it. So nothing can be decided meanwhile.
+disk that hangs is not fit. Whether it decides, or hands its lead over, depends on the disks of the others.
 """
 
 from __future__ import annotations
