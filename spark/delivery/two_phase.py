@@ -38,7 +38,7 @@ a complete one the next batch may be under way. A job begins with an `abort` tha
 which takes the decision of a dead run to its end.
 
 The pool of task p has the ids (query, p, slot). An id is used again once its transaction has ended. So there are as many as
-attempts were open at a time. `tests/spark/test_two_phase.py` tries all orders of crashes, twins and zombies. It shows that the
+attempts were open at a time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes, twins and zombies. It shows that the
 rules are needed.
 """
 
