@@ -40,7 +40,7 @@ def encode_batch(
     compression_level: int | None = None,
     is_transactional: bool = False,
 ) -> bytearray:
-    """The batch of these records (at least one), without producer and checksum: `stamp` it before it is sent."""
+    """Encode a batch of these records (at least one), without producer and checksum: `stamp` it before it is sent."""
     body = _encode_rows(rows)
     payload = compress(compression_type, body, compression_level) if compression_type else body
     batch = bytearray(
@@ -71,7 +71,7 @@ def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence
 
 
 def _encode_rows(rows: Sequence[Row]) -> bytes:
-    """The records one after another. Lengths below 1024 come from a table: most records need no varint call."""
+    """Encode the records one after another. Lengths below 1024 come from a table: most records need no varint call."""
     table = _TABLE
     end = _TABLE_SIZE
     parts: list[bytes] = []
