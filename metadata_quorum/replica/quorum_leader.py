@@ -43,6 +43,8 @@ LATE_PER_FETCH_TIMEOUT = 4
 """A sync is late after a fourth of the fetch timeout: then decisions go on without it."""
 SYNC_SECONDS_MAX = 60.0
 """A sync that takes longer counts as failed, where other voters can go on."""
+SECOND_LOOK_SECONDS = 1.0
+"""The time between two looks that find a sync to hang. After a pause of the process, its end may just not have come yet."""
 NO_EPOCH = -1
 
 
@@ -79,6 +81,8 @@ class QuorumLeader:
         self._tail = LogTail()
         self._sync_began_at: float | None = None
         """The time at which the sync began that is under way; None between two."""
+        self._seen_hanging_at = float("inf")
+        """The time at which this sync was first seen to take too long."""
         self._is_late_told = False
         self.no_room_until = float("-inf")
         self._batches = 0
@@ -254,6 +258,7 @@ class QuorumLeader:
         batches: Sequence[Batch] = ()
         while True:
             self._sync_began_at = driver.clock.monotonic()
+            self._seen_hanging_at = float("inf")
             if batches:
                 await driver.patiently(partial(append_batches, driver.log, batches))
                 self._tail.drop(batches)
@@ -286,7 +291,9 @@ class QuorumLeader:
         if self._sync_began_at is None or late_at > now:
             return late_at
         hung_at = self._sync_began_at + SYNC_SECONDS_MAX
-        return hung_at if hung_at > now else float("inf")
+        return next(
+            (at for at in (hung_at, self._seen_hanging_at + SECOND_LOOK_SECONDS) if at > now), float("inf")
+        )
 
     def may_write_ahead(self) -> bool:
         """True if this leader's disk is late, and the other voters can commit what waits.
@@ -315,7 +322,9 @@ class QuorumLeader:
             driver.logger.warning("metadata.disk_late", waited_ms=round((now - began_at) * 1000))
         if self.may_write_ahead():
             self._write_ahead()
-        return now - began_at >= SYNC_SECONDS_MAX
+        if now - began_at >= SYNC_SECONDS_MAX:
+            self._seen_hanging_at = min(self._seen_hanging_at, now)
+        return now - self._seen_hanging_at >= SECOND_LOOK_SECONDS
 
     def _write_ahead(self) -> None:
         """Give the next group to the followers; the file gets it when the sync has ended."""

@@ -260,3 +260,29 @@ def test_the_tail_reads_as_the_log_does() -> None:
     tail.drop(tail.batches[:2])
     assert (tail.size_bytes, tail.read(7, 100, None)) == (4, None)
     assert tail.read(8, 100, None) == b"8-10"
+
+
+def test_a_process_that_was_paused_does_not_blame_its_disk() -> None:
+    """The sync may have ended during the pause: the end comes to the loop after the clock."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        await controllers.ask(register(100))
+        leader = await controllers.leader()
+        ended: list[float] = []
+        leader.service.quorum.on_hung_disk = lambda: ended.append(world.now)
+        decisions = leader.service.quorum.decisions
+        world.hang(host_of(leader.node_id), 1.0)
+        submit(leader, 200)
+        await controllers.until(lambda: decisions.next_deadline() < float("inf"))
+        # As a clock that finds a minute gone at its first look.
+        clock = leader.env.clock
+        monotonic = clock.monotonic
+        clock.monotonic = lambda: monotonic() + SYNC_SECONDS_MAX  # type: ignore[method-assign]
+        try:
+            assert not decisions.look_at_disk()
+        finally:
+            clock.monotonic = monotonic  # type: ignore[method-assign]
+        await world.sleep(5.0)
+        assert ended == []
+
+    play(script)
