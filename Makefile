@@ -156,10 +156,10 @@ deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, a
 	@exec $(BIN)/python -m tests.deploy hosts
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
-	@exec $(BIN)/python -m bench.demo_flights $(ARGS)
+	@exec $(BIN)/python -m bench.demos.flights $(ARGS)
 
 demo-changelog: install-dev ## a million updates of 4,043 aircraft: what compaction leaves, read live, again, and by Spark
-	@exec $(BIN)/python -m bench.demo_changelog $(ARGS)
+	@exec $(BIN)/python -m bench.demos.changelog $(ARGS)
 
 lock: install-dev ## write constraints.txt from what .venv holds now, and the hashes of its wheels
 	@{ echo "# Exact versions for make install; written by make lock."; \

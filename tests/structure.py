@@ -217,7 +217,7 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
     """Paths of Python files that pages or docstrings name and that are not there."""
     known = {
         str(path.relative_to(ROOT))
-        for name in (*PACKAGES, "tests", "bench", "deploy", "examples")
+        for name in (*PACKAGES, "testkit", "tests", "bench", "deploy", "examples")
         for path in (ROOT / name).rglob("*.py")
     }
     ends = {"/".join(path.split("/")[at:]) for path in known for at in range(path.count("/") + 1)}
@@ -248,8 +248,10 @@ def says_any(tree: ast.AST) -> bool:
 
 def modules_with_any() -> set[str]:
     """Find the modules, by their dotted names, of whose types mypy cannot know all."""
-    bench = (str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py"))
-    return {dotted_name(module) for module in (*modules(), *bench) if says_any(tree_of(module))}
+    more = (
+        str(path.relative_to(ROOT)) for name in ("bench", "testkit") for path in (ROOT / name).rglob("*.py")
+    )
+    return {dotted_name(module) for module in (*modules(), *more) if says_any(tree_of(module))}
 
 
 def modules_freed_from_any_rule() -> list[str]:

@@ -16,7 +16,7 @@ of a node with several disks has a thread per disk make its calls. It waits for 
 * The hand-over takes the interpreter three times: to begin the call, to end it, to go on. Beside a worker in pure
   Python each time waits for the switch interval. So the interval is short while the loop waits, and only then.
 
-`bench/README.md` has what the hand-over costs.
+`bench/disks/README.md` has what the hand-over costs.
 """
 
 from __future__ import annotations

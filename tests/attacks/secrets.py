@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bench.odradek_server import ODRADEK
 from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from testkit.odradek_server import ODRADEK
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import PLAIN_USERS, Place
 from tests.attacks.raw import Conn

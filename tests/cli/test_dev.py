@@ -16,7 +16,7 @@ from typing import IO
 
 import pytest
 
-from bench.processes import base_port, free_ports
+from testkit.processes import base_port, free_ports
 from tests.cli.running import ROOT, odradek, start
 
 pytestmark = pytest.mark.xdist_group("cli")

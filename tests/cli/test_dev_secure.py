@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import base_port
+from testkit.processes import base_port
 from tests.cli.running import Outcome, odradek_here
 from tests.cli.test_dev import line, running
 

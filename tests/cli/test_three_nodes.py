@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import pytest
 
-from bench.processes import base_port
 from odradek import Client, KafkaError
 from odradek.client.admin.admin_configs import AlterConfig, ConfigResource, ResourceType
 from odradek.client.admin.admin_topics import NewTopic
@@ -24,6 +23,7 @@ from odradek.client.core.known_cluster import Partition
 from odradek.client.errors import ClientError
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from testkit.processes import base_port
 from tests.cli.running import Outcome, odradek_here, words_of
 from tests.cli.test_dev import line, running
 from tests.docs.markdown import blocks

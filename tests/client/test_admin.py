@@ -10,7 +10,6 @@ import confluent_kafka
 import pytest
 import trio
 
-from bench.processes import ServerProcess
 from odradek import Admin, TopicPartition
 from odradek.client.admin import (
     TO_HIGH_WATERMARK,
@@ -39,6 +38,7 @@ from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from testkit.processes import ServerProcess
 
 TIME = 1_700_000_000_000
 FreshTopic = Callable[[str], str]

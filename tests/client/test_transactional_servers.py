@@ -16,7 +16,6 @@ import pytest
 import trio
 
 import odradek.trio
-from bench.kafka_server import start_kafka
 from odradek import Consumer, ConsumerRecord, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.consumer.consumer_types import ConsumerGroupMetadata
@@ -29,6 +28,7 @@ from odradek.client.errors import (
 )
 from odradek.client.shells.blocking import Client
 from odradek.wire.errors import ErrorCode, KafkaError
+from testkit.kafka_server import start_kafka
 from tests.client.fresh_topics import wait_until_known
 from tests.kafka_jars import NO_RETENTION, TEST_HEAP
 from tests.node_process import RunningNode

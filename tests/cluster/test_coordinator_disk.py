@@ -12,8 +12,6 @@ import attrs
 import confluent_kafka
 import pytest
 
-from bench.odradek_server import launch_odradek, start_odradek
-from bench.processes import ServerProcess
 from odradek import Client, Consumer, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.errors import ClientError
@@ -21,6 +19,8 @@ from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from testkit.odradek_server import launch_odradek, start_odradek
+from testkit.processes import ServerProcess
 from tests.cluster.real_disks import RealDisk, real_disk
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until
 from tests.node.raw_client import RawClient

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import free_ports
 from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
+from testkit.processes import free_ports
 from tests.cli.test_dev import line
 from tests.cluster.real_disks import RealDisk, real_disk
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, in_sync, server, until, values

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import start_odradek
 from odradek import KafkaError, Producer
+from testkit.odradek_server import start_odradek
 from tests.cli.running import odradek_here
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, create, until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from bench.odradek_server import launch_odradek, prepare_odradek
+from testkit.odradek_server import launch_odradek, prepare_odradek
 from tests.cli.running import odradek_here
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until
 

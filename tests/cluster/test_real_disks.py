@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from bench.odradek_server import launch_odradek, prepare_odradek, start_odradek
-from bench.processes import ServerProcess
 from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
 from odradek.data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
+from testkit.odradek_server import launch_odradek, prepare_odradek, start_odradek
+from testkit.processes import ServerProcess
 from tests.cli.running import odradek
 from tests.cluster.real_disks import RealDisk, real_disk
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import base_port
 from odradek import Client
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.wire.batches.batch_header import HEADER_SIZE
+from testkit.processes import base_port
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import QUICK, in_sync, produce, until, values

@@ -6,8 +6,8 @@ import os
 
 import attrs
 
-from bench.processes import ServerProcess
 from odradek.wire.messages.api_versions import ApiVersionsRequest
+from testkit.processes import ServerProcess
 from tests.conformance.comparison import differences, load
 from tests.conformance.corpus import cases_of, hold
 from tests.conformance.talk import wait_until_ready

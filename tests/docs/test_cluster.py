@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from bench.processes import base_port
+from testkit.processes import base_port
 from tests.cli.running import environment, start
 from tests.docs.markdown import blocks
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.processes import base_port
+from testkit.processes import base_port
 from tests.cli.running import ROOT, environment, start
 from tests.docs.markdown import blocks
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
-from bench.processes import ServerFailed, ServerProcess
 from odradek.metadata_quorum.replica.meta_properties import MetaProperties
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -19,6 +17,8 @@ from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
+from testkit.processes import ServerFailed, ServerProcess
 from tests.node.raw_client import RawClient
 from tests.node.test_bad_batches import good_batch
 

@@ -14,7 +14,6 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from bench.processes import ServerProcess, memory_kib
 from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE
 from odradek.wire.batches.compression import CompressionType
 from odradek.wire.errors import ErrorCode
@@ -22,6 +21,7 @@ from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicCo
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.record_batch import RecordBatchBuilder
+from testkit.processes import ServerProcess, memory_kib
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
 

@@ -14,14 +14,14 @@ from typing import IO
 
 import pytest
 
-from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
-from bench.processes import ServerProcess
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from odradek.wire.messages.metadata import MetadataRequest
+from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
+from testkit.processes import ServerProcess
 from tests.node.raw_client import RawClient
 from tests.node.test_bad_batches import LATEST, NOT_A_REPLICA, create_topic, good_batch
 

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.odradek_server import launch_odradek, prepare_odradek
-from bench.processes import ServerProcess
+from testkit.odradek_server import launch_odradek, prepare_odradek
+from testkit.processes import ServerProcess
 
 pytestmark = pytest.mark.long
 

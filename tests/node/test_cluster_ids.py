@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.request import urlopen
 
-from bench.odradek_server import launch_odradek
-from bench.processes import combined_node_properties, free_ports
 from odradek import Admin
+from testkit.odradek_server import launch_odradek
+from testkit.processes import combined_node_properties, free_ports
 from tests.cli.running import odradek_here
 
 CLUSTER_ID = 'Zürich "main"=:#1\\ cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo='

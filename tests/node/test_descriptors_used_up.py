@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import ODRADEK, prepare_odradek
-from bench.processes import ServerProcess, free_ports, spawn, wait_until_serving
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.metadata import MetadataRequest
+from testkit.odradek_server import ODRADEK, prepare_odradek
+from testkit.processes import ServerProcess, free_ports, spawn, wait_until_serving
 from tests.node.raw_client import RawClient
 
 DESCRIPTORS = 256

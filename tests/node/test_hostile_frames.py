@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.processes import ServerProcess
 from odradek.wire.api import ApiKey, api_versions, request_class
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.metadata import MetadataRequest
+from testkit.processes import ServerProcess
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
 

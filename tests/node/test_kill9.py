@@ -11,8 +11,8 @@ import attrs
 import confluent_kafka
 import confluent_kafka.admin
 
-from bench.odradek_server import launch_odradek, prepare_odradek
-from bench.processes import ServerProcess
+from testkit.odradek_server import launch_odradek, prepare_odradek
+from testkit.processes import ServerProcess
 
 PARTITIONS = 3
 ROUNDS = 3

@@ -6,11 +6,11 @@ import itertools
 import threading
 from pathlib import Path
 
-from bench.odradek_server import launch_odradek, prepare_odradek
 from odradek import Client, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.shells.producer import RecordFuture
 from sim.load.fetching import FetchConfig, Fetcher
+from testkit.odradek_server import launch_odradek, prepare_odradek
 
 PARTITIONS = 3
 ROUNDS = 3

@@ -11,8 +11,6 @@ import pytest
 import trio
 
 import odradek.trio
-from bench.odradek_server import launch_odradek, start_odradek
-from bench.processes import ServerProcess
 from odradek import Producer
 from odradek.client.admin import NewTopic
 from odradek.client.errors import ProducerFencedError
@@ -21,6 +19,8 @@ from odradek.wire.api_keys import ApiKey
 from odradek.wire.error_codes import ErrorCode
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from testkit.odradek_server import launch_odradek, start_odradek
+from testkit.processes import ServerProcess
 from tests.conformance.talk import wait_until_ready
 from tests.node.raw_client import RawClient
 

@@ -25,8 +25,6 @@ from bench.budget.frames import (
 from bench.budget.holdings import RULED, Holdings
 from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node
-from bench.processes import memory_kib
-from bench.small_requests import record_batch
 from odradek.data_plane.handlers.fetching.fetch_job import READ_UNITS
 from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS
 from odradek.data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
@@ -42,6 +40,8 @@ from odradek.wire.codecs.codec_decode import make_decoder
 from odradek.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from testkit.processes import memory_kib
+from testkit.raw_requests import record_batch
 
 PARTITIONS = 1000
 FRAME_BYTES = 1 << 20

@@ -9,8 +9,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bench.odradek_server import ODRADEK, launch_odradek
-from bench.processes import combined_node_properties, free_ports
 from odradek.metadata_quorum.image.access_image import AccessImage
 from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
@@ -21,6 +19,8 @@ from odradek.node.directories import NodeCannotStart
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from testkit.odradek_server import ODRADEK, launch_odradek
+from testkit.processes import combined_node_properties, free_ports
 from tests.node.raw_client import RawClient
 from tests.quorum.node_parts import Journal
 from tests.quorum.test_image import replayed

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import ODRADEK
-from bench.processes import ServerProcess, free_ports, spawn
 from odradek.cli.commands.storage import format_storage_of
 from odradek.data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from odradek.wire.api_keys import ApiKey
+from testkit.odradek_server import ODRADEK
+from testkit.processes import ServerProcess, free_ports, spawn
 from tests.node.test_bad_batches import good_batch
 
 PATIENCE_SECONDS = 60.0

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.odradek_server import prepare_odradek
 from odradek.node.main import SWITCH_SECONDS
+from testkit.odradek_server import prepare_odradek
 
 NODE = """
 import os, signal, sys

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import free_ports
 from odradek import Producer
 from odradek.client.admin import NewTopic
 from odradek.client.errors import ProducerFencedError
 from odradek.client.shells.blocking import Client
+from testkit.odradek_server import start_odradek
+from testkit.processes import free_ports
 
 pytestmark = pytest.mark.long
 WAIT_SECONDS = 60.0

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.odradek_server import ODRADEK
-from bench.processes import free_ports
 from odradek.wire.messages.metadata import MetadataRequest
+from testkit.odradek_server import ODRADEK
+from testkit.processes import free_ports
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import make_certificates, start
 from tests.security.secured_node import properties as listeners

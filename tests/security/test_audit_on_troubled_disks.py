@@ -13,10 +13,10 @@ from urllib.request import urlopen
 import attrs
 import pytest
 
-from bench.processes import ServerProcess, free_ports
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from testkit.processes import ServerProcess, free_ports
 from tests.cli.running import odradek
 from tests.cluster.real_disks import RealDisk, real_disk
 from tests.node.raw_client import RawClient

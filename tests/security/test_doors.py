@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import free_ports
 from odradek.data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
 from odradek.data_plane.handlers.doors.decisions import decisions_of
 from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
@@ -32,6 +30,8 @@ from odradek.wire.messages.envelope import EnvelopeRequest
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.schema.anatomy_rows import ODD, ROWS
+from testkit.odradek_server import start_odradek
+from testkit.processes import free_ports
 from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
 from tests.conformance.acls.questions import QUESTIONS, api_of
 from tests.conformance.acls.recording import SEAL, compare, load, seal

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import ODRADEK
 from odradek.client.core.client_keys import AdminSettings
 from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.wire.secret_fields import is_key_name
+from testkit.odradek_server import ODRADEK
 
 SECRET = "Open-5esame"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"

@@ -15,8 +15,6 @@ import attrs
 import pytest
 import trustme
 
-from bench.odradek_server import launch_odradek
-from bench.processes import combined_node_properties, free_ports
 from odradek.wire.api import ApiKey
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.alter_partition import AlterPartitionRequest
@@ -34,6 +32,8 @@ from odradek.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from odradek.wire.principal import encode_principal
+from testkit.odradek_server import launch_odradek
+from testkit.processes import combined_node_properties, free_ports
 from tests.cli.running import odradek_here
 from tests.node.raw_client import RawClient, frame
 from tests.security.secured_node import PLAIN_MODULE

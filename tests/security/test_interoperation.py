@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import java_arguments
-from bench.odradek_server import ODRADEK
+from testkit.kafka_server import java_arguments
+from testkit.odradek_server import ODRADEK
 from tests.security.clients import (
     LOGINS,
     Login,

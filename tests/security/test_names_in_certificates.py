@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from bench.kafka_server import start_kafka
-from bench.processes import combined_node_properties, free_ports
 from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
 from odradek.security.principals import MalformedRule, PrincipalRules
+from testkit.kafka_server import start_kafka
+from testkit.processes import combined_node_properties, free_ports
 from tests.security.certificates import Authority
 from tests.security.java_names.record import NAMES_PATH, RULES_PATH, asked_names, asked_rules
 from tests.security.java_names.subjects import SUBJECTS

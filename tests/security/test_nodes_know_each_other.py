@@ -18,9 +18,9 @@ import confluent_kafka.admin
 import pytest
 import trustme
 
-from bench.odradek_server import ODRADEK
-from bench.processes import ServerProcess, free_ports, spawn, wait_until_serving
 from odradek.cli.commands.storage import format_storage_of
+from testkit.odradek_server import ODRADEK
+from testkit.processes import ServerProcess, free_ports, spawn, wait_until_serving
 from tests.security.issuer import Issuer
 from tests.security.secured_node import PLAIN_MODULE
 

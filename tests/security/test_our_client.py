@@ -12,12 +12,12 @@ import pytest
 import trio
 
 import odradek.trio
-from bench.odradek_server import ODRADEK
 from odradek.client.core.client_keys import AdminSettings
 from odradek.client.errors import AuthenticationFailed, ClientError
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.consumer import Consumer
 from odradek.client.shells.producer import Producer
+from testkit.odradek_server import ODRADEK
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -10,13 +10,13 @@ import pytest
 import trio
 
 import odradek.trio
-from bench.odradek_server import ODRADEK
 from odradek.client.core.client_keys import AdminSettings, ProducerSettings
 from odradek.client.errors import AuthenticationFailed, ClientError
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
 from odradek.env.token_ports import DocumentAddress, TokenRequest, TokenUnavailable
 from odradek.env.tokens import open_tokens
+from testkit.odradek_server import ODRADEK
 from tests.security.issuer import Issuer
 from tests.security.secured_node import SecuredNode
 from tests.security.token_endpoint import CLIENT, SECRET, Endpoint, token_endpoint

@@ -17,12 +17,12 @@ import attrs
 import pytest
 import trio
 
-from bench.processes import free_ports
 from odradek.env.real import RealEnv
 from odradek.node.configuration.node_config import ConfigError, NodeConfig
 from odradek.node.metrics.page_logins import CHECKS_MAX, CHECKS_PER_ADDRESS_MAX, Answer, PageLogins
 from odradek.security.audit.auditor import Auditor
 from odradek.security.scram import MECHANISMS, ServerKeys, server_keys
+from testkit.processes import free_ports
 from tests.cli.running import odradek
 from tests.security.secured_node import make_certificates, properties, start
 

@@ -18,8 +18,8 @@ import confluent_kafka.admin as admins
 import pytest
 import trustme
 
-from bench.odradek_server import ODRADEK
-from bench.processes import ServerProcess, free_ports, spawn
+from testkit.odradek_server import ODRADEK
+from testkit.processes import ServerProcess, free_ports, spawn
 from tests.cli.running import odradek
 
 NODES = (1, 2, 3)

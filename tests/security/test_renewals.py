@@ -11,7 +11,6 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from bench.kafka_server import java_arguments
 from odradek.client.shells.consumer import Consumer
 from odradek.client.shells.producer import Producer
 from odradek.wire.errors import ErrorCode
@@ -19,6 +18,7 @@ from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from odradek.wire.topic_partition import TopicPartition
+from testkit.kafka_server import java_arguments
 from tests.node.raw_client import RawClient, frame
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.kafka_server import run_tool
-from bench.odradek_server import start_odradek
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from testkit.kafka_server import run_tool
+from testkit.odradek_server import start_odradek
 from tests.cli.running import odradek_here
 from tests.conformance.acls.asking import SETTINGS, _Client
 from tests.conformance.batches import batch

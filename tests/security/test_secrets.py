@@ -26,8 +26,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from bench.odradek_server import ODRADEK, launch_odradek
-from bench.processes import ServerProcess, free_ports
 from odradek.cli.__main__ import main
 from odradek.cli.dev_security import DevSecurity
 from odradek.client.core.client_keys import AdminSettings
@@ -46,6 +44,8 @@ from odradek.wire.messages.incremental_alter_configs import (
 from odradek.wire.messages.metadata_records import ConfigRecord, UserScramCredentialRecord
 from odradek.wire.metadata_frames import decode_metadata_record
 from odradek.wire.secret_fields import is_secret_key
+from testkit.odradek_server import ODRADEK, launch_odradek
+from testkit.processes import ServerProcess, free_ports
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import PLAIN_MODULE
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from bench.tls_handshakes import Handshaking, Shaker
+from bench.tls.handshakes import Handshaking, Shaker
 from odradek.node.connections.entrance import HALF_OPEN_MAX
 from tests.security.certificates import Authority, Issued, self_signed
 from tests.security.tls_node import ASK, HOST, TIMEOUT_SECONDS, TlsNode, ask

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from bench.kafka_server import run_tool
 from odradek.client.admin import ScramDeletion, ScramUpsertion
 from odradek.client.errors import AuthenticationFailed
 from odradek.client.shells.admin_client import Admin
@@ -26,6 +25,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from odradek.wire.messages.envelope import EnvelopeRequest
 from odradek.wire.principal import encode_principal
+from testkit.kafka_server import run_tool
 from tests.cli.running import Outcome, command, environment, odradek_here
 from tests.node.raw_client import RawClient
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode

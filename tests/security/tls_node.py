@@ -12,9 +12,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess, combined_node_properties, free_ports
 from odradek.wire.messages.api_versions import ApiVersionsRequest
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess, combined_node_properties, free_ports
 from tests.node.raw_client import frame
 from tests.security.certificates import Authority, Issued
 

@@ -17,7 +17,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.kafka_server import SHORT_LIVED
+from testkit.kafka_server import SHORT_LIVED
 from tests.spark.executors import executors_of
 from tests.spark.streaming import started, wait_for
 

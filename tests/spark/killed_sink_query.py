@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
-from bench.kafka_server import SHORT_LIVED
+from testkit.kafka_server import SHORT_LIVED
 from tests.spark.dying_daemon import DRIVER, KILLS
 from tests.spark.streaming import started
 

@@ -36,13 +36,13 @@ from uuid import uuid4
 
 import attrs
 
-from bench.kafka_server import kafka_server
-from bench.odradek_server import odradek_server
 from jepsen_tests.real_cluster import Cluster
 from odradek import Admin, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
 from odradek.spark.worker_process import worker_python
+from testkit.kafka_server import kafka_server
+from testkit.odradek_server import odradek_server
 from tests.cluster.exactly_once import three_nodes
 from tests.docs.markdown import ROOT
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS

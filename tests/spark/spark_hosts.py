@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 import pyspark
 
-from bench.processes import free_ports
+from testkit.processes import free_ports
 from tests.spark.executors import executor_processes
 
 __all__ = ["SparkHosts", "spark_hosts"]

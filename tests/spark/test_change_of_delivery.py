@@ -21,12 +21,12 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess
 from odradek.client.shells.blocking import Client
 from odradek.spark import sink
 from odradek.spark.delivery import undecided
 from odradek.spark.writing import prepared_before
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
 from tests.spark.test_sink_task import stored_committed
 from tests.spark.topics import Topics

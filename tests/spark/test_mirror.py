@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import launch_odradek, prepare_odradek, start_odradek
-from bench.processes import ServerProcess
 from odradek import Admin, Consumer, ConsumerRecord, Producer
 from odradek.client.admin import NewTopic
 from odradek.client.admin.admin_acls import Acl
@@ -24,6 +22,8 @@ from odradek.spark.pipelines.mirror import command
 from odradek.spark.pipelines.mirror.copying import read_map
 from odradek.spark.pipelines.mirror.plan import ClusterFacts, TopicFacts, plan_of
 from odradek.spark.pipelines.mirror.surveys import perform, survey
+from testkit.odradek_server import launch_odradek, prepare_odradek, start_odradek
+from testkit.processes import ServerProcess
 from tests.cli.running import ROOT, environment
 from tests.docs.markdown import blocks
 from tests.node_process import RunningNode

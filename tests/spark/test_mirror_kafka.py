@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.processes import ServerProcess
 from odradek import Admin, Consumer, OffsetAndMetadata
 from odradek.client.admin import ConfigResource, ResourceType
 from odradek.spark.pipelines.mirror import command
+from testkit.processes import ServerProcess
 from tests.node_process import RunningNode
 from tests.spark.test_mirror import check_killed, check_map, fill, mirror, records_of, rows_of
 

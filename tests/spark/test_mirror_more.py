@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import ServerProcess
 from odradek import Admin, Producer
 from odradek.client.admin import NewTopic
 from odradek.spark.pipelines.mirror import command
+from testkit.processes import ServerProcess
 from tests.node_process import RunningNode
 from tests.security.secured_node import SecuredNode, secured
 from tests.spark.test_mirror import (

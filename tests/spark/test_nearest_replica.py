@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.processes import base_port
 from odradek import Client
 from odradek.client.admin.admin_topics import NewTopic
+from testkit.processes import base_port
 from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import in_sync, until
 from tests.spark.topics import Topics

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import KafkaUnavailable, java_command
 from odradek.spark.worker_process import worker_python
+from testkit.kafka_server import KafkaUnavailable, java_command
 from tests.docs.markdown import ROOT
 from tests.hostile_names import lay_out
 from tests.node_process import RunningNode

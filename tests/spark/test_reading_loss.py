@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 
-from bench.odradek_server import launch_odradek, prepare_odradek
 from odradek.spark.reading.read_errors import DataLoss, ReadError
+from testkit.odradek_server import launch_odradek, prepare_odradek
 from tests.spark.readers import Options, StartQuery, options, query, topics
 from tests.spark.topics import Topics
 

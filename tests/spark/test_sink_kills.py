@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
-from bench.kafka_server import KafkaUnavailable, java_command
+from testkit.kafka_server import KafkaUnavailable, java_command
 from tests.node_process import RunningNode
 from tests.spark.sink_kills import Run, run_copy
 

@@ -15,7 +15,6 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from bench.processes import ServerProcess, free_ports
 from odradek import Admin
 from odradek.client.admin import NewTopic
 from odradek.client.admin.admin_acls import Acl, AclFilter
@@ -30,6 +29,7 @@ from odradek.security.acls.rules import (
 from odradek.spark import sink
 from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 from odradek.spark.delivery.pool import PREFIX
+from testkit.processes import ServerProcess, free_ports
 from tests.docs.markdown import prose
 from tests.security.secured_node import make_certificates, properties, start
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.processes import ServerProcess
+from testkit.processes import ServerProcess
 from tests.node_process import RunningNode
 from tests.spark.streaming import started
 from tests.spark.topics import Topics

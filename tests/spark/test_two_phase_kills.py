@@ -17,8 +17,6 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 import pyarrow as pa
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess
 from odradek import Producer
 from odradek.client.shells.blocking import Client
 from odradek.spark.delivery import pool, two_phase_driver, undecided
@@ -32,6 +30,8 @@ from odradek.spark.writing.sink_plan import Delivery, SinkPlan
 from odradek.spark.writing.sink_task import TaskReport
 from odradek.spark.writing.two_phase_task import check_two_phase, prepare_rows
 from odradek.wire.errors import ErrorCode, KafkaError
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
 from tests.node_process import RunningNode
 from tests.spark.dying_attempt import rows_of

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from pyspark.errors import StreamingQueryException
 
-from bench.processes import ServerProcess
+from testkit.processes import ServerProcess
 from tests.node_process import RunningNode
 from tests.spark.test_sink import write
 from tests.spark.test_sink_task import stored_committed

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import KafkaUnavailable, java_command
 from odradek import Admin
 from odradek.client.admin import NewTopic
 from odradek.spark.worker_process import worker_python
+from testkit.kafka_server import KafkaUnavailable, java_command
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
 from tests.security.secured_node import SecuredNode, secured

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.processes import combined_node_properties, free_ports
+from testkit.processes import combined_node_properties, free_ports
 from tests.conformance.sasl.cases import all_cases
 from tests.conformance.sasl.deliberate import DELIBERATE
 from tests.conformance.sasl.document import PATH, render

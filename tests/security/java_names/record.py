@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.kafka_server import ensure_jars
+from testkit.kafka_server import ensure_jars
 from tests.security.java_names.subjects import RULES, SUBJECTS
 
 NAMES_PATH = Path(__file__).with_name("names.json")
