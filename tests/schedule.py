@@ -117,6 +117,7 @@ SECONDS = {
     "tests/cluster/disks/test_real_disks.py": 12,
     "tests/cluster/disks/test_full_disk.py": 8,
     "tests/cluster/disks/test_coordinator_disk.py": 12,
+    "tests/cluster/disks/test_hanging_syncs.py": 15,
     "tests/other_clients/test_live_transaction_version.py": 8,
     "tests/cluster/disks/test_frozen_disk.py": 20,
     "tests/wire/test_kio.py": 8,
