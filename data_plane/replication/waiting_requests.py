@@ -36,6 +36,7 @@ class WaitingRequests:
         self.fetches: WaitingFetches | None = None
         self.for_acks: deque[AckWaiter] | None = None
         self.for_sync: list[Callable[[KafkaError | None], None]] | None = None
+        """The callbacks that wait for the next flush; None while nobody flushes."""
 
     # -- the high watermark, and who leads ------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class WaitingRequests:
     # -- a sync ---------------------------------------------------------------------------------------------------
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
-        """Queue for the next flush of this log. True for the first in the queue, which has to start the flush."""
+        """Queue for the flush of this log that begins next. True where no flush runs: the caller has to start one."""
         if self.for_sync is None:
             self.for_sync = [done]
             return True
@@ -129,6 +130,7 @@ class WaitingRequests:
         return False
 
     def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
-        """Take the queue's callbacks, which the flush that begins now covers."""
-        waiters, self.for_sync = self.for_sync or [], None
-        return waiters
+        """Take the queue's callbacks, which the flush that begins now covers. After an empty queue nobody flushes."""
+        waiters = self.for_sync
+        self.for_sync = [] if waiters else None
+        return waiters or []

@@ -2,7 +2,7 @@
 
 `trio.run` drives the generator that `_run.unrolled_run` makes. This one takes the same steps in the same order. It asks
 the kernel in one round of many, since there is nothing but signals to hear of. A batch of one task is neither sorted nor
-shuffled. `tests/sim/test_task_loop.py` holds that a run has the digest that trio's own loop gives.
+shuffled. `tests/sim/machine/test_task_loop.py` holds that a run has the digest that trio's own loop gives.
 """
 
 from __future__ import annotations

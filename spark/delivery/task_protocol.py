@@ -19,7 +19,7 @@ this task has written this batch. Kafka Connect keeps its source offsets so (KIP
 
 The marker is read up to the **high watermark**, never to the last stable offset. Another task's
 open transaction may hold that one below the task's committed marker. A committed reader would miss the marker, and the
-rows would be written twice. `tests/spark/test_task_protocol.py` tries all orders of crashes, retries, twins and
+rows would be written twice. `tests/spark/delivery/test_task_protocol.py` tries all orders of crashes, retries, twins and
 late writers, and shows that each of these rules is needed.
 
 What the marker allows (`judge`): the same batch is compared, a later one is written. Task 0 is part of each batch, so

@@ -38,8 +38,8 @@ Behind a complete one the next batch may be under way. A job begins with an `abo
 takes the decision of a dead run to its end.
 
 The pool of task p has the ids (query, p, slot). An id is used again once its transaction has ended. So there are as
-many as attempts were open at a time. `tests/spark/test_two_phase.py` tries all orders of crashes, twins and zombies.
-It shows that the rules are needed.
+many as attempts were open at a time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes, twins and
+zombies. It shows that the rules are needed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ thousand rows at a time. To make objects of them would cost more than everything
    is the records of all batches, one after the other. Every batch is a slice of it, to be put behind its header.
 
 What comes out is, byte for byte, what `odradek.wire.batches.record_writer` makes of the same rows
-(tests/spark/test_encode.py).
+(tests/spark/writing/test_encode.py).
 """
 
 from __future__ import annotations

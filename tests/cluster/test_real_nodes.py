@@ -23,8 +23,8 @@ from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.metadata import MetadataRequest
 from testkit.processes import base_port, free_ports
+from tests.cli.nodes.test_dev import line, running
 from tests.cli.running import odradek
-from tests.cli.test_dev import line, running
 from tests.node.raw_client import ApiKey, RawClient, frame
 
 pytestmark = pytest.mark.xdist_group("cluster")

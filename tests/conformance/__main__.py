@@ -14,11 +14,11 @@ import sys
 
 from testkit.kafka_server import KafkaUnavailable, kafka_server
 from tests.conformance import document
+from tests.conformance.asking.talk import wait_until_ready
 from tests.conformance.comparison import differences, load, save
 from tests.conformance.corpus import APIS, CORPUS, cases_of, hold
 from tests.conformance.seals import seal
 from tests.conformance.servers import SETTINGS, Place
-from tests.conformance.talk import wait_until_ready
 
 
 def record(bootstrap: str, apis: list[str]) -> None:

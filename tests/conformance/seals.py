@@ -22,16 +22,16 @@ SEALS = HERE / "seals.json"
 SHARED = tuple(
     HERE / f"{name}.py"
     for name in (
-        "batches",
-        "broken_frames",
+        "asking/batches",
+        "asking/broken_frames",
+        "asking/configs",
+        "asking/members",
+        "asking/offsets",
+        "asking/talk",
+        "asking/transactions",
         "comparison",
-        "configs",
         "corpus",
-        "members",
-        "offsets",
         "servers",
-        "talk",
-        "transactions",
     )
 )
 """The modules that all cases use; a change of their code breaks all seals."""

@@ -57,9 +57,11 @@ def test_a_change_breaks_the_seal(change: str, monkeypatch: pytest.MonkeyPatch, 
     here = tmp_path / "conformance"
     shutil.copytree(HERE, here, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr("tests.conformance.seals.HERE", here)
-    monkeypatch.setattr("tests.conformance.seals.SHARED", tuple(here / path.name for path in SHARED))
+    monkeypatch.setattr(
+        "tests.conformance.seals.SHARED", tuple(here / path.relative_to(HERE) for path in SHARED)
+    )
     monkeypatch.setattr("tests.conformance.seals.RECORDING", here / RECORDING.name)
-    shared = here / SHARED[0].name
+    shared = here / SHARED[0].relative_to(HERE)
     text = shared.read_text().replace('"""', '"""Another text. ', 1)
     shared.write_text(re.sub(r"^from (?:odradek|tests)\b", "from moved", text, count=1, flags=re.MULTILINE))
     assert "from moved" in shared.read_text()

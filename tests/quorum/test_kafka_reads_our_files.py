@@ -24,7 +24,7 @@ from odradek.metadata_quorum.replica.storage_format import (
 )
 from odradek.wire.uuid_text import uuid_to_text
 from testkit.kafka_server import run_tool
-from tests.quorum.node_parts import (
+from tests.quorum.voters.node_parts import (
     CLUSTER_ID,
     ask,
     create,

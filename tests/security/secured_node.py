@@ -16,7 +16,7 @@ import trustme
 from odradek.cli.commands.storage import format_storage_of
 from testkit.odradek_server import launch_odradek
 from testkit.processes import ServerProcess, combined_node_properties, free_ports
-from tests.security.issuer import Issuer
+from tests.security.logins.issuer import Issuer
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 TOKEN_KEY = "a secret of all nodes"

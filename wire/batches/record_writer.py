@@ -1,7 +1,7 @@
 """A whole batch of records written at once: the producer's hot loop.
 
 `odradek.wire.batches.records.RecordBatchBuilder` takes records one by one; here they are all there, so that one loop encodes them
-without a call per record. What the two write is the same, byte for byte (tests/wire/test_record_writer.py).
+without a call per record. What the two write is the same, byte for byte (tests/wire/batches/test_record_writer.py).
 `stamp` puts the producer's numbers into a finished batch, and again when it is repeated under other numbers.
 """
 

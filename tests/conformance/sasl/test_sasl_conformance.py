@@ -12,7 +12,7 @@ from tests.conformance.sasl.deliberate import DELIBERATE
 from tests.conformance.sasl.document import PATH, render
 from tests.conformance.sasl.recording import SEAL, ask_all, compare, load, seal
 from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
-from tests.security.issuer import Issuer
+from tests.security.logins.issuer import Issuer
 from tests.security.secured_node import start
 
 

@@ -26,7 +26,7 @@ from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 from testkit.kafka_server import run_tool
-from tests.client.fake_group import FakeConsumer
+from tests.client.consumer.fake_group import FakeConsumer
 from tests.log.compacted.naive_cleaner import clean, latest_values, visible
 from tests.log.compacted.record import ARCHIVE, TOPICS
 from tests.log.compacted.test_swap import fill_keyed
