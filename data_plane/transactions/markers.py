@@ -219,7 +219,7 @@ class MarkerSender:
                 destination.queue.popleft()
                 continue
             if ending.transaction.producer_id in producers:
-                # Answers are told apart by producer ids.
+                # Answers are distinguished by producer ids.
                 break
             producers.add(ending.transaction.producer_id)
             parts.append(destination.queue.popleft())
