@@ -48,6 +48,7 @@ from odradek.data_plane.log.parts.verification import VerificationGuard
 from odradek.data_plane.log.replica_append import ReplicaAppend
 from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
 from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.data_plane.log.time_lookup import TimeLookup
 from odradek.data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from odradek.data_plane.log.truncation import Truncation
@@ -271,7 +272,7 @@ class PartitionLog(LogOffsets):
                 inflation=work,
             )
             try:
-                check_timestamps(
+                is_unsure = check_timestamps(
                     header,
                     append_time,
                     now_ms,
@@ -279,10 +280,10 @@ class PartitionLog(LogOffsets):
                     config.message_timestamp_after_max_ms,
                 )
             except KafkaError:
-                work.check_records(batch, header, config, now_ms, str(self))
-                raise
-            if config.checks_records or header.attributes & _RARE_ATTRIBUTES:
-                check_rare(batch, header, config, now_ms, guard, work, self)
+                # The header may be wrong about its records: each of them is looked at.
+                is_unsure = True
+            if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
+                header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
@@ -461,19 +462,24 @@ class PartitionLog(LogOffsets):
             self.home.failed_in_worker(error)
             raise
 
-    def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, upper_bound: int, budget: WalkBudget | None = None
+    ) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
 
-        Blocking: it parses records, so it belongs into a worker. Raises `KafkaError`, `DiskError`.
+        Blocking: it parses records, so it belongs into a worker. `budget` bounds what it walks over only to see whether
+        batches are right about their records. Raises `KafkaError`, `DiskError`.
         """
-        return self._times().offset_for_timestamp(timestamp_ms, upper_bound)
+        return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
 
-    def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
+    def offset_of_max_timestamp(
+        self, upper_bound: int, budget: WalkBudget | None = None
+    ) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
-        return self._times().offset_of_max_timestamp(upper_bound)
+        return self._times(budget).offset_of_max_timestamp(upper_bound)
 
-    def _times(self) -> TimeLookup:
-        return TimeLookup(self, self.segment_list, self.config)
+    def _times(self, budget: WalkBudget | None) -> TimeLookup:
+        return TimeLookup(self, self.segment_list, self.config, budget or WalkBudget(UNBOUNDED))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """See `LeaderEpochs.end_offset_for`."""
@@ -551,6 +557,17 @@ class PartitionLog(LogOffsets):
         if self.log_start_offset < offset <= self.high_watermark:
             self.abort_cleaning("records were deleted")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
+
+    def needs_look_at_ages(self, now_ms: int) -> bool:
+        """True if `look_at_ages` should be called before `prepare_retention`."""
+        return retention.needs_look(self, self.segment_list, self.config, now_ms)
+
+    def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:
+        """Find out how old the oldest segments are, from their records where their batches may be wrong (in a worker).
+
+        False: the budget is used up before all is known. Raises `FileClosed` for what was removed meanwhile, `DiskError`.
+        """
+        return retention.look_at_ages(self, self.segment_list, self.config, now_ms, budget)
 
     def prepare_retention(self, now_ms: int) -> bool:
         """True if `delete_old_segments` has something to do.
