@@ -21,6 +21,7 @@ Rules
   worker at the same time. They share segment lists, indexes, epochs and remembered places with the loop. All of these
   are replaced as a whole, or only grow. `flush` notices a truncation that overtook it.
 * A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
+* An error that no rule foresees, behind the write of an append, ends all appends to this log until the next start.
 
 What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
 stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What belongs to
@@ -340,16 +341,23 @@ class PartitionLog(LogOffsets):
         except DiskError as error:
             segments.undo_append(position, error)
             raise
-        if written_at != position:
-            raise AssertionError(f"{active.file.path}: a batch for position {position} is at {written_at}")
-        active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
-        if leader_epoch != self.epochs.latest:
-            self.epochs.assign(leader_epoch, base_offset)
-        self.log_end_offset = last_offset + 1
-        if producers is not None:
-            ended = note_batch(producers, header, base_offset, max_timestamp, batch)
-            if header.attributes & TRANSACTIONAL_MASK:
-                self._note_transaction(active, producers, producer_id, ended, guard)
+        try:
+            if written_at != position:
+                raise AssertionError(
+                    f"{active.file.path}: a batch for position {position} is at {written_at}"
+                )
+            active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
+            if leader_epoch != self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            self.log_end_offset = last_offset + 1
+            if producers is not None:
+                ended = note_batch(producers, header, base_offset, max_timestamp, batch)
+                if header.attributes & TRANSACTIONAL_MASK:
+                    self._note_transaction(active, producers, producer_id, ended, guard)
+        except Exception:
+            # Half of the log knows of the batch.
+            self.home.break_down()
+            raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     # --- transactions
@@ -621,7 +629,8 @@ class PartitionLog(LogOffsets):
             return
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
-        if end_offset and not self.producers.is_unread_at(end_offset):
+        # After a bug in an append, the next start reads again what producers have sent.
+        if end_offset and not self.home.is_broken and not self.producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
             self.producers.write_snapshot(self.segment_list, end_offset, interval, sync=True)
         self.flush()
