@@ -14,7 +14,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 RECORD_ERRORS_MAX = 1000
 """The most record errors in the answer about one batch. A small compressed one could ask for gigabytes of answers."""
 RECORDS_PARSED_MAX = 262_144
-"""More than an uncompressed batch of the default size can hold; parsed ones take some 250 bytes each."""
+"""More than an uncompressed batch of the default size can hold; each parsed record takes some 250 bytes."""
 _SHOWN = 3
 
 

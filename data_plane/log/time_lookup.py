@@ -186,10 +186,11 @@ class TimeLookup:
     def _batches(
         self, segment: Segment, position: int, timestamp_ms: int
     ) -> Iterator[tuple[BatchHeader, Iterator[tuple[int, int]]]]:
-        """The batches from `position` on whose newest record is not older than `timestamp_ms`: offsets and timestamps.
+        """Yield the batches from `position` on whose newest record is not older than `timestamp_ms`: offsets and
+        timestamps.
 
         Raises:
-            CorruptBatch: there are no batches where the index says.
+            CorruptBatch: there is no batch at the index's position.
             InvalidRecord: a batch has more records than may be gone through for one answer.
         """
         file = segment.pinned_file()

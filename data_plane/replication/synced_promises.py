@@ -26,7 +26,7 @@ Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], No
 async def sync_partitions(
     env: Env, sync: Sync, partitions: list[Partition], late: Callable[[Partition], None]
 ) -> tuple[list[Partition], list[Partition]]:
-    """Flush these and wait, but not for long. Those whose flush failed, and those whose flush still runs.
+    """Flush these and wait for a bounded time. Returns those whose flush failed, and those whose flush still runs.
 
     `late` is called when one of the second ends after all.
     """

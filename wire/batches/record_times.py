@@ -23,7 +23,7 @@ _SMALLEST = -(1 << 63)
 
 
 def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """(offset, timestamp in milliseconds) of each record of the batch in `buf`, in order.
+    """Yield (offset, timestamp in milliseconds) of each record of the batch in `buf`, in order.
 
     Raises, at the latest where the iteration comes to it:
         CorruptBatch: it is cut, its checksum is wrong, or it does not decompress.

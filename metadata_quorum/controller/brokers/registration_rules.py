@@ -49,7 +49,7 @@ def check_contents(
     rack: str | None = None,
     log_dirs: int = 0,
 ) -> None:
-    """Raises `KafkaError` INVALID_REGISTRATION or UNSUPPORTED_VERSION."""
+    """Check the contents of a registration. Raises `KafkaError` INVALID_REGISTRATION or UNSUPPORTED_VERSION."""
     if node_id < 0:
         raise _invalid(f"node id {node_id} is negative")
     if incarnation_id == _ZERO_ID:
