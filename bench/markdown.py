@@ -1,4 +1,4 @@
-"""The tables of bench/README.md from a run's JSON.
+"""The tables of the READMEs of bench, from a run's JSON.
 
 python -m bench --all --json FILE && python -m bench.markdown FILE
 """
