@@ -4,7 +4,7 @@ Rot and torn writes
 -------------------
 The quorum syncs what it has written before it writes on, so a crash can tear only the last write. The log class cuts
 a damaged tail off at recovery, which is right for a torn write and would be silent loss for rot. `MetadataLog.open`
-tells them apart before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was
+distinguishes them before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was
 synced, written at every start and stop and every few seconds in between. Most writes are a single batch. Before one
 of several (a follower that catches up) the file is written too, with the offset at which that write ends. A crash may
 tear any of these batches and leave a later one of them whole. So the log is refused (`MetadataLogCorrupt`) when

@@ -1,4 +1,4 @@
-"""Producer ids, from blocks that the controller hands out (KIP-730). PORTED."""
+"""Producer ids, from blocks that the controller allocates (KIP-730). PORTED."""
 
 from __future__ import annotations
 

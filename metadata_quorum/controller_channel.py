@@ -115,7 +115,7 @@ SENT_PLAIN = frozenset(
 LONG_BYTES = 4_000
 """A worker encodes and decodes longer contents of envelopes, since that takes a millisecond or more."""
 LONG_ELEMENTS = 400
-"""A message of so many elements is copied by a worker."""
+"""A message of at least this number of elements is copied by a worker."""
 
 
 class Quorum(Protocol):

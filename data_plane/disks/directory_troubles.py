@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 * A directory in trouble (`odradek.data_plane.disks.disk_watch`) is listed in this broker's own configuration
   (`odradek.serving.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
-  directories; where there is none, the leadership stays.
+  directories; without such a replica the leadership stays.
 * A directory that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats
   name it among `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when each
   of its in-sync replicas has another sound one beside it in the ISR. While the directory hangs it stays in that list.

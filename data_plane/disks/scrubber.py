@@ -10,7 +10,7 @@ of its logs, one after the other, past the page cache (`odradek.data_plane.log.d
   interval. It is at least `BYTES_PER_SECOND_MIN`.
 * **A round survives a restart.** A checkpoint in the directory says where it is, as of a minute ago.
 * **Findings** go the way of every rotten replica: it is replaced if others are in sync, else it stays and is
-  reported. A finding that a truncation or deletion has overtaken is none.
+  reported. A finding does not count once a truncation or deletion has overtaken it.
 * A disk that is hung, offline or closing is left alone.
 """
 

@@ -85,7 +85,7 @@ class Membership:
         self._settings = settings
         self._deadlines = deadlines
         self.groups: dict[str, ClassicGroup] = {}
-        """Groups in memory: all that have members, and further ones that requests named."""
+        """Groups in memory: all that have members, and further groups that requests named."""
 
     def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
         """Find the group in memory, or restore it from its record."""

@@ -1,8 +1,8 @@
 """Committed offsets: commit, fetch, delete, expiry. PURE.
 
 Offsets depend on replicated state alone. The members matter only for who may commit: a member of the generation, or
-anybody while the group is empty. An offset expires `offsets.retention.minutes` after its group has become empty. In a
-living consumer group it expires so long after its commit, if no member reads its topic any more (KIP-211).
+any client while the group is empty. An offset expires `offsets.retention.minutes` after its group has become empty.
+In a living consumer group it expires so long after its commit, if no member reads its topic any more (KIP-211).
 """
 
 from __future__ import annotations

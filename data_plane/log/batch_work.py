@@ -50,7 +50,7 @@ RECORD_COST = 1024
 """The bytes of the ration that one parsed record uses up (about 1.2 us)."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
-"""The batches of one request may decompress to so many bytes, plus this many times their size."""
+"""One request's batches may decompress to `REQUEST_BYTES_MIN` plus `REQUEST_RATIO` times their size."""
 RECORD_BYTES = 16
 """Bytes of a request for each record that is checked, on top of the records that one batch may have."""
 SMALL_BYTES_MAX = 16 << 20
@@ -132,7 +132,7 @@ class LoopWork:
         return size
 
     def note_size(self, compression_type: int, compressed: int, size: int) -> None:
-        """Note the size that a batch of so many compressed bytes has decompressed to."""
+        """Note the compressed and the decompressed size of a batch."""
         ratio = self._ratios.get(compression_type, 1.0)
         self._ratios[compression_type] = ratio + (min(size / (compressed + 1), RATIO_MAX) - ratio) / 4
 

@@ -23,9 +23,9 @@ Rules
 * A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
 * An error that no rule foresees, behind the write of an append, ends all appends to this log until the next start.
 
-What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
-stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What belongs to
-a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
+What a log is made of lies in `parts/`: each part owns its state and knows nothing of the code above it. On top of
+them are `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What
+belongs to a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
 """
 
 from __future__ import annotations

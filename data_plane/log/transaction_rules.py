@@ -45,7 +45,7 @@ def check_transaction(
         duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
         if duplicate is not None:
             if config.verifies_transactions and not is_open:
-                # Somebody has written it in this producer's name: no transaction would ever commit the producer's own.
+                # Another client has written it in this producer's name: no transaction would commit the producer's own.
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"Sequence {sequence} of producer {producer_id} was used outside of a transaction",

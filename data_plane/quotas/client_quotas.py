@@ -107,7 +107,7 @@ class Account(TokenBucket):
         """Go on under the quota that holds since this change."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
-        if rate != self.rate:  # else a change of somebody else's quota would shorten the debt
+        if rate != self.rate:  # else a change of another entity's quota would shorten the debt
             self.set_rate(rate, rate * burst_seconds, now)
 
     def charge_turn(self, seconds: float, now: float) -> None:
@@ -282,7 +282,7 @@ class ClientQuotas:
         )
 
     def note_exempt(self, size: int) -> None:
-        """Count a request of a node, which has so many bytes."""
+        """Count a request of a node by its bytes."""
         self.exempt_requests += 1
         self.exempt_bytes += size
 

@@ -207,7 +207,7 @@ class Partition:
                 f"{self.leader_epoch} to {image.leader_epoch}"
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
-            # The answer to AlterPartition overtook the record that it speaks of; the newer record follows.
+            # The answer to AlterPartition overtook its record; the newer record follows.
             return
         self._assert_told(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader

@@ -257,9 +257,7 @@ class Replication:
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += (
-                self.settings.lag_ms_max
-            )  # a replica that lacks something now is taken for one that lags
+            now_ms += self.settings.lag_ms_max  # a replica that lacks a record now lags
         led = self._led()
         self._watches_lag = bool(led)
         if led:

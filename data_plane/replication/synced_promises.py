@@ -1,7 +1,8 @@
 """`flush.messages` on a follower: what its next fetch promises is on the device first, as in Kafka. PORTED.
 
-A follower's fetch offset says that everything below is there. Where a topic asks for a flush every so many messages, the
-flush comes before that word. A device that does not come back in time keeps only its own partitions out of the request.
+A follower's fetch offset says that everything below is there. Where a topic is flushed by the number of messages
+(`flush.messages`), the flush comes before that statement. A device that does not come back in time keeps only its own
+partitions out of the request.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def decided(
 
 
 def _grown(epoch: int) -> int:
-    """Return the next epoch. There is none after the last, which a log of an earlier release may hold."""
+    """Return the next epoch, at most `EPOCH_MAX`, which a log of an earlier release may hold."""
     return min(epoch + 1, EPOCH_MAX)
 
 

@@ -1,6 +1,6 @@
 """Markers on their way: a coordinator's decision is sent to each partition of the transaction. PORTED.
 
-A transaction's outcome stands as soon as its state record is committed. From then on markers are written until every
+A transaction's outcome is final as soon as its state record is committed. From then on markers are written until every
 partition has one, through changes of leaders. A partition whose topic is deleted needs none. Only then the machine is
 notified (`MarkersWritten`), and the next transaction of that producer may begin.
 
@@ -219,7 +219,7 @@ class MarkerSender:
                 destination.queue.popleft()
                 continue
             if ending.transaction.producer_id in producers:
-                # Answers are told apart by producer ids.
+                # Answers are distinguished by producer ids.
                 break
             producers.add(ending.transaction.producer_id)
             parts.append(destination.queue.popleft())

@@ -116,7 +116,7 @@ def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
     """Convert a broker key's text to the topic key's. Raises `ConfigError`."""
     value = broker_defs()[synonym.name].parse(text)
     if topic_key == "retention.ms" and isinstance(value, int) and value < 0:
-        return "-1"  # every negative retention of a broker is none
+        return "-1"  # any negative retention of a broker means no limit
     if synonym.milliseconds == 1:
         return text
     assert isinstance(value, int), f"{synonym.name} counts minutes or hours"

@@ -43,7 +43,7 @@ def escape_value(text: str) -> str:
     escaped = [
         _ESCAPED.get(char) or (char if " " <= char <= "~" else f"\\u{ord(char):04X}") for char in whole
     ]
-    # White space before a value is none of it.
+    # White space before a value is not part of it.
     return "".join(f"\\{char}" if char == " " and not at else char for at, char in enumerate(escaped))
 
 

@@ -2,7 +2,7 @@
 
 * A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so eligible
   replicas may miss records below it: they are eligible no more. (Kafka forgets all eligible replicas with each
-  change, also the only ones that are left of a partition without a leader.)
+  change, also the last replicas of a partition without a leader.)
 * Where `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, ahead of the
   timer.
 * Where a broker reports that a directory takes no records now, leaderships leave that directory, if another replica

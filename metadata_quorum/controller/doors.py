@@ -145,7 +145,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | Any | None:
-    """Require ALTER on the cluster: a controller shows its peers' addresses to administrators only (KIP-919)."""
+    """Require ALTER on the cluster, since a controller shows its peers' addresses to administrators only (KIP-919)."""
     if not asked.may_cluster(Operation.ALTER):
         return refuse(request, _DENIED, _DENIED.message)
     if not request.include_cluster_authorized_operations:

@@ -34,7 +34,7 @@ def batch_too_large() -> KafkaError:
 
 
 def check_named(request: Structure) -> None:
-    """Refuse a client's request that names so many things that deciding it takes too long. Raises `KafkaError`
+    """Refuse a client's request that names too many things to decide in time. Raises `KafkaError`
     POLICY_VIOLATION.
 
     A sound request that names more would write more than `RECORDS_PER_REQUEST_MAX` records, or change nothing.

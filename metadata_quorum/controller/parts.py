@@ -6,12 +6,13 @@ between. A part that is refused leaves the others alone, just as a refused thing
 
 * **What has to be judged together is in one part**: things with the same key. So duplicates are found as if there were
   no parts.
-* **What limits a whole request is judged over the whole**: how much it names, and how much it would write. Where the sum may
-  be too much, every part is tried before the first is decided (`Trial`).
-* **Results are one per thing**, in the order of the request; where Kafka tells refused ones apart, they are apart in each part.
+* **What limits a whole request is judged over the whole**: how much it names, and how much it would write. Where the
+  sum may be too much, every part is tried before the first is decided (`Trial`).
+* **Results are one per thing**, in the order of the request; where Kafka lists refused ones separately, each part
+  does, too.
 
-Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). Here stands what the
-controller knows of them: how much each weighs and writes, and which are judged together.
+Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). This module
+has the controller's knowledge of them: how much each weighs and writes, and which are judged together.
 
 A part shares its things with the request that it comes from, so nobody may change either.
 """

@@ -62,7 +62,7 @@ _DOC_SCOPES = {
     RESOURCE_GROUP: "group",
 }
 RESOURCE_UNITS = 20
-"""A topic's configuration counts like so many partitions: 50 of them make a slice."""
+"""The weight of a topic's configuration in partitions: 50 topics make a slice."""
 REFUSED_UNITS = 3
 ENTRY_BYTES = 80
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)

@@ -147,6 +147,8 @@ class RaftCore(CoreState):
         if not isinstance(self.role, Leader) or batch.epoch != self.role.epoch:
             raise AssertionError("only the leader of an epoch appends to it")
         self.log.append(batch)
+        if self.role.unsynced_since is None:
+            self.role.unsynced_since = self.now
         replication.answer_parked(self)
 
     def flushed(self, end_offset: int, now: float) -> None:
@@ -154,6 +156,8 @@ class RaftCore(CoreState):
         self._at(now)
         self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.end_offset))
         if isinstance(self.role, Leader):
+            # A sync that has ended shows that the disk works. The next one has its own time.
+            self.role.unsynced_since = None if self.log.flushed_offset == self.log.end_offset else self.now
             replication.count_promises(self)
         self._ask()
 

@@ -88,6 +88,8 @@ class CoreState:
         self._under_way: dict[tuple[int, type[Request]], Request] = {}
         self._retry_at: dict[int, float] = {}
         self._saved = stored
+        self.resigned_late_at = float("-inf")
+        """The last time at which this replica resigned because its disk was late."""
         self.role: Role = self._first_role(stored)
 
     def _first_role(self, stored: QuorumState | None) -> Role:

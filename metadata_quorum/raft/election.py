@@ -23,6 +23,8 @@ from odradek.wire.errors import ErrorCode
 
 CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
 BEGIN_EPOCH_PER_FETCH_TIMEOUT = 2
+LATE_SYNC_RESIGNATION_SECONDS = 60.0
+"""A replica resigns at most so often because its disk is late: voters with slow disks must not take turns."""
 BROKEN_CONNECTION_JITTER = 0.1
 """Share of the election timeout over which the followers of a leader that seems dead spread their questions."""
 
@@ -37,7 +39,11 @@ def deadline(core: CoreState) -> float:
         case Follower():
             return role.fetch_deadline
         case Leader():
-            return min(role.begin_epoch_deadline, _check_quorum_deadline(core, role))
+            return min(
+                role.begin_epoch_deadline,
+                _check_quorum_deadline(core, role),
+                _late_sync_deadline(core, role),
+            )
         case Unattached():
             return role.election_deadline if core.may_stand else float("inf")
         case _:
@@ -50,6 +56,9 @@ def on_time(core: CoreState) -> None:
     match role:
         case Leader():
             if _check_quorum_deadline(core, role) <= core.now:
+                resign(core)
+            elif _late_sync_deadline(core, role) <= core.now:
+                core.resigned_late_at = core.now
                 resign(core)
             elif role.begin_epoch_deadline <= core.now:
                 role.begin_epoch_deadline = core.now + _begin_epoch_period(core)
@@ -85,6 +94,27 @@ def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
     period = CHECK_QUORUM_FETCH_TIMEOUTS * core.config.fetch_timeout_seconds
     times.sort(reverse=True)
     return times[core.voters.majority - 1] + period
+
+
+def _late_sync_deadline(core: CoreState, role: Leader) -> float:
+    """Return the time at which a leader resigns because its disk is late; infinity for never.
+
+    The other voters must be a majority that has synced more than this leader. Otherwise their disks are late as well, and
+    another leader would be no better.
+    """
+    if role.unsynced_since is None:
+        return float("inf")
+    others = [voter.key for voter in core.voters.voters if not voter.key.matches(core.me)]
+    ahead = 0
+    for key in others:
+        progress = role.progress_of(key)
+        ahead += progress is not None and progress.offset > core.log.flushed_offset
+    if ahead < core.voters.majority:
+        return float("inf")
+    return max(
+        role.unsynced_since + core.config.fetch_timeout_seconds,
+        core.resigned_late_at + LATE_SYNC_RESIGNATION_SECONDS,
+    )
 
 
 # -- standing for election --------------------------------------------------------------------------------------
@@ -256,7 +286,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 
 
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
-    """Take a leader's resignation: its first choice stands at once, all other voters give it a head start."""
+    """Take a leader's resignation: its first choice is a candidate at once, all other voters give it a head start."""
     if request.epoch < core.epoch:
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
         return

@@ -46,7 +46,7 @@ def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
 
 
 def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
-    """Choose the error for the removal of `voter`: it is none, or the last one; NONE if it may go."""
+    """Choose the error for the removal of `voter`: not a voter, or the last one; NONE if it may go."""
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code

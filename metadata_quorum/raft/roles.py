@@ -111,6 +111,9 @@ class Leader:
     parked: dict[int, tuple[Fetch, float]] = attrs.field(factory=dict)
     """Fetches that wait for records, by request id, with their deadlines."""
 
+    unsynced_since: float | None = None
+    """The time since which its disk owes a sync of what it has appended; None when all is synced."""
+
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
         """Find the progress of this voter. Another replica with its node id (a copy, a wiped disk) must not replace
         it.
@@ -170,7 +173,7 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
         "hears of a later epoch, the leader resigned, or an observer gets no answer",
     ),
     (Follower, Follower): (EpochRule.ANY, "hears of another leader before its own has answered"),
-    (Leader, Resigned): (EpochRule.SAME, "no majority fetches, it is removed, or it stops"),
+    (Leader, Resigned): (EpochRule.SAME, "no majority fetches, its disk is late, it is removed, or it stops"),
     (Leader, Unattached): (EpochRule.LATER, "hears of a later epoch"),
     (Leader, Follower): (EpochRule.LATER, "hears of a leader"),
     (Resigned, Prospective): (EpochRule.SAME, "election timeout"),

@@ -159,7 +159,7 @@ class QuorumRequests:
             # A snapshot may have replaced the records to read. The answer to the next fetch says so.
             if effect.read_offset is not None and effect.read_offset >= driver.log.log_start_offset:
                 bytes_max = 1 if driver.env.buggify("quorum.short_read") else asked.bytes_max
-                records = driver.log.read(effect.read_offset, bytes_max)
+                records = self._decisions.read(effect.read_offset, bytes_max)
             if not driver.core.has_committed_in_epoch:
                 # An earlier leader may have a higher high watermark than this one knows yet.
                 response = attrs.evolve(response, high_watermark=-1)

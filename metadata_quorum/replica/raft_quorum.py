@@ -10,7 +10,8 @@ log's end. So the disk holds at most one write that a crash may tear.
 **Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all waiting
 decisions, writes them as one batch, reports it to the core, and syncs: group commit without a timer
 (`quorum_leader.py`). Followers that wait get the batch while our own sync is under way. The high watermark moves when
-a majority has synced.
+a majority has synced. A sync that is late holds up no decision where the other voters are a majority. After
+`SYNC_SECONDS_MAX` it counts as failed (`on_hung_disk`).
 
 **Not leading.** Waiting decisions are dropped with `LostLeadership`; the state machine above answers the requests.
 
@@ -62,7 +63,8 @@ from odradek.metadata_quorum.replica.driver_protocol import (
     SnapshotEffect,
 )
 from odradek.metadata_quorum.replica.log_reading import read_log_state
-from odradek.metadata_quorum.replica.quorum_leader import QuorumLeader
+from odradek.metadata_quorum.replica.log_tail import append_batches
+from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX, QuorumLeader
 from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.quorum_requests import QuorumRequests
 from odradek.metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
@@ -108,6 +110,11 @@ class RaftQuorum:
         self._tasks: TaskGroup
         self._core: RaftCore | None = None
         self._effects: deque[Effect | SnapshotEffect] = deque()
+        self._upkeep: deque[DropBelow | ExpireOld] = deque()
+        """Removals of what our own snapshots cover. They hold up no effect of the core."""
+        self.on_hung_disk: Callable[[], None] = lambda: None
+        """Called once when this leader's disk hangs for so long that the node must end."""
+        self._is_hung = False
         self._is_pumping = False
         self._is_blocked = False
         self._is_stopped = False
@@ -294,10 +301,14 @@ class RaftQuorum:
             self._sleeping_until = float("inf")
             self._wake.set()
             self.report(self.core.tick)
+            if self.decisions.look_at_disk() and not self._is_hung:
+                self._is_hung = True
+                self.logger.error("metadata.disk_hangs", waited_s=round(SYNC_SECONDS_MAX))
+                self.on_hung_disk()
 
     def _next_deadline(self) -> float:
         now = self.clock.monotonic()
-        deadline = min(self.core.next_deadline(), now + IDLE_SECONDS_MAX)
+        deadline = min(self.core.next_deadline(), self.decisions.next_deadline(), now + IDLE_SECONDS_MAX)
         no_room_until = self.decisions.no_room_until
         return min(deadline, no_room_until) if no_room_until > now else deadline
 
@@ -336,9 +347,9 @@ class RaftQuorum:
             self.fail(error)
         finally:
             self._is_pumping = False
-        if self._effects or self._may_write():
+        if self._effects or self._upkeep or self._may_write():
             self._wake.set()
-        if core.next_deadline() < self._sleeping_until:
+        if core.next_deadline() < self._sleeping_until or self.decisions.may_write_ahead():
             self._earlier.set()
         self._tell_change()
 
@@ -373,8 +384,11 @@ class RaftQuorum:
 
     def perform_later(self, effect: SnapshotEffect) -> None:
         """Perform this effect when all present effects of the core have been performed."""
-        self._effects.extend(self.core.effects())
-        self._effects.append(effect)
+        if isinstance(effect, InstallSnapshot):
+            self._effects.extend(self.core.effects())
+            self._effects.append(effect)
+        else:
+            self._upkeep.append(effect)
         self._pump()
 
     def _perform(self, effect: Effect | SnapshotEffect) -> None:
@@ -397,8 +411,8 @@ class RaftQuorum:
 
     async def _work(self) -> bool:
         """Perform one effect that has to wait for the disk, or one write. Returns whether there was one."""
-        if self._effects:
-            effect = self._effects.popleft()
+        if self._effects or self._upkeep:
+            effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
                 # No other effect lies in between, so only the newest state has to be saved.
                 effect = self._effects.popleft()
@@ -418,6 +432,8 @@ class RaftQuorum:
     def wake(self) -> None:
         """Wake `run`: there may be something to do."""
         self._wake.set()
+        if self.decisions.may_write_ahead():
+            self._earlier.set()
 
     async def _perform_on_disk(self, effect: Effect | SnapshotEffect) -> None:
         match effect:
@@ -436,17 +452,7 @@ class RaftQuorum:
                 raise AssertionError(f"{effect} need not wait for the disk")
 
     async def _append_fetched(self, batches: Sequence[Batch]) -> None:
-        def append() -> None:
-            log = self.log
-            rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
-            if len(rest) < len(batches):
-                # The disk was full between two segments: one write has got through, the rest becomes another.
-                log.flush()
-            if rest:
-                data = bytearray().join(batch.data for batch in rest)
-                log.append(data, rest[-1].epoch, count=len(rest))
-
-        await self.patiently(append)
+        await self.patiently(lambda: append_batches(self.log, batches))
         if self.log.log_end_offset != batches[-1].last_offset + 1:
             raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
         end_offset = await self.patiently(self.log.flush)

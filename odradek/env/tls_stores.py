@@ -162,7 +162,7 @@ def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes
 
 
 def _unfolded(text: str) -> bytes:
-    """Restore the lines of PEM from a properties file, where it may stand on one line with blanks."""
+    """Restore the lines of PEM from a properties file, where it may be on one line with blanks."""
     found = []
     for match in _PEM.finditer(text):
         if ":" in match[2]:

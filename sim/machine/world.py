@@ -273,7 +273,7 @@ class World:
             machine.env.work_factor = factor
 
     def hang(self, name: str, seconds: float) -> None:
-        """Let no work that a machine's processes do off their loops end before so many seconds have passed."""
+        """Let all work that a machine's processes do off their loops take at least this number of seconds."""
         env = self.node_env(name)
         env.hangs_until = max(env.hangs_until, self.now + seconds)
 

@@ -1,4 +1,4 @@
-"""Requests that a broker only hands on: the controller decides them, or the quorum answers them.
+"""Requests that a broker only forwards: the controller decides them, or the quorum answers them.
 
 Topics, elections, reassignments, registrations, features, voters. Each goes to the active controller as it is, and its answer
 comes back as it is. Where no controller could be asked in time, the broker answers itself.

@@ -70,7 +70,9 @@ def asking(
     combine: Callable[[list[Any]], Any],
     units: int = DECISION_UNITS,
 ) -> Work[Result]:
-    """Ask the coordinator of each (group id, request), of so many units each, and combine their answers: see `Gather`."""
+    """Ask the coordinator of each (group id, request), of `units` units each, and combine their answers: see
+    `Gather`.
+    """
     wall_ms = desk.clock.wall_ms()
     gather = Gather(desk, combine)
     for group_id, request in asked:

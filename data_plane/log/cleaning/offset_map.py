@@ -101,7 +101,7 @@ class OffsetMap:
 
 
 def bytes_for(keys: int, load_factor: float) -> int:
-    """Compute the size of a map with room for so many keys, and for the next smaller prime number of slots."""
+    """Compute the size of a map with room for this number of keys, and for the next smaller prime number of slots."""
     return SLOT_BYTES * (math.ceil(keys / load_factor) + _PRIME_GAP_MAX)
 
 

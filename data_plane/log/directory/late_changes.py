@@ -36,7 +36,7 @@ class _Change(Generic[T]):
         """Do the work, perhaps in another thread, and keep its result."""
         try:
             self.results.append(self.work())
-        except Exception as error:  # noqa: BLE001 - the loop raises it, or tells it
+        except Exception as error:  # noqa: BLE001 - the loop raises it, or reports it
             self.failure = error
 
     def finish(self) -> None:

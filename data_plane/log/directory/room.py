@@ -14,11 +14,11 @@ from collections import deque
 
 RESERVE_BYTES_MAX = 1 << 30
 RESERVE_SHARE = 100
-"""The default reserve: one part of the device in so many, at most `RESERVE_BYTES_MAX`."""
+"""The default reserve is the device's size divided by this, at most `RESERVE_BYTES_MAX`."""
 _CONFIGURED_SHARE_MAX = 2
 """A configured reserve counts up to half of the device: a larger one would refuse everything for ever."""
 _RESUME_SHARE = 8
-"""Records are accepted again when the room exceeds the reserve by one part in so many."""
+"""Records are accepted again when the room exceeds the reserve by 1 / `_RESUME_SHARE` of it."""
 _NEAR_FACTOR = 4
 TREND_SECONDS = 3600.0
 _SAMPLE_SECONDS = 10.0

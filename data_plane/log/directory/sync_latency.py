@@ -9,7 +9,7 @@ from __future__ import annotations
 
 SLOW_FACTOR = 10.0
 NORMAL_FACTOR = 3.0
-"""A slow disk is normal again below so many times the usual."""
+"""A slow disk is normal again below this multiple of the usual latency."""
 SLOW_SECONDS_MIN = 0.05
 SYNCS_MIN = 20
 """The number of syncs before a usual duration is known."""

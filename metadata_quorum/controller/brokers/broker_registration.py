@@ -186,7 +186,7 @@ def heartbeat(
     """Prolong a broker's session, and unfence it, fence it or shut it down as it wishes.
 
     Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read its
-    own registration. A broker that wants to shut down hands over its leaderships, and may stop when every active
+    own registration. A broker that wants to shut down gives up its leaderships, and may stop when every active
     broker knows of that. The answer says whether the broker has caught up, whether it is fenced, and whether it may
     stop.
     """
@@ -241,8 +241,8 @@ def fence(
 ) -> list[Message]:
     """Fence a broker: it loses its leaderships, and its place in every ISR that has another member.
 
-    `is_stopping`: of its own accord, with nothing to hand over before. Kafka's record says only that such a broker is
-    fenced; ours says why, for readers of the log.
+    `is_stopping`: the broker stops itself, without a controlled shutdown before. Kafka's record says only that such a
+    broker is fenced; ours says why, for readers of the log.
     """
     records = remove_from_isrs(image, broker.broker_id, settings)
     records.append(

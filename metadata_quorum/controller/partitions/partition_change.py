@@ -5,17 +5,17 @@ together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for rea
 
 * **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the leader
   if it still qualifies, else the first in the order of assignment. One on a directory that takes no records now
-  (`odradek.serving.disk_troubles`) leads only if all others are on such a one too. With no ISR left, an eligible replica (ELR);
-  then the last known leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last
-  two may lack acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says
-  otherwise.
+  (`odradek.serving.disk_troubles`) leads only if all others are in such a directory too. With no ISR left, an
+  eligible replica (ELR); then the last known leader; then, where `unclean.leader.election.enable` says so, any
+  acceptable replica. The last two may lack acknowledged records: the ISR is that leader alone, and the partition is
+  RECOVERING until it says otherwise.
 * **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`. So a replica
   that leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there
   are none.
 * **Without the feature** the last in-sync replica stays in the ISR when its broker goes away.
-* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If that
-  empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with the
-  feature, we always do.)
+* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If
+  that empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with
+  the feature, we always do.)
 * **Replaced disks.** A replica that begins anew is empty: it leaves all of these sets, so clean elections pass over
   it. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
 * **Reassignment.** `replicas` holds old and new ones until all that stay are in sync. Then those that are being
@@ -45,7 +45,7 @@ Acceptable = Callable[[PartitionImage, int], bool]
 
 
 class Election(Enum):
-    """The kind of an election: its preferred replica, and the ones that may lead in the end."""
+    """The kind of an election: its preferred replica, and the replicas that may lead in the end."""
 
     ONLINE = "the leader stays while it can"
     PREFERRED = "the first of the assignment, if it is in sync"
