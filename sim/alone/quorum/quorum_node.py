@@ -1,4 +1,4 @@
-"""One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PURE.
+"""One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PORTED.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
 metadata log on a simulated disk. This module has their world (`odradek.serving.node_env.NodeEnv`).
