@@ -61,7 +61,7 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The metadata log as a `DecisionLog`: this node appends to it while it leads, and hears what is committed always."""
+    """The metadata log as a `DecisionLog`: this node appends to it while it leads, and learns of commits always."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -127,9 +127,11 @@ class QuorumLeader:
         return self.epoch >= 0 and self._driver.core.has_committed_in_epoch
 
     def read_committed(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold.
+        """Read whole batches below the high watermark from the batch with `offset` on. Blocks when the pages are
+        cold.
 
-        In a worker only within the driver's `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's start.
+        In a worker only within the driver's `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's
+        start.
         """
         if offset >= self.high_watermark:
             return b""
@@ -153,7 +155,7 @@ class QuorumLeader:
         self._listeners.remove(listener)
 
     def advance(self, high_watermark: int) -> None:
-        """More is committed: tell the listeners."""
+        """Advance the high watermark, and notify the listeners."""
         if high_watermark <= self.high_watermark:
             raise AssertionError(f"the committed offset goes from {self.high_watermark} to {high_watermark}")
         self.high_watermark = high_watermark
@@ -171,7 +173,7 @@ class QuorumLeader:
         return any(each.control is not None for each in self._waiting)
 
     def encode_batch(self, records: Sequence[Message]) -> list[bytes]:
-        """The values of one decision's records. Raises `LocalProtocolError`."""
+        """Encode the values of one decision's records. Raises `LocalProtocolError`."""
         return encode_values(records)
 
     def append_batch(self, batch: list[bytes]) -> int:
@@ -203,7 +205,7 @@ class QuorumLeader:
         return self._epoch_to_begin == core.epoch or (self.epoch == core.epoch and bool(self._waiting))
 
     async def write(self) -> None:
-        """Write and sync one batch: a new leader's first, or what waits."""
+        """Write and sync one batch: a new leader's first, or waiting decisions."""
         driver = self._driver
         core = driver.core
         epoch = core.epoch
@@ -341,18 +343,18 @@ class QuorumLeader:
         self._driver.report(self._driver.core.append, batch)
 
     def _first_words(self) -> _Waiting:
-        """The control records that begin an epoch."""
+        """Make the control records that begin an epoch."""
         driver = self._driver
         core = driver.core
         assert isinstance(core.role, Leader)
         voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
         granted = [each for each in voters if each.voter_id in core.role.granted]
-        # Version 1 has the voters' directories, too, but Kafka 4.3 reads every one as version 0.
+        # Version 1 has the voters' directories, too, but Kafka 4.3 reads each record as version 0.
         control: list[Message] = [LeaderChangeMessage(0, self._settings.me.node_id, voters, granted)]
         known = core.voters
         me = known.get(self._settings.me.node_id)
         if driver.has_dynamic_voters and me is not None and self._settings.endpoints:
-            # The same voters, so the same majorities: only how to reach this one may be news.
+            # The same voters, so the same majorities: only the address of this one may be new.
             known = known.with_voter(attrs.evolve(me, endpoints=self._settings.endpoints))
         is_first = core.log.voters_offset < 0
         brings_voters = driver.has_dynamic_voters and (is_first or known != core.voters)
@@ -361,7 +363,7 @@ class QuorumLeader:
         return _Waiting(core.log.end_offset, len(control), 0, [], control, known if brings_voters else None)
 
     def _next_group(self) -> list[_Waiting]:
-        """The decisions of the next batch; control records have a batch of their own."""
+        """Choose the decisions of the next batch; control records have a batch of their own."""
         group: list[_Waiting] = []
         size = 0
         bytes_max = 0 if self._driver.env.buggify("quorum.small_batch") else BATCH_BYTES_MAX
@@ -375,7 +377,7 @@ class QuorumLeader:
         return group
 
     def statistics(self) -> dict[str, int]:
-        """Decisions per batch show how well group commit works."""
+        """Return figures: decisions per batch show how well group commit works."""
         return {
             "waiting_bytes": self.waiting_bytes + self._tail.size_bytes,
             "batches": self._batches,

@@ -59,7 +59,7 @@ _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 
 
 class ProduceHandler:
-    """API 0. An error of one partition leaves the others alone."""
+    """API 0. An error of one partition leaves all others alone."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -128,7 +128,7 @@ class ProduceHandler:
                 except OffLoop:
                     state = (responses, answers, waiting, failed, transaction)
                     return self._go_on_later(context, request, rest, state)
-                except (KafkaError, DiskError) as error:
+                except Exception as error:  # noqa: BLE001 - a bug in one append is no other partition's
                     answers.append(self._not_appended(context, data, partition, error))
                     failed = True
                     continue
@@ -183,7 +183,7 @@ class ProduceHandler:
         transaction: TransactionalBatches,
         steps: Iterator[None],
     ) -> Suspend:
-        """The connection waits until the coordinator of the transaction has answered, then the batches are appended."""
+        """Suspend the connection until the coordinator of the transaction has answered, then append the batches."""
         by_id = context.api_version >= PRODUCE_TOPIC_IDS
         asker = context.for_later()
         rest = ProduceRest(self._broker, request, by_id, (0, 0))
@@ -200,7 +200,7 @@ class ProduceHandler:
         return self._suspend(context, request, rest, transaction, first)
 
     def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
-        """The same error for each partition of the request."""
+        """Answer the same error for each partition of the request."""
         if request.acks == 0:
             return CLOSE
         responses = [
@@ -273,7 +273,7 @@ class ProduceHandler:
         transaction: Transaction,
         first: Callable[[Callable[[], Turn]], Awaitable[Turn]],
     ) -> Suspend:
-        """The connection waits for `first`, and then for as many turns as the rest of its request takes."""
+        """Suspend the connection for `first`, and then for as many turns as the rest of its request takes."""
         asker = context.for_later()
 
         def go_on() -> Turn:
@@ -294,9 +294,9 @@ class ProduceHandler:
         context: Context,
         data: PartitionProduceData,
         partition: Partition,
-        error: KafkaError | DiskError,
+        error: Exception,
     ) -> PartitionProduceResponse:
-        """The answer for a batch that was refused, or not written."""
+        """Answer for a batch that was refused, or not written, or whose append met a bug: no matter of other partitions."""
         log = partition.log
         if isinstance(error, DiskError):
             self._broker.disk_errors.tell(
@@ -305,6 +305,11 @@ class ProduceHandler:
             return _error_answer(
                 data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"
             )
+        if not isinstance(error, KafkaError):
+            self._broker.log.exception(
+                "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
+            )
+            return _error_answer(data.index, ErrorCode.UNKNOWN_SERVER_ERROR, "The append has met a bug")
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
@@ -322,8 +327,9 @@ class ProduceHandler:
         acks: int,
         is_reserved: bool,
     ) -> PartitionProduceResponse:
-        """The error for a partition to which nothing may be appended, in Kafka's order: acks, topic, leadership,
-        replicas in sync.
+        """Choose the error for a partition to which nothing may be appended.
+
+        In Kafka's order: acks, topic, leadership, replicas in sync.
         """
         if not -1 <= acks <= 1:
             return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
@@ -347,8 +353,9 @@ class ProduceHandler:
 def _refused_batch(
     data: PartitionProduceData, partition: Partition, error: KafkaError
 ) -> PartitionProduceResponse:
-    """The answer to a refused batch. As in Kafka, it has the log start offset if the batch's framing was found
-    good.
+    """Answer for a refused batch.
+
+    As in Kafka, the answer has the log start offset if the batch's framing was found good.
     """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):

@@ -15,8 +15,8 @@ import pytest
 
 from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX
 from testkit.processes import base_port
+from tests.cli.nodes.test_dev import alive, line
 from tests.cli.running import ROOT, command, environment
-from tests.cli.test_dev import alive, line
 from tests.cluster.disks.hanging_syncs import HangingSyncs
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, create, leader_of_quorum, until
 
