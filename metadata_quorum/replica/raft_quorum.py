@@ -18,7 +18,7 @@ write is tried again every second. When too much waits, `has_room` turns false. 
 its lead. Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the
 node.
 
-What this node asks others is in `quorum_peers.py`, what they ask in `quorum_requests.py`, and what snapshots do to the
+What this node asks others is in `asking/`, what they ask in `quorum_requests.py`, and what snapshots do to the
 log in `quorum_snapshots.py`.
 """
 
@@ -53,6 +53,7 @@ from odradek.metadata_quorum.raft.effects import (
 from odradek.metadata_quorum.raft.log_state import Batch, LogState
 from odradek.metadata_quorum.raft.roles import Candidate, Leader, Prospective, Resigned
 from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.asking.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.driver_protocol import (
     DropBelow,
     ExpireOld,
@@ -62,7 +63,6 @@ from odradek.metadata_quorum.replica.driver_protocol import (
 )
 from odradek.metadata_quorum.replica.log_reading import read_log_state
 from odradek.metadata_quorum.replica.quorum_leader import QuorumLeader
-from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.quorum_requests import QuorumRequests
 from odradek.metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
 from odradek.metadata_quorum.replica.turns import Turns
@@ -202,7 +202,7 @@ class RaftQuorum:
         Raises `MetadataLogCorrupt`, `DiskError`.
         """
         self._tasks = tasks
-        self.peers.connections = peers
+        self.peers.connect(peers)
         stored = self._store.load()
         snapshot = await self.env.workers.run(self.snapshot_store.newest)
         state: LogState = await self.patiently(
@@ -218,6 +218,7 @@ class RaftQuorum:
             bootstrap=self.peers.bootstrap_ids,
         )
         self.decisions.high_watermark = self._core.high_watermark
+        self.peers.own_copy.judge()
         return snapshot
 
     async def run(self) -> None:
@@ -338,6 +339,7 @@ class RaftQuorum:
         if core.next_deadline() < self._sleeping_until:
             self._earlier.set()
         self._tell_change()
+        self.peers.own_copy.judge()
 
     def tell_observers(self) -> None:
         """Call all subscribers: something has changed that they may wait for."""
