@@ -318,24 +318,31 @@ class Broker:
             log.owner.note_sync(self.clock.monotonic() - began_at)
 
     async def _sync(self, partition: Partition) -> None:
-        await self.clock.sleep_until(
-            self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
-        )
-        waiters = partition.waiting.take_sync_waiters()
-        failure = None
+        """Flush while someone waits for it, one flush after the other: appends that come meanwhile share the next."""
+        while True:
+            await self.clock.sleep_until(
+                self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
+            )
+            waiters = partition.waiting.take_sync_waiters()
+            if not waiters:
+                return
+            failure = await self._flush_newest(partition)
+            for done in waiters:
+                done(failure)
+            self.run_woken()
+
+    async def _flush_newest(self, partition: Partition) -> KafkaError | None:
+        """Flush the log of a partition, again where it has moved to another disk meanwhile. Return what has failed."""
         log = partition.log
         try:
             await self._flush(log)
             while log is not partition.log:
-                # The replica has moved to another disk meanwhile.
                 log = partition.log
                 await self._flush(log)
         except DiskError as error:
             log.home.failed(error)
-            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        for done in waiters:
-            done(failure)
-        self.run_woken()
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        return None
 
     def stop(self) -> None:
         """End the coordinators, the making and moving of logs, all cleaning and all following: the directories are about to be closed."""

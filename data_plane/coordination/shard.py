@@ -58,9 +58,6 @@ class CoordinatorHost(BrokerHost, Protocol):
     def workers_for(self, log: PartitionLog) -> Workers:
         """The threads that may wait for this log's disk."""
 
-    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Call `done` after a flush of the log that begins from now on."""
-
     @property
     def woken(self) -> list[Callable[[], None]]:
         """What is to happen after the turn of a connection or a timer."""
@@ -232,8 +229,6 @@ class Shard(ABC, Generic[S, D]):
             )
             self._failed(self)
             return
-        if self.partition.log.needs_flush:
-            self._broker.sync_partition(self.partition, lambda failure: None)
         deferred.on_release(self._deliver)
         self._log.catch_up()
         self._set_timer()

@@ -6,6 +6,8 @@ The high watermark is the offset below which every in-sync replica has the log; 
 leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
 
 * only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "Invariants"), whatever the acks;
+* past nothing that `flush.messages` asks the leader to sync first: then its own log counts up to the recovery point, and a
+  sync begins. Followers sync before they promise (`synced_promises`);
 * never past a follower that has just caught up and is about to join. Otherwise the follower would chase a high
   watermark that runs ahead of it for ever.
 
@@ -27,7 +29,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from odradek.data_plane.log.batch_work import AT_ONCE, BatchWork
-from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 from odradek.data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from odradek.data_plane.log.parts.verification import VerificationGuard
 from odradek.data_plane.replication.isr_state import (
@@ -99,6 +101,9 @@ class Cluster(Protocol):
     def suspect(self, partition: Partition, offset: int) -> None:
         """Have the bytes of this log at this offset checked: they may differ from what was written."""
 
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        """Flush this log, and call `ended` when the recovery point has moved. After a failure, call it a while later."""
+
 
 class _Nobody:
     """The cluster of a partition that has no followers."""
@@ -126,6 +131,9 @@ class _Nobody:
     def suspect(self, partition: Partition, offset: int) -> None:
         """Ignored: there is no controller to ask."""
 
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        """Do nothing: no worker is there that could flush."""
+
 
 NOBODY = _Nobody()
 
@@ -140,9 +148,11 @@ class Partition:
         "_cluster",
         "_end_told",
         "_hears_fetch",
+        "_is_syncing",
         "_waiting",
         "advances_alone",
         "epoch_start_offset",
+        "flushes",
         "followers",
         "has_min_isr",
         "image",
@@ -165,7 +175,10 @@ class Partition:
         self.has_min_isr = True
         """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
         self.advances_alone = False
-        """True if this is the leader and the only replica, so that an append moves the high watermark by itself."""
+        """True if this is the leader and the only replica, so that an append moves the high watermark by itself. False
+        with `flush.messages`: the sync moves it."""
+        self.flushes = log.config.flush_messages < LONG_MAX
+        """True if the topic has `flush.messages`. Stored, because the hot path reads it."""
         self.isr_state: IsrState = committed_isr(())
         self.followers: dict[int, RemoteReplica] | None = None
         """The other replicas while this one leads. None on a follower, and with replication factor 1."""
@@ -176,6 +189,8 @@ class Partition:
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
         self._end_told = -1
+        self._is_syncing = False
+        """True from the start of a sync for the high watermark until it has ended."""
         self._waiting = _NOBODY_WAITS
         self._hears_fetch: Callable[[RemoteReplica | None], None] | None = None
 
@@ -270,6 +285,7 @@ class Partition:
     def set_config(self, config: LogConfig) -> None:
         """Take over the topic's new configuration. `min.insync.replicas` may open or close the gate."""
         self.log.set_config(config)
+        self.flushes = config.flush_messages < LONG_MAX
         self._weigh_isr()
         if self.is_leader:
             self.advance_high_watermark()
@@ -295,7 +311,7 @@ class Partition:
     def _weigh_isr(self) -> None:
         if self.image is not None:
             self.has_min_isr = len(self.isr_state.isr) >= self.effective_min_isr
-            self.advances_alone = self.is_leader and self.followers is None
+            self.advances_alone = self.is_leader and self.followers is None and not self.flushes
         if self._hears_fetch is not None:
             self._hears_fetch(None)
 
@@ -360,13 +376,15 @@ class Partition:
     def _raise_high_watermark(self) -> bool:
         log = self.log
         end_offset = log.log_end_offset
-        if log.high_watermark >= end_offset or not self.has_min_isr or not self.is_leader:
+        if log.high_watermark >= end_offset or not self.is_leader:
             if log.high_watermark > end_offset:
                 raise AssertionError(
                     f"{log.topic}-{log.partition}: the high watermark {log.high_watermark} is beyond the log's end {end_offset}"
                 )
             return False
-        offset = end_offset
+        offset = self._synced_end() if self.flushes else end_offset
+        if not self.has_min_isr:
+            return False
         if self.followers is not None:
             maximal_isr = self.isr_state.maximal_isr
             for replica in self.followers.values():
@@ -378,6 +396,24 @@ class Partition:
             return False
         log.advance_high_watermark(offset)
         return True
+
+    def _synced_end(self) -> int:
+        """Return the end of the leader's own log as it counts for the high watermark; begin the sync that would raise it.
+
+        One sync at a time: appends that come meanwhile share the next.
+        """
+        log = self.log
+        if not log.needs_flush:
+            return log.log_end_offset
+        if not self._is_syncing:
+            self._is_syncing = True
+            self._cluster.sync(self, self._sync_ended)
+        return log.recovery_point
+
+    def _sync_ended(self) -> None:
+        """Called when a sync for the high watermark has ended: what it has made durable counts, the rest needs another."""
+        self._is_syncing = False
+        self.look_again()
 
     def _is_about_to_join(self, replica: RemoteReplica, end_offset: int) -> bool:
         now_ms = self._cluster.now_ms()

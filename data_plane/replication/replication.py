@@ -27,6 +27,8 @@ from odradek.wire.errors import KafkaError
 from odradek.wire.topic_partition import TopicIdPartition
 
 NO_BROKER_EPOCH = -1
+SYNC_PAUSE_SECONDS = 1.0
+"""The time after which a leader's sync that was refused is tried again."""
 
 
 class ReplicationHost(BrokerHost, Protocol):
@@ -139,6 +141,19 @@ class Replication:
 
     def suspect(self, partition: Partition, offset: int) -> None:
         self._broker.suspect(partition, offset)
+
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        broker = self._broker
+        recovery_point = partition.log.recovery_point
+
+        def done(failure: KafkaError | None) -> None:
+            if failure is None and partition.log.recovery_point > recovery_point:
+                ended()
+            else:
+                # A lack of room or descriptors, or a cut that is under way. It may pass.
+                broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
+
+        broker.sync_partition(partition, done)
 
     # -- what the broker tells ------------------------------------------------------------------------------------
 

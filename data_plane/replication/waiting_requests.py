@@ -36,6 +36,7 @@ class WaitingRequests:
         self.fetches: WaitingFetches | None = None
         self.for_acks: deque[AckWaiter] | None = None
         self.for_sync: list[Callable[[KafkaError | None], None]] | None = None
+        """The callbacks that wait for the next flush; None while nobody flushes."""
 
     # -- the high watermark, and who leads ------------------------------------------------------------------------
 
@@ -119,14 +120,14 @@ class WaitingRequests:
     # -- a sync ---------------------------------------------------------------------------------------------------
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
-        """Queue for the next flush of this log. True for the first in the queue, which has to start the flush."""
-        if self.for_sync is None:
-            self.for_sync = [done]
-            return True
-        self.for_sync.append(done)
-        return False
+        """Queue for the flush of this log that begins next. True where no flush runs: the caller has to start one."""
+        is_idle = self.for_sync is None
+        self.for_sync = [*(self.for_sync or ()), done]
+        return is_idle
 
     def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
-        """Empty the queue: the callbacks that the flush which begins now will cover."""
-        waiters, self.for_sync = self.for_sync or [], None
-        return waiters
+        """Empty the queue: the callbacks that the flush which begins now will cover. Nobody flushes any more if it was
+        empty."""
+        waiters = self.for_sync
+        self.for_sync = [] if waiters else None
+        return waiters or []

@@ -11,11 +11,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bench.processes import free_ports
 from odradek import Client
 from odradek.wire.uuid_text import uuid_to_text
+from testkit.processes import free_ports
+from tests.cli.nodes.test_dev import line, running
 from tests.cli.running import odradek, start
-from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import create, produce, until, values
 
 pytestmark = pytest.mark.xdist_group("cluster")

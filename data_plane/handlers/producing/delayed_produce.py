@@ -20,8 +20,8 @@ from odradek.wire.messages.produce import (
 
 ACKS_ALL = -1
 
-Appended: TypeAlias = tuple[Partition, int, bool, PartitionProduceResponse]
-"""A batch that must be waited for: its partition and last offset, whether it wants a flush, and its answer."""
+Appended: TypeAlias = tuple[Partition, int, PartitionProduceResponse]
+"""A batch that must be waited for: its partition and last offset, and its answer."""
 
 
 class _Unacknowledged:
@@ -84,11 +84,12 @@ class DelayedProduce(Delayed):
         """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
 
     def wait_for(self, appended: Iterable[Appended], acks: int) -> None:
-        """Wait for these batches too, as far as their acks and their topics' flushes want it."""
-        for partition, last_offset, must_sync, answer in appended:
-            if must_sync:
-                self.wait_for_sync(partition, answer)
-            if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
+        """Wait for these batches too: with acks=all for the high watermark, with acks=1 for the leader's sync, if it is due."""
+        for partition, last_offset, answer in appended:
+            if acks != ACKS_ALL:
+                if partition.log.needs_flush:
+                    self.wait_for_sync(partition, answer)
+            elif partition.log.high_watermark <= last_offset:
                 if partition.is_leader:
                     self.wait_for_replicas(partition, last_offset, answer)
                 else:

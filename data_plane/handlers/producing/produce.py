@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 
 from odradek.data_plane.broker import Broker
@@ -56,10 +56,6 @@ _WITHOUT_LOG_START = frozenset(
 _NO_ERRORS: list[BatchIndexAndErrorMessage] = shared([])
 _NO_LEADER = shared(LeaderIdAndEpoch())
 _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
-
-
-def _not_waited_for(failure: KafkaError | None) -> None:
-    """Ignore the outcome of a flush that no request waits for; a failure takes the log's directory offline."""
 
 
 class ProduceHandler:
@@ -144,10 +140,10 @@ class ProduceHandler:
                     data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
                 )
                 answers.append(answer)
-                must_sync = log.needs_flush
-                if must_sync or (acks == ACKS_ALL and log.high_watermark <= result.last_offset):
+                waits = log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes
+                if waits:
                     waiting = waiting or []
-                    waiting.append((partition, result.last_offset, must_sync, answer))
+                    waiting.append((partition, result.last_offset, answer))
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
         if waiting is None and rest is None and not failed and acks:
             return ProduceResponse(responses, 0, _NO_ENDPOINTS)
@@ -164,7 +160,6 @@ class ProduceHandler:
         responses, waiting, failed = done
         acks = request.acks
         if acks == 0:
-            self._sync_unanswered(waiting or ())
             return CLOSE if failed else None
         listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
         delayed = None if rest is None else rest.delayed
@@ -262,21 +257,13 @@ class ProduceHandler:
             by_id = context.api_version >= PRODUCE_TOPIC_IDS
             rest = ProduceRest(self._broker, request, by_id, (len(responses), len(answers)))
         rest.keep(responses, answers, failed)
-        if waiting is not None and request.acks != 0:
+        if waiting is not None:
             if rest.delayed is None:
                 listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
                 response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
                 rest.delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
             rest.delayed.wait_for(waiting, request.acks)
-        elif waiting is not None:
-            self._sync_unanswered(waiting)
         return self._suspend(context, request, rest, transaction, rest.work) if is_first else GO_ON
-
-    def _sync_unanswered(self, waiting: Iterable[Appended]) -> None:
-        """Start the flush that `flush.messages` asks for, after a request with acks=0 that does not wait for it."""
-        for partition, _, must_sync, _ in waiting:
-            if must_sync:
-                self._broker.sync_partition(partition, _not_waited_for)
 
     def _suspend(
         self,
