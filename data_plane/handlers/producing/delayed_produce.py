@@ -70,7 +70,7 @@ class DelayedProduce(Delayed):
     def __init__(
         self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
     ) -> None:
-        """`listener` is the one to give leaders' addresses of; None where the version has no such field."""
+        """`listener` is that of the leaders' addresses; None where the version has no such field."""
         super().__init__()
         self.broker = broker
         self.listener = listener
@@ -118,7 +118,7 @@ class DelayedProduce(Delayed):
         self.broker.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
-        """One batch needs to wait no more."""
+        """Note that one batch need not wait any more."""
         self.pending.remove(waiter)
         if not self.pending and self.is_queued:
             self.check()
@@ -136,7 +136,7 @@ class DelayedProduce(Delayed):
             self.complete(self.produce_response)
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
-        """Deleted, on a disk that failed, or led elsewhere."""
+        """Fail a batch whose partition was deleted, is on a failed disk, or has another leader."""
         code = self.broker.lost_partition_error(partition)
         set_error(answer, code, None)
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
@@ -164,7 +164,9 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """The first reason stays: a failed flush also ends the leadership, and a deadline knows less than either."""
+    """Set an error, if there is none yet: a failed flush also ends the leadership, and a deadline knows less than
+    either.
+    """
     if answer.error_code:
         return
     answer.error_code = code
@@ -175,7 +177,7 @@ def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | 
 
 
 def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
-    """Say in a refusal who leads the partition, if that is known (KIP-951)."""
+    """Name the partition's leader in a refusal, if it is known (KIP-951)."""
     if partition.image is not None:
         answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
 

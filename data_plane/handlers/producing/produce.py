@@ -59,7 +59,7 @@ _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 
 
 class ProduceHandler:
-    """API 0. An error of one partition leaves the others alone."""
+    """API 0. An error of one partition leaves all others alone."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -183,7 +183,7 @@ class ProduceHandler:
         transaction: TransactionalBatches,
         steps: Iterator[None],
     ) -> Suspend:
-        """The connection waits until the coordinator of the transaction has answered, then the batches are appended."""
+        """Suspend the connection until the coordinator of the transaction has answered, then append the batches."""
         by_id = context.api_version >= PRODUCE_TOPIC_IDS
         asker = context.for_later()
         rest = ProduceRest(self._broker, request, by_id, (0, 0))
@@ -200,7 +200,7 @@ class ProduceHandler:
         return self._suspend(context, request, rest, transaction, first)
 
     def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
-        """The same error for each partition of the request."""
+        """Answer the same error for each partition of the request."""
         if request.acks == 0:
             return CLOSE
         responses = [
@@ -273,7 +273,7 @@ class ProduceHandler:
         transaction: Transaction,
         first: Callable[[Callable[[], Turn]], Awaitable[Turn]],
     ) -> Suspend:
-        """The connection waits for `first`, and then for as many turns as the rest of its request takes."""
+        """Suspend the connection for `first`, and then for as many turns as the rest of its request takes."""
         asker = context.for_later()
 
         def go_on() -> Turn:
@@ -296,7 +296,7 @@ class ProduceHandler:
         partition: Partition,
         error: KafkaError | DiskError,
     ) -> PartitionProduceResponse:
-        """The answer for a batch that was refused, or not written."""
+        """Answer for a batch that was refused, or not written."""
         log = partition.log
         if isinstance(error, DiskError):
             self._broker.disk_errors.tell(
@@ -322,8 +322,9 @@ class ProduceHandler:
         acks: int,
         is_reserved: bool,
     ) -> PartitionProduceResponse:
-        """The error for a partition to which nothing may be appended, in Kafka's order: acks, topic, leadership,
-        replicas in sync.
+        """Choose the error for a partition to which nothing may be appended.
+
+        In Kafka's order: acks, topic, leadership, replicas in sync.
         """
         if not -1 <= acks <= 1:
             return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
@@ -347,8 +348,9 @@ class ProduceHandler:
 def _refused_batch(
     data: PartitionProduceData, partition: Partition, error: KafkaError
 ) -> PartitionProduceResponse:
-    """The answer to a refused batch. As in Kafka, it has the log start offset if the batch's framing was found
-    good.
+    """Answer for a refused batch.
+
+    As in Kafka, the answer has the log start offset if the batch's framing was found good.
     """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):

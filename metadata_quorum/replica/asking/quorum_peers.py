@@ -1,5 +1,4 @@
-"""Requests of a replica of the quorum to others: how to reach them, how long to wait, how to report the answer.
-PORTED.
+"""Requests of a replica of the quorum to other nodes: their addresses, the waits, the reports of answers. PORTED.
 
 A node is asked at the address that it has given itself when it led. Without one, it is asked where it was found, else
 where the voters' entry has it, else at a bootstrap server. A node that stays out of reach is asked less and less often. The first failures
@@ -38,7 +37,7 @@ SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
 class QuorumPeers:
-    """The addresses of the other nodes, and what they have answered."""
+    """The addresses of the other nodes, and their last answers."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -166,7 +165,7 @@ class QuorumPeers:
         driver.report(driver.core.receive_response, node_id, request, response)
         for each, before in known:
             if driver.core.leader_id != each:
-                # Another node said that it leads, which is wrong. The address came from that node too.
+                # Another node has wrongly claimed to lead. The address came from that node too.
                 self.note_address(each, before)
         if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
             self._note_high_watermark(response.high_watermark)
@@ -269,7 +268,7 @@ class QuorumPeers:
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _tell_refused(self, node_id: int, error: KafkaError) -> None:
-        """Write one line for each row of failures: they repeat many times a second."""
+        """Log one line for each row of failures: they repeat many times a second."""
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
 
