@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from odradek.wire.errors import ErrorCode
-from tests.cluster.test_troubled_disks import Troubled
+from tests.cluster.disks.test_troubled_disks import Troubled
 
 NODES = (1, 2, 3)
 ORDERS = pytest.mark.parametrize("order", list(permutations(NODES)), ids=str)

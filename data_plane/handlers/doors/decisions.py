@@ -30,7 +30,7 @@ Decisions: TypeAlias = Mapping[ApiKey, Callable[[Asked, Any], int]]
 
 
 def decisions_of(coordinated: GroupCoordinator, transactions: TransactionCoordinator) -> Decisions:
-    """The counts by API."""
+    """Make the functions that count decisions, by API."""
 
     def groups(asked: Asked, request: Any) -> int:
         states = [shard.state for shard in coordinated.shards.values()]

@@ -82,7 +82,7 @@ def register_broker(
     The same incarnation again amends its registration and keeps its epoch. A new incarnation first leaves all leaderships.
     After a clean stop it keeps its place in ISRs until the other members have been heard. If it cannot prove that the old
     one stopped cleanly, it leaves all ISRs and all sets of eligible replicas (KIP-966).
-    The answer is the broker's epoch, or why it is refused.
+    The answer is the broker's epoch, or the reason of a refusal.
     """
     sessions = basis.sessions
     try:
@@ -125,7 +125,7 @@ def _check_registration(
     context: DecisionContext,
     sessions: BrokerSessions,
 ) -> BrokerImage | None:
-    """The registration that this one replaces or amends. Raises `KafkaError`."""
+    """Find the registration that this one replaces or amends. Raises `KafkaError`."""
     if request.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -193,9 +193,10 @@ def heartbeat(
 ) -> Decision:
     """Prolong a broker's session, and unfence it, fence it or shut it down as it wishes.
 
-    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read its own
-    registration. One that wants to shut down hands over its leaderships, and may stop when every active broker knows of that.
-    The answer says whether the broker has caught up, whether it is fenced, and whether it may stop.
+    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read its
+    own registration. A broker that wants to shut down gives up its leaderships, and may stop when every active
+    broker knows of that. The answer says whether the broker has caught up, whether it is fenced, and whether it may
+    stop.
     """
     sessions = basis.sessions
     broker = image.brokers.get(request.broker_id)
@@ -215,7 +216,7 @@ def heartbeat(
     # A registration cannot say "no directory left", and a broker without one can serve nothing.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # A broker that was let go comes back with a new registration, not with a heartbeat.
+        # A broker that was allowed to stop returns with a new registration, not with a heartbeat.
         if request.want_shut_down or stopping:
             shut_down = True
         elif not want_fence and caught_up:
@@ -256,8 +257,8 @@ def fence(
 ) -> list[Message]:
     """Fence brokers: they lose their leaderships, and their places in every ISR whose other members live.
 
-    `is_stopping`: of its own accord, and had nothing to hand over before. Kafka's record says only that such a broker is
-    fenced; ours says why, for those who read the log.
+    `is_stopping`: the broker stops itself, without a controlled shutdown before. Kafka's record says only that such a
+    broker is fenced; ours says why, for readers of the log.
     """
     since_ms = basis.sessions.recently(now_ms)
     records = leave_isrs(image, {broker.broker_id: since_ms for broker in brokers}, basis)
@@ -385,9 +386,7 @@ def _directories_offline(
 
 
 def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
-    """Take over the directories that get no new replicas (KIP-1066); None comes from a broker too old to report
-    them.
-    """
+    """Store the directories that get no new replicas (KIP-1066); None comes from a broker too old to report them."""
     if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
         return []
     return [

@@ -17,7 +17,7 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 @attrs.frozen
 class TopicRules:
-    """Rules that hold for all partitions of one topic."""
+    """Rules for all partitions of one topic."""
 
     min_isr: int = topic_setting(MIN_ISR)
     """The configured minimum; a partition of fewer replicas needs all that it has."""
@@ -26,13 +26,13 @@ class TopicRules:
     eligible_replicas: bool = False
     """True if replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
-    """A replica on one of these leads only where no other can that holds everything."""
+    """A replica on one of these leads only where no other replica with all records can."""
     recovery: Recovery | None = None
     """The election of the longest log, where nobody is left that certainly has everything; None: the last known leader."""
 
 
 def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -> TopicRules:
-    """The rules of one topic, as its overrides, the cluster's defaults and the properties file have them."""
+    """Make the rules of one topic by its overrides, the cluster's defaults and the properties file."""
     return settings_of(
         TopicRules,
         layers_for(image, basis.settings.static_config),
