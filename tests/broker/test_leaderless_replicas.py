@@ -55,7 +55,7 @@ class Case:
         self.leaderless.follow(image, MetadataDelta(changed_topics={"t": tuple(partitions)}))
 
     def reported(self) -> list[int]:
-        """The partitions of the next heartbeat, which is heard."""
+        """List the partitions of the next heartbeat, and let it be heard."""
         numbers = [
             info.partition for topic in self.leaderless.next_reports() for info in topic.partition_log_info
         ]
