@@ -287,7 +287,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 
 
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
-    """Take a leader's resignation: its first choice stands at once, all other voters give it a head start."""
+    """Take a leader's resignation: its first choice is a candidate at once, all other voters give it a head start."""
     if request.epoch < core.epoch:
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
         return

@@ -1,4 +1,4 @@
-"""TCP of this machine (SHELL): non-blocking sockets under trio's two waits.
+"""TCP of this machine: non-blocking sockets under trio's two waits. SHELL.
 
 Theory of operation
 -------------------

@@ -2,7 +2,7 @@
 
 The broker speaks to the controller in messages only, over its `PeerChannel`, even in one process. It registers again
 when a heartbeat is refused because the controller knows another epoch of this broker. A change of the controller
-alone is no reason, because the registration stands in the metadata log. A broker that was unregistered while it runs
+alone is no reason, because the registration is in the metadata log. A broker that was unregistered while it runs
 does not come back by itself: as in Kafka, an operator has to start it again. It registers anew, too, when a directory
 that hung answers again (`odradek.data_plane.disks.directory_troubles`).
 

@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "high-watermark-below-min-isr",
         "KIP-966: with fewer than min.insync.replicas in sync the high watermark must not move.",
         REPLICATION + "partition:Partition._raise_high_watermark",
-        " or not self.has_min_isr",
+        "        if not self.has_min_isr:\n            return False\n",
         "",
         "replication",
         500,

@@ -3,7 +3,7 @@
 The mirror of `codec_decode`, with its runs: one `struct.Struct` packs neighbouring fields of fixed size. The length
 that follows them joins the run, and so does the zero that says "no tagged fields". A tagged field is left out when it
 has its default, as in Kafka. One whose fields all have a fixed size is packed together with its tag and size. Any
-other is encoded on its own first, since its size stands before it.
+other is encoded on its own first, since its size precedes it.
 
 A `records` field takes bytes, or a *spill*: any other object with a length (a range of a file, say). Of a spill
 only the length is written, and its place is noted for the caller, who sends the object's bytes there.

@@ -1,7 +1,7 @@
 """The number of decisions that the door of a request makes, at most: many are made beside the loop. PURE.
 
 A frame of a few hundred bytes may ask for all topics, and what the client may do to each of them. Requests about
-one thing and those of the hot path stand outside of the table.
+one thing and those of the hot path are outside of the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Brokers come and go: registration, heartbeats, fencing, controlled shutdown.
+"""Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
 
 A broker registers (fenced), catches up with the metadata log, and asks with its heartbeats to be unfenced. It is
 fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset of its

@@ -1,4 +1,4 @@
-"""Messages between the replicas of a schedule of the quorum: late, lost, doubled, behind those of a later connection. PURE.
+"""Messages between the replicas of a schedule of the quorum: late, lost, doubled, or overtaken. PORTED.
 
 A message is an object of `odradek.wire.messages`, and no byte of it is encoded. Between two replicas there is one connection at
 a time, which keeps the order. When it breaks, all questions on it fail, and what was under way may arrive all the same.

@@ -1,7 +1,7 @@
-"""One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PURE.
+"""One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PORTED.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
-metadata log on a simulated disk. What stands here is the world that they are in (`odradek.serving.node_env.NodeEnv`).
+metadata log on a simulated disk. This module has their world (`odradek.serving.node_env.NodeEnv`).
 """
 
 from __future__ import annotations
