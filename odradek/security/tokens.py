@@ -118,7 +118,9 @@ class TokenLogins:
         *,
         at_once: bool = True,
     ) -> TokenLogin | None:
-        """The login by a token; None for one that is unknown or has expired. Raises `KeysMissing` unless `at_once`."""
+        """The login by a token; None for one that is unknown or has expired. Raises `KeysMissing` unless `at_once`.
+
+        `now_ms` is the latest time that it may be, so that a clock that jumps lets in no token that has expired."""
         if token is None or is_expired(token, now_ms):
             return None
         left_ms = min(token.expiration_timestamp, token.max_timestamp) - now_ms

@@ -72,7 +72,7 @@ def asking(
     units: int = DECISION_UNITS,
 ) -> Work[Result]:
     """Ask the coordinator of each (group id, request), of so many units each, and combine their answers: see `Gather`."""
-    wall_ms = desk.clock.wall_ms()
+    wall_ms = desk.agreed_clock.latest_ms()
     gather = Gather(desk, combine)
     for group_id, request in asked:
         groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))

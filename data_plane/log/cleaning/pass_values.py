@@ -97,7 +97,10 @@ class LastBatches:
 class PassRules:
     """What holds for all batches of a pass."""
 
-    now_ms: int
+    earliest_ms: int
+    """A delete horizon up to this time is over, in milliseconds since 1970."""
+    latest_ms: int
+    """New delete horizons count from this time."""
     delete_retention_ms: int
     map_end: int
     """The offset behind what is in the map. What lies at it or behind it stays as it is."""
