@@ -5,15 +5,15 @@ from __future__ import annotations
 import socket
 
 from bench.budget.frames import framed
-from bench.small_requests import connect as connect_bare
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from testkit.raw_requests import connect as connect_bare
 
 __all__ = ["connect"]
 
 
 def connect(address: str) -> socket.socket:
-    """A connection without Nagle's delay. Raises `ConnectionError` if the node closes it during the login."""
+    """Connect without Nagle's delay. Raises `ConnectionError` if the node closes the connection during the login."""
     login, _, bootstrap = address.rpartition("@")
     connection = connect_bare(bootstrap)
     if login:

@@ -55,7 +55,7 @@ class ReplicaFetchSession:
         """The partitions of full requests that named a part, until all have been named."""
 
     def begin(self) -> None:
-        """The next request names everything; it also ends the session that was."""
+        """Begin a session: the next request names everything; it also ends the former session."""
         self.epoch = INITIAL_EPOCH
         self.told = {}
 

@@ -2,7 +2,7 @@
 
 The broker speaks to the controller in messages only, over its `PeerChannel`, even in one process. It registers again
 when a heartbeat is refused because the controller knows another epoch of this broker. A change of the controller
-alone is no reason, because the registration stands in the metadata log. A broker that was unregistered while it runs
+alone is no reason, because the registration is in the metadata log. A broker that was unregistered while it runs
 does not come back by itself: as in Kafka, an operator has to start it again. It registers anew, too, when a directory
 that hung answers again (`odradek.data_plane.disks.directory_troubles`).
 
@@ -40,7 +40,7 @@ SHUTDOWN_SILENCE_SECONDS = 2.5
 """A broker that shuts down stops waiting for a controller that has been silent for so long."""
 ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
-"""A broker that shuts down stops waiting after so many heartbeats in a row without an answer."""
+"""A broker that shuts down stops waiting after this number of heartbeats in a row without an answer."""
 DUPLICATE_SESSIONS = 2.5
 """The number of session timeouts that another incarnation must last before it counts as another live broker.
 

@@ -54,12 +54,12 @@ def signed_fields(certificate: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def subject_of(certificate: bytes) -> bytes:
-    """The DER of the subject's name in the DER of a certificate. Raises `MalformedName`."""
+    """Find the DER of the subject's name in the DER of a certificate. Raises `MalformedName`."""
     return signed_fields(certificate)[4][2]
 
 
 def distinguished_name(name: bytes) -> str:
-    """The text of a name's DER: the most specific part first, `CN=alice,O=Acme`. Raises `MalformedName`."""
+    """Format a name's DER as text: the most specific part first, `CN=alice,O=Acme`. Raises `MalformedName`."""
     parts = [part for _, part, _ in elements(inside(name, SEQUENCE))]
     return ",".join("+".join(_attribute(pair) for _, pair, _ in elements(part)) for part in reversed(parts))
 
@@ -110,7 +110,7 @@ def inside(data: bytes, tag: int) -> bytes:
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """The elements of DER side by side: tag, value, and both with the length between them."""
+    """Yield the elements of DER side by side: tag, value, and the whole element."""
     at = 0
     while at < len(data):
         start = at

@@ -12,12 +12,12 @@ __all__ = ["sasl_handlers"]
 
 
 def sasl_handlers() -> dict[int, Handler]:
-    """The handlers, the same for brokers and controllers."""
+    """List the handlers, the same for brokers and controllers."""
     return {ApiKey.SASL_HANDSHAKE: _handshake, ApiKey.SASL_AUTHENTICATE: _authenticate}
 
 
 def _handshake(context: Context, request: SaslHandshakeRequest) -> Result:
-    """API 17. Without SASL, and after a login that need not be renewed: ILLEGAL_SASL_STATE."""
+    """Handle API 17. Without SASL, and after a login that need not be renewed: ILLEGAL_SASL_STATE."""
     if context.login is None:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
     answer: SaslHandshakeResponse = context.login.handshake(request, context.api_version)
@@ -25,7 +25,7 @@ def _handshake(context: Context, request: SaslHandshakeRequest) -> Result:
 
 
 def _authenticate(context: Context, request: SaslAuthenticateRequest) -> Result:
-    """API 36."""
+    """Handle API 36."""
     if context.login is None:
         return SaslAuthenticateResponse(
             ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate request received after successful authentication"

@@ -22,7 +22,7 @@ T = TypeVar("T")
 SLICE_UNITS = 1_000
 """The work of one slice, in partitions looked up and described: 3 to 5 ms."""
 SCANT_UNITS = 100
-"""The size of the first slice while other long work is under way."""
+"""The size of the first slice while other long work is under way, so that it holds the loop only shortly."""
 
 Work: TypeAlias = Generator[int, None, T]
 """Yields units of work done, returns the result."""
@@ -69,7 +69,7 @@ async def finish(long_work: LongWork, work: Work[T]) -> T:
 
 
 def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
-    """The response if one slice is enough, otherwise a `Suspend` that goes on with it."""
+    """Return the response if one slice is enough, otherwise a `Suspend` that goes on with it."""
     result = _first_slice(long_work, work)
     if isinstance(result, _Unfinished):
         return Suspend(lambda: finish(long_work, work), is_long=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.env.agreed_clock import TOLERANCE_MS, AgreedClock
-from tests.cluster.test_troubled_disks import Troubled
+from tests.cluster.disks.test_troubled_disks import Troubled
 from tests.log.support import NOW_MS
 
 INTERVAL_MS = 300_000

@@ -97,7 +97,7 @@ class FetchSession:
         return {key: news[key] for key in named}
 
     def answered(self, session_id: int) -> None:
-        """The broker took the request; 0: it keeps no session (for now)."""
+        """Note that the broker took the request; id 0: it keeps no session (for now)."""
         if session_id == 0:
             self.session_id = self.epoch = 0
         elif session_id != self.session_id:
@@ -115,13 +115,13 @@ class FetchSession:
         self.session_id = self.epoch = 0
 
     def closing_request(self) -> FetchRequest | None:
-        """The request that ends the session; None without a session."""
+        """Make the request that ends the session; None without a session."""
         if self.session_id == 0:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=_FINAL_EPOCH)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name under which this topic id was asked for."""
+        """Find the name under which this topic id was requested."""
         return next((key.topic for key, want in self.partitions.items() if want.topic_id == topic_id), None)
 
 

@@ -146,7 +146,7 @@ def in_parts(
 def known_leaders(
     core: ClientCore, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Partitions by the broker id of their leader, and those that have no leader (or are unknown) just now."""
+    """Sort partitions by the broker id of their leader; also returns those without a (known) leader just now."""
     by_leader: dict[int, list[TopicPartition]] = {}
     without: list[TopicPartition] = []
     for key in partitions:

@@ -171,7 +171,7 @@ class NodeConfig:
     controller_endpoints: tuple[VoterEndpoint, ...]
     """The endpoints at which other nodes find this node's controller, by the order of `controller.listener.names`."""
     static_voters: tuple[StaticVoter, ...]
-    """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
+    """`controller.quorum.voters`; empty where the voters are in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
     """Controllers to ask for the leader before the voters are known: host and port."""
     metrics: MetricsConfig | None

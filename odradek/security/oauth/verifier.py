@@ -16,7 +16,7 @@ __all__ = ["Verifier"]
 
 
 class Verifier:
-    """Lets those in who have a token of the issuer."""
+    """Lets clients in who have a token of the issuer."""
 
     def __init__(
         self, env: NodeEnv, log: Log, settings: OauthSettings, fetch: FetchDocument, workers: Workers
@@ -30,5 +30,5 @@ class Verifier:
         await self._source.run()
 
     def new_login(self) -> BearerLogin:
-        """The server's side of a login that begins."""
+        """Begin the server's side of a login."""
         return BearerLogin(self._rules, lambda: self._source.keys, self._clock.moment, self._source.want)

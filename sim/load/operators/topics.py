@@ -43,7 +43,7 @@ class _Life:
 
 @attrs.define
 class _Name:
-    """A name, the topic that has it now, and what earlier ones had."""
+    """A name, the topic that has it now, and the ids of earlier ones."""
 
     name: str
     life: _Life | None = None
@@ -103,7 +103,7 @@ class Topics(Duty):
             raise made.error
         topic_id = made.topic_id
         if topic_id == bytes(16) and self.site.cluster.shape.older:
-            topic_id = await self._id_of(name)  # CreateTopics tells it from version 7 on
+            topic_id = await self._id_of(name)  # CreateTopics returns it from version 7 on
         if topic_id in (bytes(16), *name.gone):
             raise SafetyViolation(f"{name.name} was made anew with the id {topic_id.hex()}")
         name.is_known = True
@@ -111,7 +111,9 @@ class Topics(Duty):
         name.life = _Life(topic_id, Possible(wanted.partitions))
 
     async def _id_of(self, name: _Name) -> bytes:
-        """The id of a topic that has just been made, as soon as a broker tells one that no deleted topic has had."""
+        """Find the id of a topic that has just been made, as soon as a broker knows an id that no deleted topic has
+        had.
+        """
         while True:
             known = await self.client.metadata([name.name])
             there = known.topics.get(name.name)
@@ -154,7 +156,7 @@ class Topics(Duty):
         if known.topic(name).topic_id != life.topic_id:
             return  # the broker does not know the new topic yet
         count = len(known.topic(name).partitions)
-        now_ms = self.world.node_env(self.site.name).clock.wall_ms()  # what is old is removed by retention
+        now_ms = self.world.node_env(self.site.name).clock.wall_ms()  # retention removes old records
         partition, records = self.random.randrange(count), []
         for _ in range(self.random.choice((1, 5, 20))):
             self._serial += 1
