@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.partition import Partition
 from odradek.env.agreed_clock import AgreedClock
 from odradek.serving.timers import Timers
 from sim.alone.replication_broker import START_MS, Broker

@@ -21,8 +21,8 @@ from odradek.wire.messages.offset_commit import (
 from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from sim.machine.world import World
 from tests.node.life.test_clock_jumps import jump
-from tests.node.requests.test_connection_loop import Client
 from tests.node.life.test_node_in_a_world import create_topic, play, request
+from tests.node.requests.test_connection_loop import Client
 
 WEEK_MS = 7 * 86_400_000
 BELIEVED_SECONDS = 300
