@@ -1,4 +1,4 @@
-"""The base of all messages: attrs classes whose fields carry the versions in which they travel.
+"""The base of all messages: attrs classes whose fields carry the versions in which they are encoded.
 
 Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a
 record) are also a `Message`. A field's wire type and versions are in its attrs metadata, put there by `kafka(...)`.

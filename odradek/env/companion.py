@@ -1,4 +1,4 @@
-"""A companion's process, as its node sees it (SHELL): `odradek.env.ports.Companion` of this machine.
+"""A companion's process, as its node sees it: `odradek.env.ports.Companion` of this machine. SHELL.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""Key stores and trust stores (SHELL): PEM files, PEM in the configuration, PKCS12 files.
+"""Key stores and trust stores: PEM files, PEM in the configuration, PKCS12 files. SHELL.
 
 A private key comes to OpenSSL through a file in memory (memfd), which no disk has. A file is read once, so its key and
 its certificates are of one state, also while somebody replaces it.

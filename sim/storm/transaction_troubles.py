@@ -1,4 +1,4 @@
-"""Faults aimed at transactions: at coordinators and leaders, at the moments when something hangs on them. PORTED.
+"""Faults aimed at transactions: at coordinators and leaders, at the moments when most depends on them. PORTED.
 
 A transaction's outcome is final some milliseconds before its markers are written. A fault by chance seldom comes
 then. So these troubles hunt: they look into the living brokers until such a moment has come, and strike.

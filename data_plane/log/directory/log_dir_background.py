@@ -1,4 +1,4 @@
-"""The upkeep of one log directory: a loop that runs due tasks once a second (PORTED).
+"""The upkeep of one log directory: a loop that runs due tasks once a second. PORTED.
 
 Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a
 worker begins, while it works, before the loop gets the result. So the loop checks the log again after every wait. A
