@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from odradek.env.agreed_clock import Moment
 from odradek.metadata_quorum.controller.access.tokens import EXPIRED_PER_TURN_MAX, ExpireTokens, TokenRequest
 from odradek.metadata_quorum.controller.controller import Controller
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
@@ -67,7 +68,7 @@ class Decider:
         return decision.response
 
     def ask(self, message: Any, requester: str = "User:alice", now_ms: int = NOW_MS) -> Any:
-        return self.decide(TokenRequest(message, requester, now_ms))
+        return self.decide(TokenRequest(message, requester, Moment.agreed(now_ms)))
 
     @property
     def tokens(self) -> Any:
