@@ -537,7 +537,16 @@ class SimNetwork:
         self._node.record("listen", port)
         return listener
 
-    async def connect(self, host: str, port: int) -> SimConn:
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return the one address that a host has here: its name. Raises `ConnectionLost` for an unknown one."""
+        await checkpoint()
+        target = self._fabric.resolve(host, self._node.host)
+        if target is None:
+            raise ConnectionLost(f"{host}:{port}: no such host")
+        return (target.name,)
+
+    async def connect(self, host: str, port: int, *, address: str | None = None) -> SimConn:
+        host = host if address is None else address
         await checkpoint()
         if not self._node.alive:
             raise ConnectionLost("the node has crashed")

@@ -128,7 +128,7 @@ class ProduceHandler:
                 except OffLoop:
                     state = (responses, answers, waiting, failed, transaction)
                     return self._go_on_later(context, request, rest, state)
-                except (KafkaError, DiskError) as error:
+                except Exception as error:  # noqa: BLE001 - a bug in one append is no other partition's
                     answers.append(self._not_appended(context, data, partition, error))
                     failed = True
                     continue
@@ -294,9 +294,9 @@ class ProduceHandler:
         context: Context,
         data: PartitionProduceData,
         partition: Partition,
-        error: KafkaError | DiskError,
+        error: Exception,
     ) -> PartitionProduceResponse:
-        """Answer for a batch that was refused, or not written."""
+        """Answer for a batch that was refused, or not written, or whose append met a bug: no matter of other partitions."""
         log = partition.log
         if isinstance(error, DiskError):
             self._broker.disk_errors.tell(
@@ -305,6 +305,11 @@ class ProduceHandler:
             return _error_answer(
                 data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"
             )
+        if not isinstance(error, KafkaError):
+            self._broker.log.exception(
+                "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
+            )
+            return _error_answer(data.index, ErrorCode.UNKNOWN_SERVER_ERROR, "The append has met a bug")
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
