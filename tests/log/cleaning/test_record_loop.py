@@ -377,3 +377,19 @@ def test_a_delete_horizon_stays_within_64_bits() -> None:
     ((_, header),) = iter_batches(loop.clean(Bytes(data), 0, len(data), 1 << 20, OFFSETS).data)
     assert header.has_delete_horizon
     assert header.base_timestamp == (1 << 63) - 1
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, 1000, NOW])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_header_that_was_wrong_about_its_records_is_right_after_a_pass(codec: int, claimed: int) -> None:
+    """A batch of which all stays is written anew where its newest timestamp is not that of its records."""
+    sound = batch(0, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], codec)
+    wrong = bytearray(sound)
+    HEADER.pack_into(wrong, 0, *parse_header(sound)._replace(max_timestamp=claimed))
+    seal(wrong)
+    loop = a_loop()
+    end = map_all(loop, bytes(wrong))
+    loop.rewrite_by(rules(end))
+    ((header, kept),) = content(clean_all(loop, bytes(wrong)))
+    assert header.max_timestamp == parse_header(sound).max_timestamp
+    assert kept == content(sound)[0][1]
