@@ -209,8 +209,13 @@ def _waits_text(each: Leaderless) -> str:
                 parts.append(f"broker {node}, which is there: look again in a moment")
             case _:
                 parts.append(f"broker {node}, which does not answer: look at its log")
-    kind = "its records are all with" if each.complete else "its last leader was"
-    return f"{each.name} has no leader; {kind} {', or '.join(parts)}"
+    if each.complete:
+        kind, link = "its records are all with", ", or "
+    elif len(parts) > 1:
+        kind, link = "the longest log leads of those that were in sync last:", ", and "
+    else:
+        kind, link = "its last leader was", ""
+    return f"{each.name} has no leader; {kind} {link.join(parts)}"
 
 
 def _choice_text(each: Leaderless) -> str:
