@@ -396,6 +396,19 @@ NOT_SEEN = {
             "the assignment.",
         ),
         Remark(
+            "When all replicas in sync lose power",
+            "the one with the longest log leads, once all of them are back or `unclean.recovery.timeout.ms` is over "
+            "(KIP-966). Kafka 4.3 takes the last known leader as soon as it is back. So does a cluster here in which "
+            "some controller, or a broker of the partition, is Apache Kafka's. While such a partition waits, "
+            "DescribeTopicPartitions may list several replicas as `last_known_elr`; Kafka lists one.",
+        ),
+        Remark(
+            "A broker that comes back from a clean stop",
+            "keeps its place in ISRs until the other members have sent heartbeats. Brokers whose sessions end at the "
+            "same time leave ISRs together. In Kafka they leave one after the other. So the first of them is passed "
+            "over, even if it alone has everything.",
+        ),
+        Remark(
             "A bit flip below the recovery point",
             "of a data log is not looked for at start. `odradek log dump --verify` finds it, and so does every client that "
             "checks CRCs.",
