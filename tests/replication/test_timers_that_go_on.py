@@ -13,7 +13,7 @@ from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.replication.partition import Partition
 from odradek.serving.timers import Timers
-from tests.log.support import ManualClock
+from testkit.by_hand import ManualClock
 from tests.replication.brokers import ReplicatedTopic
 
 
