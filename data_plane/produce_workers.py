@@ -1,4 +1,4 @@
-"""Threads for what clients' batches ask for, beside those for disks and loading: as many ask, as few are at work."""
+"""Threads for the work on clients' batches, beside those for disks and loading: a few for all requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CountedWorkers:
 
 
 class ProduceWorkers:
-    """`small` take what needs little room, `large` the rest, one at a time and with rests: it is long work."""
+    """`small` do work with little room, `large` the rest, one at a time and with rests: it is long work."""
 
     __slots__ = ("inflated", "large", "meter", "small")
 

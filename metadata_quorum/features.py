@@ -27,6 +27,11 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
 }
 """Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
 
+REPLICA_LOG_INFO = "odradek.replica.log.info"
+OWN_FEATURES: dict[str, tuple[int, int]] = {REPLICA_LOG_INFO: (0, 1)}
+"""Features that only nodes name to each other, when they register. They have no finalized level, and are hidden from
+clients. Each stands for tagged fields of ours (docs/internals/own-fields.md)."""
+
 BOOTSTRAP_FEATURES: dict[str, int] = {
     METADATA_VERSION: METADATA_VERSION_4_3,
     ELIGIBLE_LEADER_REPLICAS: 1,
@@ -40,8 +45,8 @@ KRAFT_VERSION_LEVEL = 1
 
 @attrs.frozen
 class Release:
-    """The versions and levels that a node of one release speaks; nodes of two releases live in one cluster while it is
-    upgraded.
+    """The versions and levels that a node of one release speaks; during an upgrade, nodes of two releases are in one
+    cluster.
 
     `versions_behind` says by how many versions its answers to clients end before ours. Requests between nodes are
     exempt. Their versions are fixed by the finalized `metadata.version`, since nodes do not negotiate. The APIs of
@@ -51,18 +56,25 @@ class Release:
     features: Mapping[str, tuple[int, int]]
     versions_behind: int = 0
     versions_kept: frozenset[int] = frozenset()
+    own_features: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
+    """What its nodes name beside `features` when they register."""
+
+    @property
+    def registered_features(self) -> dict[str, tuple[int, int]]:
+        """The levels of all features, sorted by name, as a node of this release registers them."""
+        return dict(sorted({**self.features, **self.own_features}.items()))
 
     def client_versions(self, key: int) -> tuple[int, int]:
-        """The first and last version of an API that its brokers answer themselves."""
+        """Return the first and last version of an API that its brokers answer themselves."""
         first, last = api_versions(key)
         return first, last if key in self.versions_kept else max(first, last - self.versions_behind)
 
 
-THIS_RELEASE = Release(SUPPORTED_FEATURES)
+THIS_RELEASE = Release(SUPPORTED_FEATURES, own_features=OWN_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
-    """The fault in a cluster's finalized levels, None when this version supports them all."""
+    """Describe the fault in a cluster's finalized levels, None when this version supports them all."""
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:

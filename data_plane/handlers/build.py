@@ -1,4 +1,4 @@
-"""The handlers of a broker. An API that stands here is advertised; no other is."""
+"""The handlers of a broker. Only the APIs of this table are advertised."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
 def build_table(
     broker: Broker, kraft_version: Callable[[], int] = lambda: 0, authorizer: Authorizer | None = None
 ) -> ApiTable:
-    """The API table of a broker's client listener. With an authorizer each handler stands behind its door."""
+    """Build the API table of a broker's client listener. With an authorizer each handler is called by its door."""
     partitions, own = broker.served, broker.own_config
     forwarder = Forwarder(broker, broker.controller)
     forwarded = forwarding_handlers(forwarder)

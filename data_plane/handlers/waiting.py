@@ -18,7 +18,7 @@ class _Waiter:
 
 
 async def response_of(delayed: Delayed, desk: Desk) -> Any:
-    """Wait for the response. Followers may have to fetch first what was appended for it."""
+    """Wait for the response. Followers may have to fetch its records first."""
     if delayed.response is None:
         done = desk.env.event()
         delayed.answer = _Waiter(done)

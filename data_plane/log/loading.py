@@ -1,4 +1,4 @@
-"""Open a partition's directory: find its segments, recover what a crash may have torn, know its end.
+"""Open a partition's directory: find its segments, recover from a crash, find its end.
 
 Theory of operation
 -------------------
@@ -7,26 +7,28 @@ headers behind that index's last entry.
 
 After a crash everything below the recovery point is on the device and is not read again. Recovery starts with the
 segment that holds the offset before the recovery point, and reads it and all later ones from their starts. Every
-batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor ends. What reaches over
-the next segment's beginning is the rest of a truncation that the crash undid.
+batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor ends. Batches beyond the
+next segment's beginning are the rest of a truncation that the crash undid.
 
 Compaction leaves gaps between segments. A crash leaves one too, when it takes the tail of a finished segment exactly
 at a batch's end and spares the next segment. A log may have been compacted under another policy than its topic has
-today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. One that
+today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. A gap that
 begins below the first dirty offset is the cleaner's. Behind both, gaps within segments vouch for later ones between
-them. Where no checkpoint knows the log (its directory came from elsewhere), they vouch for earlier ones, too. Any other
-gap is a lost tail: the log ends before it, as a replica with a hole would never fetch what it lacks. What is sound
-behind it is kept beside the log. What follows the first damage is not a part of the log: the file is cut there and later segments are removed. Where the damage lies in
-what had been synced, no crash has done it, and what is cut is kept beside the log (`salvage`). Indexes, leader epochs
-and producer state of that part are derived anew on the way.
+them. Where no checkpoint knows the log (its directory came from elsewhere), they vouch for earlier ones, too. Any
+other gap is a lost tail: the log ends before it, as a replica with a hole would never fetch its missing records.
+Sound batches behind it are kept beside the log. Batches behind the first damage are not a part of the log: the file
+is cut there and later segments are removed. Damage in synced bytes comes from no crash, so the cut bytes are kept
+beside the log (`salvage`). Indexes, leader epochs and producer state of that part are derived anew on the way.
 
-Foreign files and directories are left alone. What a cleaner was interrupted at, ours or Kafka's, is finished or undone
+Foreign files and directories are left alone. An interrupted swap of a cleaner, ours or Kafka's, is finished or undone
 (`parts/swap_files.py`); `.deleted` files are removed.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+
+import attrs
 
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
@@ -40,6 +42,7 @@ from odradek.data_plane.log.parts.log_home import LogHome
 from odradek.data_plane.log.parts.producer_recovery import latest_state, replay, snapshot_offsets
 from odradek.data_plane.log.parts.producer_state import has_open_transaction
 from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.parts.splitting import reaches_too_far, split_segment
 from odradek.data_plane.log.parts.swap_files import put_in_order
 from odradek.data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
 from odradek.data_plane.log.salvage import keep_segment
@@ -60,7 +63,23 @@ from odradek.env.ports import Dir, FileMissing
 from odradek.wire.topic_partition import TopicPartition
 from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
-__all__ = ["LoadOptions", "LoadingStopped", "open_partition_log", "read_topic_id", "write_topic_id"]
+__all__ = [
+    "LoadOptions",
+    "LoadingStopped",
+    "UnreadableId",
+    "open_partition_log",
+    "read_topic_id",
+    "write_topic_id",
+]
+
+
+class UnreadableId(Exception):
+    """There are records, and `file` does not say whose they are, as after a loss of power: it may be empty, or zeros."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"{file} names no topic")
+        self.file = file
+
 
 _NAME_DIGITS = 20
 _SMALL_FILE_BYTES = 16 << 20
@@ -78,6 +97,7 @@ def open_partition_log(
 
     Raises:
         DiskError
+        UnreadableId: nobody knows whose log it is, and `options.must_know_id` asks for that; nothing has changed.
         LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
     """
     home = LogHome(directory, TopicPartition(topic, partition), owner)
@@ -87,6 +107,7 @@ def open_partition_log(
         lambda file, reason: options.warn("log.swap_undone", home, file=file, reason=reason),
     )
     found = _find_segments(directory, names, options.now_ms)
+    topic_id = _topic_id(directory, names, found, options)
     begins = not found
     if begins:
         base_offset = max(options.log_start_offset, 0)
@@ -103,12 +124,15 @@ def open_partition_log(
         end_offset = recovery.log_end_offset
         recovery_point = min(options.recovery_point, end_offset)
         producers.take(recovery.producers)
+    if _split(segments, end_offset, options):
+        return open_partition_log(
+            directory, topic, partition, config, owner, attrs.evolve(options, gaps_are_known=True)
+        )
     jitter_ms = 0
     if config.segment_jitter_ms and options.random is not None:
         jitter_ms = options.random.randrange(min(config.segment_jitter_ms, config.roll_ms))
     segments.active.begin(options.now_ms, jitter_ms)
     durability = Durability(home, recovery_point)
-    topic_id = _shared_id(read_topic_id(directory, names))
     first_dirty_offset = options.first_dirty_offset
     cleaning = None if first_dirty_offset == NEVER_CLEANED else CleaningState(home, first_dirty_offset)
     log = PartitionLog(topic_id, segments, epochs, producers, durability, cleaning, end_offset, config)
@@ -118,8 +142,19 @@ def open_partition_log(
     return log
 
 
+def _topic_id(directory: Dir, names: list[str], found: list[Segment], options: LoadOptions) -> bytes:
+    """Read the id of the topic whose log it is; zero where none is known. Raises `UnreadableId`."""
+    topic_id = read_topic_id(directory, names)
+    has_records = any(segment.size for segment in found)
+    if options.must_know_id and has_records and topic_id == NO_TOPIC_ID and METADATA_FILE_NAME in names:
+        for segment in found:
+            segment.file.close()
+        raise UnreadableId(f"{directory.path}/{METADATA_FILE_NAME}")
+    return _shared_id(topic_id)
+
+
 def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segment]:
-    """All segments, ascending; index files without a segment are removed."""
+    """Find all segments, ascending; index files without a segment are removed."""
     bases = set()
     for name in names:
         if name.endswith(LOG_SUFFIX) and len(name) == _NAME_DIGITS + len(LOG_SUFFIX) and name[:-4].isdigit():
@@ -142,14 +177,15 @@ def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segmen
 
 
 def _name_offset(name: str) -> int:
-    """The offset that a file is named by; -1 for any other name."""
+    """Parse the offset in a file's name; -1 for any other name."""
     stem = name.rpartition(".")[0]
     return int(stem) if len(stem) == _NAME_DIGITS and stem.isdigit() else -1
 
 
 def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) -> LeaderEpochs:
-    """Read the epochs; make the file anew if it is no use. A replica needs them to tell its leader where it
-    diverges."""
+    """Read the epochs; make the file anew if it is unusable. A replica needs them to find where it diverges from
+    its leader.
+    """
     if EPOCHS_FILE_NAME not in names:
         return LeaderEpochs()
     try:
@@ -166,7 +202,7 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
 
 
 def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions) -> int:
-    """Find the log's end after a clean shutdown; -1: the last segment is not what a clean shutdown leaves."""
+    """Find the log's end after a clean shutdown; -1 if the last segment does not look like one."""
     active = segments.active
     end_offset = active.base_offset
     try:
@@ -191,12 +227,31 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
     return end_offset
 
 
-def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:
-    """Reconcile what the checkpoints say with what is there.
+def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool:
+    """Split the segments whose offsets lie too far apart for an index; true if there were any: all is to be opened anew."""
+    listed, directory = segments.segments, segments.home.directory
+    ends = [*(each.base_offset for each in listed[1:]), end_offset]
+    is_changed = False
+    for segment, end in zip(listed, ends, strict=True):
+        if reaches_too_far(segment, end):
+            try:
+                bases = split_segment(directory, segment)
+            except DamagedTransactionIndex:
+                bases = []
+            options.warn("log.segment_split", segments.home, file=segment.file.path, base_offsets=bases)
+            is_changed = is_changed or bool(bases)
+    if is_changed:
+        for segment in listed:
+            segment.file.close()
+    return is_changed
 
-    A start behind the log's end tells of a power failure: records were deleted on request, and the tail of the log was
-    lost. Behind a clean shutdown no failure explains it, so the checkpoint is damaged: the records count. It may be
-    damaged after a crash as well, so what is taken out of the log then is kept.
+
+def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:
+    """Reconcile the checkpoints with the files.
+
+    A start behind the log's end shows a power failure: records were deleted on request, and the tail of the log was
+    lost. After a clean shutdown no failure explains it, so the checkpoint is damaged: the records count. It may be
+    damaged after a crash as well, so records that are removed then are kept beside the log.
     """
     segments = log.segment_list
     log_start_offset = max(options.log_start_offset, segments.base_offset)
@@ -240,7 +295,7 @@ def _find_producers(log: PartitionLog, names: list[str]) -> None:
 
 
 def read_topic_id(directory: Dir, names: list[str]) -> bytes:
-    """The id in `partition.metadata`; zero without the file, or where a crash has left a part of it."""
+    """Read the id in `partition.metadata`; zero without the file, or where a crash has left a part of it."""
     if METADATA_FILE_NAME not in names:
         return NO_TOPIC_ID
     try:
@@ -253,7 +308,7 @@ def read_topic_id(directory: Dir, names: list[str]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _shared_id(topic_id: bytes) -> bytes:
-    """The id as the logs of that topic have it that were opened before."""
+    """Return the first equal id, so that all logs of a topic share one object."""
     return topic_id
 
 

@@ -14,17 +14,18 @@ Rules
 * A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the file is
   cut back to where it was, and later appends may succeed. A call that fails because the log was closed meanwhile does
   not count as a failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so segments join without gaps. By that, recovery tells a lost
-  tail from a log that goes on. Compaction makes gaps within segments only.
+* A new segment's base offset is the log end offset, so segments join without gaps. So recovery can set a lost tail
+  apart from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
 * One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may run in a
   worker at the same time. They share segment lists, indexes, epochs and remembered places with the loop. All of these
   are replaced as a whole, or only grow. `flush` notices a truncation that overtook it.
 * A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
+* An error that no rule foresees, behind the write of an append, ends all appends to this log until the next start.
 
-What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
-stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What belongs to
-a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
+What a log is made of lies in `parts/`: each part owns its state and knows nothing of the code above it. On top of
+them are `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What
+belongs to a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from odradek.data_plane.log.parts.verification import VerificationGuard
 from odradek.data_plane.log.replica_append import ReplicaAppend
 from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
 from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.data_plane.log.time_lookup import TimeLookup
 from odradek.data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from odradek.data_plane.log.truncation import Truncation
@@ -129,7 +131,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def first_dirty_offset(self) -> int:
-        """The offset below which the log has been cleaned; NEVER_CLEANED: nobody has cleaned it."""
+        """The offset below which the log has been cleaned; NEVER_CLEANED: it was never cleaned."""
         return NEVER_CLEANED if self._cleaning is None else self._cleaning.first_dirty_offset
 
     @property
@@ -172,7 +174,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def truncations(self) -> int:
-        """The number of times that the log was cut. What a worker has read before a cut may be gone."""
+        """The number of times that the log was cut. Bytes that a worker has read before a cut may be gone."""
         return self.durability.truncations
 
     @property
@@ -189,7 +191,9 @@ class PartitionLog(LogOffsets):
         return producers.stable_offset(self.high_watermark, self.log_start_offset)
 
     def last_stable_offset_in_worker(self) -> int:
-        """The last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to be read."""
+        """Return the last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to
+        be read.
+        """
         return self.producers.stable_offset_in_worker(self.high_watermark, self.log_start_offset)
 
     @property
@@ -216,7 +220,7 @@ class PartitionLog(LogOffsets):
         )
 
     def check(self) -> None:
-        """Raise `AssertionError` unless all parts agree on where the log lies (on the loop)."""
+        """Assert that all parts agree on the log's bounds (on the loop)."""
         self.check_order()
         self.segment_list.check_order()
         self.segment_list.check_end(self.log_end_offset)
@@ -237,9 +241,9 @@ class PartitionLog(LogOffsets):
     ) -> AppendResult:
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
-        With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs.
-        `guard` is what `begin_verification` gave before the coordinator was asked; None: the client names no transaction.
-        `work` says where a client's batch is decompressed and parsed. `transaction_version` is a marker's.
+        With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs. `guard` is the result of
+        `begin_verification` before the coordinator was asked; None: the client names no transaction. `work` chooses
+        the place where a client's batch is decompressed and parsed. `transaction_version` is a marker's.
 
         Raises:
             KafkaError: the batch is refused; nothing has changed.
@@ -253,7 +257,8 @@ class PartitionLog(LogOffsets):
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             takes_sound = origin is _REPLICA
             return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
-        # In one piece: of some 6 us a call costs 50 ns. To unpack a header costs more than the names that are used.
+        # In one piece: of some 6 us a call costs 50 ns. To unpack a whole header costs more than the few
+        # names in use.
         config = self.config
         # Rules for older Produce requests are their handler's.
         header = parse_produced(batch, PRODUCE_ZSTD) if origin is _CLIENT else parse_header(batch)
@@ -271,7 +276,7 @@ class PartitionLog(LogOffsets):
                 inflation=work,
             )
             try:
-                check_timestamps(
+                is_unsure = check_timestamps(
                     header,
                     append_time,
                     now_ms,
@@ -279,14 +284,15 @@ class PartitionLog(LogOffsets):
                     config.message_timestamp_after_max_ms,
                 )
             except KafkaError:
-                work.check_records(batch, header, config, now_ms, str(self))
-                raise
-            if config.checks_records or header.attributes & _RARE_ATTRIBUTES:
-                check_rare(batch, header, config, now_ms, guard, work, self)
+                # The header may be wrong about its records: each of them is looked at.
+                is_unsure = True
+            if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
+                header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
-            # A coordinator's batch has a segment of its own: a limit that was lowered must not stop what is promised.
+            # A coordinator's batch has a segment of its own: a lowered limit must not stop an acknowledged
+            # decision.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"batch of {size} bytes in segments of {config.segment_bytes}",
@@ -339,16 +345,23 @@ class PartitionLog(LogOffsets):
         except DiskError as error:
             segments.undo_append(position, error)
             raise
-        if written_at != position:
-            raise AssertionError(f"{active.file.path}: a batch for position {position} is at {written_at}")
-        active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
-        if leader_epoch != self.epochs.latest:
-            self.epochs.assign(leader_epoch, base_offset)
-        self.log_end_offset = last_offset + 1
-        if producers is not None:
-            ended = note_batch(producers, header, base_offset, max_timestamp, batch)
-            if header.attributes & TRANSACTIONAL_MASK:
-                self._note_transaction(active, producers, producer_id, ended, guard)
+        try:
+            if written_at != position:
+                raise AssertionError(
+                    f"{active.file.path}: a batch for position {position} is at {written_at}"
+                )
+            active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
+            if leader_epoch != self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            self.log_end_offset = last_offset + 1
+            if producers is not None:
+                ended = note_batch(producers, header, base_offset, max_timestamp, batch)
+                if header.attributes & TRANSACTIONAL_MASK:
+                    self._note_transaction(active, producers, producer_id, ended, guard)
+        except Exception:
+            # Half of the log knows of the batch.
+            self.home.break_down()
+            raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     # --- transactions
@@ -362,11 +375,11 @@ class PartitionLog(LogOffsets):
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """The guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
+        """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
-        `name` is the `name_of` its transactional id. `ONGOING` if the transaction is open here already, and was verified
-        for this id: nobody needs to be asked. `now_ms` is monotonic. Raises `DiskError`, and `KafkaError`
-        INVALID_PRODUCER_EPOCH for an epoch that is over here.
+        `name` is the `name_of` its transactional id. `ONGOING` if the transaction is open here already, and was
+        verified for this id: then no question is needed. `now_ms` is monotonic. Raises `DiskError`, and
+        `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that is over here.
         """
         self.load_producers()
         return self.producers.verify(
@@ -394,7 +407,7 @@ class PartitionLog(LogOffsets):
             producers.forget_ended(self.high_watermark)
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions with offsets in `[offset, end_offset)`, in the order of their markers.
+        """List the aborted transactions with offsets in `[offset, end_offset)`, in the order of their markers.
 
         Read on the loop. Raises `DiskError`.
         """
@@ -402,7 +415,7 @@ class PartitionLog(LogOffsets):
         return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
-        """The state of the producers, read now if it has not been needed before. Raises `DiskError`."""
+        """Load the state of the producers, read now if it has not been needed before. Raises `DiskError`."""
         try:
             return self.producers.load(self.segment_list, self.config.index_interval_bytes)
         except DiskRefused as error:
@@ -420,7 +433,7 @@ class PartitionLog(LogOffsets):
     # --- reading
 
     def read(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> LogRead:
-        """Whole batches from the one that holds `offset` on, below `upper_bound`, at most `max_bytes`.
+        """Read whole batches from the batch with `offset` on, below `upper_bound`, at most `max_bytes`.
 
         With `min_one` the first batch is given even if it is longer. The range never crosses a segment.
 
@@ -461,19 +474,24 @@ class PartitionLog(LogOffsets):
             self.home.failed_in_worker(error)
             raise
 
-    def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, upper_bound: int, budget: WalkBudget | None = None
+    ) -> tuple[int, int, int] | None:
+        """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
 
-        Blocking: it parses records, so it belongs into a worker. Raises `KafkaError`, `DiskError`.
+        Blocking: it parses records, so it belongs into a worker. `budget` bounds what it walks over only to see whether
+        batches are right about their records. Raises `KafkaError`, `DiskError`.
         """
-        return self._times().offset_for_timestamp(timestamp_ms, upper_bound)
+        return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
 
-    def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
-        return self._times().offset_of_max_timestamp(upper_bound)
+    def offset_of_max_timestamp(
+        self, upper_bound: int, budget: WalkBudget | None = None
+    ) -> tuple[int, int, int] | None:
+        """Find (timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
+        return self._times(budget).offset_of_max_timestamp(upper_bound)
 
-    def _times(self) -> TimeLookup:
-        return TimeLookup(self, self.segment_list, self.config)
+    def _times(self, budget: WalkBudget | None) -> TimeLookup:
+        return TimeLookup(self, self.segment_list, self.config, budget or WalkBudget(UNBOUNDED))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """See `LeaderEpochs.end_offset_for`."""
@@ -526,7 +544,7 @@ class PartitionLog(LogOffsets):
         )
 
     def truncate_to(self, offset: int) -> None:
-        """Remove what is at `offset` and behind it.
+        """Remove all records from `offset` on.
 
         Raises:
             KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery point;
@@ -551,6 +569,17 @@ class PartitionLog(LogOffsets):
         if self.log_start_offset < offset <= self.high_watermark:
             self.abort_cleaning("records were deleted")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
+
+    def needs_look_at_ages(self, now_ms: int) -> bool:
+        """True if `look_at_ages` should be called before `prepare_retention`."""
+        return retention.needs_look(self, self.segment_list, self.config, now_ms)
+
+    def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:
+        """Find out how old the oldest segments are, from their records where their batches may be wrong (in a worker).
+
+        False: the budget is used up before all is known. Raises `FileClosed` for what was removed meanwhile, `DiskError`.
+        """
+        return retention.look_at_ages(self, self.segment_list, self.config, now_ms, budget)
 
     def prepare_retention(self, now_ms: int) -> bool:
         """True if `delete_old_segments` has something to do.
@@ -604,7 +633,8 @@ class PartitionLog(LogOffsets):
             return
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
-        if end_offset and not self.producers.is_unread_at(end_offset):
+        # After a bug in an append, the next start reads again what producers have sent.
+        if end_offset and not self.home.is_broken and not self.producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
             self.producers.write_snapshot(self.segment_list, end_offset, interval, sync=True)
         self.flush()
@@ -620,7 +650,7 @@ class PartitionLog(LogOffsets):
                 segment.remove()
 
     def statistics(self) -> dict[str, int]:
-        """Figures for the console and the metrics."""
+        """Return figures for the console and the metrics."""
         return {
             "log_start_offset": self.log_start_offset,
             "high_watermark": self.high_watermark,

@@ -1,4 +1,4 @@
-"""The audit log's line about records of the metadata log: who asked for them, and where they stand. PURE."""
+"""The audit log's line about records of the metadata log: who asked for them, and where they are. PURE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tell_change(
     *,
     is_committed: bool,
 ) -> None:
-    """Tell the auditor of the records from the first to the last of `offsets`, which `request` has made.
+    """Report the records from the first to the last of `offsets`, which `request` has made, to the auditor.
 
     Requests of this node to itself have the names of their classes: `FenceExpiredBrokers`.
     """

@@ -27,6 +27,7 @@ from odradek.metadata_quorum.controller.brokers import broker_registration as br
 from odradek.metadata_quorum.controller.brokers import directories
 from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from odradek.metadata_quorum.controller.brokers.controller_registration import register_controller
+from odradek.metadata_quorum.controller.brokers.leaving_isrs import begin_waiting
 from odradek.metadata_quorum.controller.brokers.unregistration import unregister_broker
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
@@ -92,7 +93,7 @@ _Decide = Callable[[MetadataImage, Any, DecisionContext, DecisionBasis], Decisio
 
 
 class Controller:
-    """Decides what the cluster is. PURE: time and randomness come in with the context."""
+    """Decides all changes of the cluster. PURE: time and randomness come in with the context."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
@@ -113,7 +114,8 @@ class Controller:
         return tuple(cls for cls in self._table if issubclass(cls, Message))
 
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
-        """Records and response. Changes nothing but soft state."""
+        """Decide a request; returns records and response. Changes only soft state."""
+        self._basis.recovery.now_ms = context.now_ms
         if type(request) in _OF_CLIENTS:
             try:
                 check_named(request)
@@ -124,26 +126,28 @@ class Controller:
     def long_request(
         self, state: MetadataImage, request: Any, weight_max: int = PART_WEIGHT_MAX
     ) -> LongRequest | None:
-        """The request if it is to be decided in parts, of at most so much."""
+        """Return the request if it must be decided in parts, of at most this weight each."""
         return long_request(state, request, self.settings, weight_max)
 
     def replay(
         self, state: MetadataImage, base_offset: int, epoch: int, records: Sequence[Message]
     ) -> tuple[MetadataImage, MetadataDelta]:
-        """The image after `records`. Raises `InvalidMetadata`, which is a bug: this controller decided them."""
+        """Replay `records` to the next image. Raises `InvalidMetadata`, which is a bug: this controller decided
+        them.
+        """
         builder = ImageBuilder(state, self._interned)
         for offset, record in enumerate(records, base_offset):
             builder.replay(offset, record, epoch)
         return builder.build()
 
     def refuse(self, request: Any, code: ErrorCode) -> Any:
-        """A response that carries only an error."""
+        """Make a response that carries only an error."""
         return refusal(request, code)
 
     def withdraw(
         self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
     ) -> Any:
-        """One error for the whole request. Sessions stay: they tell who was heard, whatever was decided of it."""
+        """Make a response with one error for the whole request. Sessions stay, since heartbeats did arrive."""
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _try(
@@ -155,6 +159,7 @@ class Controller:
         self, image: MetadataImage, request: Activate, context: DecisionContext, basis: DecisionBasis
     ) -> Decision:
         basis.sessions.start(image, context.now_ms)
+        begin_waiting(image, context.now_ms, basis)
         if image.features:
             return Decision((), image.offset)
         records = list(request.bootstrap)
@@ -164,12 +169,12 @@ class Controller:
 
 
 def session_check_ms(settings: ControllerSettings) -> int:
-    """The interval at which `FenceExpiredBrokers` is due, in milliseconds."""
+    """Compute the interval at which `FenceExpiredBrokers` is due, in milliseconds."""
     return max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT)
 
 
 def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
-    """Requests that a node submits by its clock while its controller is active, beside the check of sessions."""
+    """List requests that a node submits by its clock while its controller is active, beside the check of sessions."""
     tasks = [
         PeriodicTask(
             "leaderless partitions",

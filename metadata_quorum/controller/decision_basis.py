@@ -10,6 +10,7 @@ import attrs
 
 from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.unclean_recovery import UncleanRecovery
 from odradek.security.tokens import TokenSecrets
 
 __all__ = ["DecisionBasis", "TokenIds"]
@@ -29,7 +30,7 @@ class TokenIds:
         self._of_owner: dict[str, dict[str, None]] = {}
 
     def find(self, secret: bytes, tokens: Tokens, secrets: TokenSecrets) -> str | None:
-        """The id of the token that has this secret; None if there is none."""
+        """Find the id of the token that has this secret; None if there is none."""
         ids = self._made_of(tokens, secrets)
         token_id = ids.get(secret)
         if token_id is not None and token_id not in tokens:
@@ -38,7 +39,7 @@ class TokenIds:
         return token_id
 
     def held(self, owner: str, at_least: int, tokens: Tokens, secrets: TokenSecrets) -> list[str]:
-        """The ids of an owner's tokens, the oldest first; none of them if they are certainly fewer than `at_least`."""
+        """List the ids of an owner's tokens, the oldest first; empty if they are certainly fewer than `at_least`."""
         self._made_of(tokens, secrets)
         known = self._of_owner.get(owner, {})
         if len(known) < at_least:
@@ -72,8 +73,18 @@ class TokenIds:
 
 @attrs.frozen
 class DecisionBasis:
-    """One for as long as a controller is active. The sessions and the index of tokens are its only soft state."""
+    """One for as long as a controller is active. The sessions, the reports of logs and the index of tokens are its only
+    soft state."""
 
     settings: ControllerSettings
     sessions: BrokerSessions
     token_ids: TokenIds = attrs.field(factory=TokenIds)
+    recovery: UncleanRecovery = attrs.field(init=False)
+
+    @recovery.default
+    def _make_recovery(self) -> UncleanRecovery:
+        settings = self.settings
+        return UncleanRecovery(
+            is_enabled=settings.unclean_recovery_manager_enabled,
+            timeout_ms=settings.unclean_recovery_timeout_ms,
+        )

@@ -1,4 +1,4 @@
-"""`meta.properties`: whose a log directory is (version 1: cluster.id, node.id, directory.id), as Kafka writes it."""
+"""`meta.properties`: the owner of a log directory (version 1: ids of cluster, node, directory), as Kafka writes it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Dir) -> MetaProperties:
-    """Raises `NotALogDirectory`, `DiskError`."""
+    """Read a log directory's properties. Raises `NotALogDirectory`, `DiskError`."""
     try:
         data = directory.read_bytes(META_PROPERTIES, _SIZE_MAX)
     except FileMissing:

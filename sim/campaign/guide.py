@@ -1,4 +1,4 @@
-"""What a campaign has executed of the product so far, and which options reached what was new. SHELL.
+"""What a campaign has executed of the product so far, and which options reached new code. SHELL.
 
 It is kept in `coverage.json` in the campaign's directory, so that the next campaign goes on from there.
 """
@@ -16,7 +16,7 @@ from sim.campaign.guidance import added_for, options_named
 from sim.options import RunOptions
 
 COVERED_EVERY = 20
-"""One run of so many records its coverage."""
+"""One of `COVERED_EVERY` runs records its coverage."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["COVERED_EVERY", "Guide", "everything"]

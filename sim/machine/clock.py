@@ -1,4 +1,4 @@
-"""Virtual time (SHELL): trio's clock, which is the network, and the clock that each node sees.
+"""Virtual time: trio's clock, which is the network, and the clock that each node sees. SHELL.
 
 When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It lets
 the next events of the agenda happen (a segment arrives, a timer fires, a disk answers) until one wakes a task. Then it
@@ -32,7 +32,8 @@ EPOCH_MS = 1_750_000_000_000
 class VirtualClock(trio.abc.Clock):
     """trio's clock over an agenda.
 
-    `on_stall` is called when the agenda stays empty, or when tasks keep each other busy while time stands still."""
+    `on_stall` is called when the agenda stays empty, or when tasks keep each other busy while time stands still.
+    """
 
     def __init__(self, agenda: Agenda, on_stall: Callable[[str], None]) -> None:
         self._agenda = agenda

@@ -28,6 +28,7 @@ The module does without trio, async functions and clocks: property tests of the 
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Callable, Mapping
 from random import Random
@@ -136,6 +137,11 @@ class SimDisk:
 
     # --- what a node asks
 
+    def copy_files(self, other: SimDisk) -> None:
+        """Hold the files that another disk has on its platter now, as an operator's copy of it would."""
+        self._root = copy.deepcopy(other._root)
+        self.used_bytes = other.used_bytes
+
     def open_dir(self, path: str, create: bool = False) -> SimDir:
         """Open a root directory. `create` makes it durably, as an operator would have done beforehand."""
         folder = self._root
@@ -224,7 +230,7 @@ class SimDisk:
         *parents, name = path_parts(path)
         above = self.folder_of(self._root, "/".join(parents))
         above.entries[name] = above.durable[name] = Folder()
-        self.crash("all")  # counts what is left
+        self.crash("all")  # counts the remaining bytes
 
     def peek(self, path: str) -> dict[str, bytes]:
         """Copy the files of a directory, as processes see them; this is no operation of the disk.

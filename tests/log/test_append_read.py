@@ -14,7 +14,18 @@ from odradek.wire.batches.batch_header import iter_batches, parse_header
 from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
 from testkit.by_hand import NOW_MS
-from tests.log.support import ROOT, append, append_verified, batch, content, fill, new_disk, new_log, open_log
+from tests.log.support import (
+    ROOT,
+    append,
+    append_verified,
+    batch,
+    content,
+    fill,
+    new_disk,
+    new_log,
+    open_log,
+    retain,
+)
 
 NEVER = (1 << 63) - 1
 
@@ -393,7 +404,7 @@ def test_a_pinned_range_survives_what_happens_to_the_log() -> None:
     assert found.file is not None
     file_range = FileRange(found.file, found.position, found.count)
     log.roll(NOW_MS)
-    log.delete_old_segments(NOW_MS)
+    retain(log, NOW_MS)
     log.truncate_fully_and_start_at(500)
     log.abandon()
     assert file_range.file.pread(len(file_range), file_range.position) == expected

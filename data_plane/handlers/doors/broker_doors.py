@@ -82,7 +82,7 @@ def _no_move(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
-    """Everybody; the operations on the cluster are told to those who may DESCRIBE it."""
+    """Let in everybody; only clients that may DESCRIBE the cluster get the operations on it."""
     if not request.include_cluster_authorized_operations:
         return None
 
@@ -149,14 +149,14 @@ _AGAIN: Mapping[ApiKey, Again] = {ApiKey.PRODUCE: producing.produce_again}
 
 
 def broker_doors(desk: Desk) -> Mapping[ApiKey, Door]:
-    """The door of each API of a broker."""
+    """Return the door of each API of a broker."""
     return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: desk.settings.auto_create_topics_enable)}
 
 
 def guarded(
     desk: Desk, authorizer: Authorizer, decisions: Decisions, handlers: Mapping[int, Handler]
 ) -> dict[int, Handler]:
-    """Handlers behind their doors, which `check_doors` has found complete."""
+    """Put handlers behind their doors, which `check_doors` has found complete."""
     doors = broker_doors(desk)
     return {
         key: GuardedHandler(

@@ -1,7 +1,7 @@
 """The number of decisions that the door of a request makes, at most: many are made beside the loop. PURE.
 
 A frame of a few hundred bytes may ask for all topics, and what the client may do to each of them. Requests about
-one thing and those of the hot path stand outside of the table.
+one thing and those of the hot path are outside of the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Decisions: TypeAlias = Mapping[ApiKey, Callable[[Asked, Any], int]]
 
 
 def decisions_of(coordinated: GroupCoordinator, transactions: TransactionCoordinator) -> Decisions:
-    """The counts by API."""
+    """Make the functions that count decisions, by API."""
 
     def groups(asked: Asked, request: Any) -> int:
         states = [shard.state for shard in coordinated.shards.values()]

@@ -27,9 +27,8 @@ class _Part:
 
 
 class Gather(Delayed):
-    """Complete with `combine(answers)` when all parts have answered, in whatever order.
-
-    `combine` gives the response, or describes in slices how it is made.
+    """Complete with `combine(answers)` when all parts have answered, in any order. `combine` returns the response, or
+    makes it in slices.
     """
 
     __slots__ = ("_combine", "_desk", "_missing", "_parts")
@@ -39,7 +38,7 @@ class Gather(Delayed):
         self._desk = desk
         self._combine = combine
         self._missing = 1
-        """Parts without an answer; the one more is the request that asks for them."""
+        """Parts without an answer, plus one for the request that still adds parts."""
         self._parts: list[Any] = []
 
     def take(self, index: int, response: Any) -> None:
@@ -47,7 +46,7 @@ class Gather(Delayed):
         self.close()
 
     def close(self) -> None:
-        """One answer is missing less; called once by who asks, when all parts are asked for."""
+        """Close the list of parts; called once by the request, when all parts are asked for."""
         self._missing -= 1
         if not self._missing:
             combined = self._combine(self._parts)
@@ -57,7 +56,7 @@ class Gather(Delayed):
                 self.complete(combined)
 
     def part(self) -> _Part:
-        """The part of the response that the next answer goes to."""
+        """Make the part of the response for the next answer."""
         self._parts.append(None)
         self._missing += 1
         return _Part(self, len(self._parts) - 1)
@@ -71,7 +70,9 @@ def asking(
     combine: Callable[[list[Any]], Any],
     units: int = DECISION_UNITS,
 ) -> Work[Result]:
-    """Ask the coordinator of each (group id, request), of so many units each, and combine their answers: see `Gather`."""
+    """Ask the coordinator of each (group id, request), of `units` units each, and combine their answers: see
+    `Gather`.
+    """
     wall_ms = desk.clock.wall_ms()
     gather = Gather(desk, combine)
     for group_id, request in asked:

@@ -65,7 +65,7 @@ class LeaveGroupHandler:
                 yield 1
             return LeaveGroupResponse(0, ErrorCode.NONE, results)
 
-        # One decision, so that members who leave together cause one rebalance.
+        # A single decision, so that members who leave together cause one rebalance.
         asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
         return in_slices(
             self._desk.long_work,
@@ -74,7 +74,7 @@ class LeaveGroupHandler:
 
 
 class SyncGroupHandler:
-    """API 14. From version 5 on a member says which protocol it takes part in (KIP-559)."""
+    """API 14. From version 5 on a member names its protocol (KIP-559)."""
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups

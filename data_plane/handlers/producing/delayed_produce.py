@@ -20,8 +20,8 @@ from odradek.wire.messages.produce import (
 
 ACKS_ALL = -1
 
-Appended: TypeAlias = tuple[Partition, int, bool, PartitionProduceResponse]
-"""A batch that must be waited for: its partition and last offset, whether it wants a flush, and its answer."""
+Appended: TypeAlias = tuple[Partition, int, PartitionProduceResponse]
+"""A batch that must be waited for: its partition and last offset, and its answer."""
 
 
 class _Unacknowledged:
@@ -70,7 +70,7 @@ class DelayedProduce(Delayed):
     def __init__(
         self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
     ) -> None:
-        """`listener` is the one to give leaders' addresses of; None where the version has no such field."""
+        """`listener` is that of the leaders' addresses; None where the version has no such field."""
         super().__init__()
         self.broker = broker
         self.listener = listener
@@ -84,11 +84,12 @@ class DelayedProduce(Delayed):
         """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
 
     def wait_for(self, appended: Iterable[Appended], acks: int) -> None:
-        """Wait for these batches too, as far as their acks and their topics' flushes want it."""
-        for partition, last_offset, must_sync, answer in appended:
-            if must_sync:
-                self.wait_for_sync(partition, answer)
-            if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
+        """Wait for these batches too: with acks=all for the high watermark, with acks=1 for the leader's sync, if it is due."""
+        for partition, last_offset, answer in appended:
+            if acks != ACKS_ALL:
+                if partition.log.needs_flush:
+                    self.wait_for_sync(partition, answer)
+            elif partition.log.high_watermark <= last_offset:
                 if partition.is_leader:
                     self.wait_for_replicas(partition, last_offset, answer)
                 else:
@@ -117,7 +118,7 @@ class DelayedProduce(Delayed):
         self.broker.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
-        """One batch needs to wait no more."""
+        """Note that one batch need not wait any more."""
         self.pending.remove(waiter)
         if not self.pending and self.is_queued:
             self.check()
@@ -135,7 +136,7 @@ class DelayedProduce(Delayed):
             self.complete(self.produce_response)
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
-        """Deleted, on a disk that failed, or led elsewhere."""
+        """Fail a batch whose partition was deleted, is on a failed disk, or has another leader."""
         code = self.broker.lost_partition_error(partition)
         set_error(answer, code, None)
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
@@ -163,7 +164,9 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """The first reason stays: a failed flush also ends the leadership, and a deadline knows less than either."""
+    """Set an error, if there is none yet: a failed flush also ends the leadership, and a deadline knows less than
+    either.
+    """
     if answer.error_code:
         return
     answer.error_code = code
@@ -174,7 +177,7 @@ def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | 
 
 
 def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
-    """Say in a refusal who leads the partition, if that is known (KIP-951)."""
+    """Name the partition's leader in a refusal, if it is known (KIP-951)."""
     if partition.image is not None:
         answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
 

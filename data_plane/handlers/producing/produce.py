@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 
 from odradek.data_plane.broker import Broker
@@ -58,12 +58,8 @@ _NO_LEADER = shared(LeaderIdAndEpoch())
 _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 
 
-def _not_waited_for(failure: KafkaError | None) -> None:
-    """Ignore the outcome of a flush that no request waits for; a failure takes the log's directory offline."""
-
-
 class ProduceHandler:
-    """API 0. An error of one partition leaves the others alone."""
+    """API 0. An error of one partition leaves all others alone."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -132,7 +128,7 @@ class ProduceHandler:
                 except OffLoop:
                     state = (responses, answers, waiting, failed, transaction)
                     return self._go_on_later(context, request, rest, state)
-                except (KafkaError, DiskError) as error:
+                except Exception as error:  # noqa: BLE001 - a bug in one append is no other partition's
                     answers.append(self._not_appended(context, data, partition, error))
                     failed = True
                     continue
@@ -144,10 +140,10 @@ class ProduceHandler:
                     data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
                 )
                 answers.append(answer)
-                must_sync = log.needs_flush
-                if must_sync or (acks == ACKS_ALL and log.high_watermark <= result.last_offset):
+                waits = log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes
+                if waits:
                     waiting = waiting or []
-                    waiting.append((partition, result.last_offset, must_sync, answer))
+                    waiting.append((partition, result.last_offset, answer))
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
         if waiting is None and rest is None and not failed and acks:
             return ProduceResponse(responses, 0, _NO_ENDPOINTS)
@@ -164,7 +160,6 @@ class ProduceHandler:
         responses, waiting, failed = done
         acks = request.acks
         if acks == 0:
-            self._sync_unanswered(waiting or ())
             return CLOSE if failed else None
         listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
         delayed = None if rest is None else rest.delayed
@@ -188,7 +183,7 @@ class ProduceHandler:
         transaction: TransactionalBatches,
         steps: Iterator[None],
     ) -> Suspend:
-        """The connection waits until the coordinator of the transaction has answered, then the batches are appended."""
+        """Suspend the connection until the coordinator of the transaction has answered, then append the batches."""
         by_id = context.api_version >= PRODUCE_TOPIC_IDS
         asker = context.for_later()
         rest = ProduceRest(self._broker, request, by_id, (0, 0))
@@ -205,7 +200,7 @@ class ProduceHandler:
         return self._suspend(context, request, rest, transaction, first)
 
     def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
-        """The same error for each partition of the request."""
+        """Answer the same error for each partition of the request."""
         if request.acks == 0:
             return CLOSE
         responses = [
@@ -262,21 +257,13 @@ class ProduceHandler:
             by_id = context.api_version >= PRODUCE_TOPIC_IDS
             rest = ProduceRest(self._broker, request, by_id, (len(responses), len(answers)))
         rest.keep(responses, answers, failed)
-        if waiting is not None and request.acks != 0:
+        if waiting is not None:
             if rest.delayed is None:
                 listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
                 response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
                 rest.delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
             rest.delayed.wait_for(waiting, request.acks)
-        elif waiting is not None:
-            self._sync_unanswered(waiting)
         return self._suspend(context, request, rest, transaction, rest.work) if is_first else GO_ON
-
-    def _sync_unanswered(self, waiting: Iterable[Appended]) -> None:
-        """Start the flush that `flush.messages` asks for, after a request with acks=0 that does not wait for it."""
-        for partition, _, must_sync, _ in waiting:
-            if must_sync:
-                self._broker.sync_partition(partition, _not_waited_for)
 
     def _suspend(
         self,
@@ -286,7 +273,7 @@ class ProduceHandler:
         transaction: Transaction,
         first: Callable[[Callable[[], Turn]], Awaitable[Turn]],
     ) -> Suspend:
-        """The connection waits for `first`, and then for as many turns as the rest of its request takes."""
+        """Suspend the connection for `first`, and then for as many turns as the rest of its request takes."""
         asker = context.for_later()
 
         def go_on() -> Turn:
@@ -307,9 +294,9 @@ class ProduceHandler:
         context: Context,
         data: PartitionProduceData,
         partition: Partition,
-        error: KafkaError | DiskError,
+        error: Exception,
     ) -> PartitionProduceResponse:
-        """The answer for a batch that was refused, or not written."""
+        """Answer for a batch that was refused, or not written, or whose append met a bug: no matter of other partitions."""
         log = partition.log
         if isinstance(error, DiskError):
             self._broker.disk_errors.tell(
@@ -318,6 +305,11 @@ class ProduceHandler:
             return _error_answer(
                 data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"
             )
+        if not isinstance(error, KafkaError):
+            self._broker.log.exception(
+                "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
+            )
+            return _error_answer(data.index, ErrorCode.UNKNOWN_SERVER_ERROR, "The append has met a bug")
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
@@ -335,8 +327,9 @@ class ProduceHandler:
         acks: int,
         is_reserved: bool,
     ) -> PartitionProduceResponse:
-        """The error for a partition to which nothing may be appended, in Kafka's order: acks, topic, leadership,
-        replicas in sync.
+        """Choose the error for a partition to which nothing may be appended.
+
+        In Kafka's order: acks, topic, leadership, replicas in sync.
         """
         if not -1 <= acks <= 1:
             return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
@@ -360,8 +353,9 @@ class ProduceHandler:
 def _refused_batch(
     data: PartitionProduceData, partition: Partition, error: KafkaError
 ) -> PartitionProduceResponse:
-    """The answer to a refused batch. As in Kafka, it has the log start offset if the batch's framing was found
-    good.
+    """Answer for a refused batch.
+
+    As in Kafka, the answer has the log start offset if the batch's framing was found good.
     """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):

@@ -1,20 +1,21 @@
-"""The rest of a Produce request that is too much for one turn of the loop: workers decompress, then the loop appends,
-turn by turn. PORTED.
+"""The rest of a Produce request that takes too long for one turn of the loop: workers decompress, then the loop
+appends, turn by turn. PORTED.
 
 Theory of operation
 ===================
 
 `ProduceHandler` appends partition by partition. It stops where an append raises `OffLoop`, or after
-`PARTITIONS_PER_TURN` appends in one turn. It then keeps what it has in a `ProduceRest` and suspends the connection,
+`PARTITIONS_PER_TURN` appends in one turn. It then keeps its progress in a `ProduceRest` and suspends the connection,
 so that no later request of it can overtake. `work` lets a worker decompress that batch and some behind it, and the
 handler goes on where it stood. Anything may have happened in between: leadership, log, topic, limits and checksum are
-checked again. Only what the bytes themselves decide is kept: what they decompress to, and whether their records keep
-the rules.
+checked again. Only results that depend on the bytes alone are kept: their decompressed size, and the check of their
+records.
 
-These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
-done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, and so do the
-batches behind it when a request has become unusually much. There is one `large` at a time, with rests between them
-(`odradek.serving.long_work`): that bounds memory and time, and large ones hold up large ones only.
+These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most
+batches are done by those for `small` ones, with little room each. A batch that turns out larger begins anew among the
+`large`, and so do the batches behind it when a request has become unusually large. There is one `large` at a time,
+with rests between them (`odradek.serving.long_work`): that bounds memory and time, and large ones delay only each
+other.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ from odradek.wire.messages.produce import PartitionProduceResponse, ProduceReque
 PARTITIONS_PER_TURN = 256
 """Appends of one request between two turns of the loop: about 4 ms of small batches."""
 TURNS_AT_ONCE = 2
-"""Producers write to hundreds of partitions in one request; what has more appends the rest in turns of long work."""
+"""Appends per request beyond which the rest goes in turns of long work: producers write to hundreds of partitions
+in one request.
+"""
 SLICE_BYTES = 4 << 20
-"""A worker that has decompressed so much for one request lets the appends go on."""
+"""After a worker has decompressed so much for one request, the appends go on."""
 ANY_SIZE = 1 << 62
 _OF_NO_TOPIC = LogConfig()
 
 
 class GoOn(Enum):
-    """The outcome of a turn that leaves something for another one."""
+    """The outcome of a turn that leaves work for another one."""
 
     GO_ON = "go on"
 
@@ -80,8 +83,9 @@ class ProduceRest:
     )
 
     def __init__(self, broker: Broker, request: ProduceRequest, by_id: bool, place: tuple[int, int]) -> None:
-        """Copy what is left from `place` on (numbers of a topic and of a partition in it), since the receive buffer
-        is used again.
+        """Copy the rest from `place` on (numbers of a topic and of a partition in it).
+
+        The receive buffer is used again meanwhile.
         """
         self.responses: list[TopicProduceResponse] = []
         """Answers of the topics that are done."""
@@ -94,15 +98,15 @@ class ProduceRest:
         self._broker = broker
         self._share = broker.long_work.begin()
         self._large = broker.produce_workers.large.begin()
-        # The first share took the payer: what the large worker does is paid by the same client.
+        # The first share has the payer: the same client pays for the large worker.
         self._large.payer = self._share.payer
         self._turns_at_once = TURNS_AT_ONCE
         self._left: list[tuple[memoryview, LogConfig]] = []
-        """Batches, with what holds for their topics."""
+        """Batches, with their topics' configurations."""
         self._batches: dict[int, HandedOff] = {}
         """The work on each batch that workers have begun or done, by its number."""
         self._starts: dict[int, int] = {}
-        """The number of each topic's first partition among those that are left."""
+        """The number of each topic's first partition among the batches that are left."""
         first_topic, first_partition = place
         size = 0
         for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
@@ -119,7 +123,7 @@ class ProduceRest:
         self.budget = RequestBudget(size, broker.produce_workers.inflated)
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
-        """The work on one batch, by the places of its topic and its partition in the request."""
+        """Find the work on one batch, by the places of its topic and its partition in the request."""
         return self._batch(self._starts[topic] + partition)
 
     def _batch(self, index: int) -> HandedOff:
@@ -132,19 +136,19 @@ class ProduceRest:
     def keep(
         self, responses: list[TopicProduceResponse], answers: list[PartitionProduceResponse], failed: bool
     ) -> None:
-        """The next turn begins behind these."""
+        """Keep the progress: the next turn begins behind these."""
         self.responses, self.answers, self.failed = responses, answers, failed
         self.place = (len(responses), len(answers))
 
     async def verify(self, transaction: TransactionalBatches, steps: Iterator[None]) -> None:
-        """Take the `steps` of finding out what must be verified, in several turns, and ask the coordinator."""
+        """Take the `steps` of collecting batches to verify, in several turns, and ask the coordinator."""
         while await self._share.on_loop(lambda: sum(1 for _ in islice(steps, PARTITIONS_PER_TURN))):
             continue
         if transaction.must_ask and not transaction.error:
             await transaction.verify()
 
     async def recompress(self, batches: list[Batch]) -> None:
-        """Give batches their topics' codec, and note what they are then."""
+        """Give batches their topics' codec, and note the results."""
         for batch in batches:
             handed_off = self.work_at(*batch.place)
             try:
@@ -155,7 +159,7 @@ class ProduceRest:
     async def _in_small(self, function: Callable[..., T], *args: object) -> T:
         """Run a function in a small worker; the client pays the processor time of its thread.
 
-        Raises what the function raises, and what it took until then is paid as well.
+        Raises the function's errors, for whose time the client pays as well.
         """
         broker, payer = self._broker, self._share.payer
         small = broker.produce_workers.small
@@ -169,9 +173,10 @@ class ProduceRest:
                 payer(took[0], broker.clock.monotonic())
 
     async def work(self, go_on: Callable[[], Turn]) -> Turn:
-        """Let workers do what the next append needs, and maybe some of those behind it; what `go_on` returns then.
+        """Let workers do the work of the next append, and maybe of later ones; returns the result of `go_on`
+        afterwards.
 
-        What needs none of it goes on when others have had a turn.
+        If the next append needs no worker, it goes on after other tasks have had a turn.
         """
         broker = self._broker
         at = self._starts[self.place[0]] + self.place[1]
@@ -197,7 +202,7 @@ class ProduceRest:
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
     """Decompress the first of the batches, and those behind it as far as the slice goes.
 
-    Returns whether the first is a large one, of which nothing is known yet.
+    Returns whether the first is a large one, which is left to a larger worker.
     """
     before = budget.bytes_inflated
     for batch in batches:

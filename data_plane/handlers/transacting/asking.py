@@ -33,14 +33,14 @@ def ask_coordinator(
     request: Asks[A],
     convert: Callable[[A], Message],
 ) -> Result:
-    """Have the coordinator decide. `convert` makes the response of what it answers."""
+    """Have the coordinator decide. `convert` makes the response from its answer."""
     delayed = _Converted(convert)
     transactions.ask(transactional_id, request, delayed)
     return delayed if delayed.response is None else delayed.response
 
 
 def fenced_code(code: ErrorCode, version: int, known_since: int) -> ErrorCode:
-    """The error as clients of this version know it: they know PRODUCER_FENCED from `known_since` on (KIP-588)."""
+    """Translate the error for clients of this version: they know PRODUCER_FENCED from `known_since` on (KIP-588)."""
     if code is ErrorCode.PRODUCER_FENCED and version < known_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

@@ -1,9 +1,9 @@
-"""The upkeep of one log directory: a loop that looks at what is due once a second (PORTED).
+"""The upkeep of one log directory: a loop that runs due tasks once a second. PORTED.
 
-What waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a worker
-begins, while it works, before the loop hears of it. So the loop looks at the log again after every wait. A worker
-that meets closed or removed files stops there. What is written for many logs is read within the worker (see
-`PartitionLog.flush`).
+Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a
+worker begins, while it works, before the loop gets the result. So the loop checks the log again after every wait. A
+worker that meets closed or removed files stops there. Values that are written for many logs are read within the
+worker (see `PartitionLog.flush`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from odradek.data_plane.log.directory.room import Room
 from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.env.ports import (
     Clock,
     Dir,
@@ -43,6 +44,8 @@ from odradek.wire.topic_partition import TopicPartition
 _TICK_SECONDS = 1.0
 _SHORT_RETENTION_MS = 10_000
 """Retention is applied so often while only the reserve of the disk is left."""
+_WALK_BYTES = 512 << 20
+"""The most that one look walks over to learn how old records are: a second or two of a worker."""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +71,7 @@ class UpkeepContext:
     """The room that records leave alone; negative: a hundredth of the device, at most 1 GiB."""
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
-    """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
+    """Indexes and descriptors of inactive segments that were idle for this long are dropped."""
 
 
 class LookedAfter(Protocol):
@@ -125,11 +128,14 @@ class Background:
         """True if directories have been renamed since the log directory was last synced."""
         self.log_starts = LogStarts(log_dir, log_dir.checkpoints.log_start_text, self._write)
         self.wants_descriptors = False
-        """True if the process is out of descriptors: at the next look all segments that nobody reads give up
-        theirs.
+        """True if the process is out of descriptors.
+
+        At the next look all segments without readers give up theirs.
         """
         self._told_postponed = False
         """True once this look has logged that a flush was refused."""
+        self._retention_is_unfinished = False
+        """True if retention has had no time to learn how old all records are: it goes on at the next look."""
         self.flush_count = 0
         self.segments_removed = 0
 
@@ -161,7 +167,7 @@ class Background:
             log_dir.disk_failed(error)
 
     async def look(self, now_ms: int) -> None:
-        """Do what is due. After a `DiskError` from here the directory goes offline."""
+        """Run the due tasks. After a `DiskError` from here the directory goes offline."""
         context, checkpoints = self._log_dir.context, self._log_dir.checkpoints
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
@@ -225,10 +231,10 @@ class Background:
         """True if old segments are to go now: more often while they may be the way to more room."""
         is_due = self._is_due("retention", self._log_dir.context.retention_check_interval_ms, now_ms)
         often = self._is_due("retention_when_short", _SHORT_RETENTION_MS, now_ms)
-        return is_due or (often and self._log_dir.room.is_short)
+        return is_due or self._retention_is_unfinished or (often and self._log_dir.room.is_short)
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
-        """True once per interval; the first time an interval after the start."""
+        """True if the task is due: once per interval, the first time an interval after the start."""
         due = self._due.setdefault(task, now_ms + interval_ms)
         if now_ms < due:
             return False
@@ -238,7 +244,7 @@ class Background:
     # --- flushing
 
     async def _flush(self, now_ms: int) -> None:
-        """Flush rolled logs, those that `flush.ms` asks for, and in turn a share of all others."""
+        """Flush rolled logs, those due by `flush.ms`, and in turn a share of all others."""
         log_dir = self._log_dir
         rolled, self._rolled = self._rolled, {}
         for key in rolled:
@@ -271,7 +277,7 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # Pages that were promised room have none: they are lost like those of any failed sync.
+                # Pages with promised room have none: they are lost like those of any failed sync.
                 raise
             self._log_dir.disk_refused(error)
             if not self._told_postponed:
@@ -282,12 +288,18 @@ class Background:
 
     async def _apply_retention(self) -> None:
         context = self._log_dir.context
+        budget = WalkBudget(_WALK_BYTES)
+        self._retention_is_unfinished = False
         for log in list(self._log_dir.logs.values()):
             if log.offline:
                 continue
             try:
                 if any(segment.needs_index for segment in log.segments):
                     await self._log_dir.workers.run_long(_load_indexes, log)
+                now_ms = self._time_ms()
+                if not log.is_closed and log.needs_look_at_ages(now_ms):
+                    is_finished = await self._log_dir.workers.run_long(log.look_at_ages, now_ms, budget)
+                    self._retention_is_unfinished |= not is_finished
                 if log.offline or not self._log_dir.is_served:
                     continue
                 if not log.prepare_retention(self._time_ms()):
@@ -307,7 +319,7 @@ class Background:
                 )
 
     def _time_ms(self) -> int:
-        """The time by which records have grown old."""
+        """Return the time by which the age of records is judged."""
         return self._age_clock.time_ms(int(self._log_dir.context.clock.monotonic() * 1000))
 
     def _expire_producers(self, now_ms: int) -> None:
@@ -325,13 +337,12 @@ class Background:
                     segment.grow_idle()
 
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> bool:
-        """Replace a checkpoint, unless it says this already. True if it does now.
-
-        A disk that refuses keeps the old one, which is safe.
+        """Replace a checkpoint, unless it is equal already. True if it is equal now. A disk that refuses keeps the
+        old one, which is safe.
 
         The writer reads the offsets itself, so that they are never those of a log that has been set aside since.
-        What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
-        appends of every log on it wait, on the loop. Such a file survives the death of the process; a power failure
+        Only durable checkpoints are synced: a sync commits the file system's journal, and meanwhile the appends of
+        every log on it wait, on the loop. A file without sync survives the death of the process; a power failure
         may leave an old one, a part, or none.
         """
         try:
@@ -351,7 +362,7 @@ class Background:
             self._log_dir.disk_refused(error)
 
     async def _rename_refused(self) -> None:
-        """Try again what a full disk has refused. What may be removed goes at once: that makes room."""
+        """Repeat renames that a full disk has refused. Removable logs go at once: that makes room."""
         log_dir = self._log_dir
         for refused in log_dir.names.refused:
             try:
@@ -377,7 +388,7 @@ class Background:
             self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
             for doomed in files:
                 try:
-                    # One by one: each should come back soon, and if it does not, the disk hangs.
+                    # One by one: each should return soon; if it does not, the disk hangs.
                     for file in doomed[2]:
                         await workers.run(remove_if_present, doomed[1], file)
                 except DiskRefused:

@@ -55,7 +55,7 @@ class AbortedIndex:
         return AbortedTransaction(*self._fields[at * _FIELDS : (at + 1) * _FIELDS])
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add the newest transaction. Raises `AssertionError` unless its marker stands behind the last one's."""
+        """Add the newest transaction. Raises `AssertionError` unless its marker is after the last one's."""
         if self._fields and entry.last_offset <= self._fields[-2]:
             raise AssertionError(
                 f"an abort marker at {entry.last_offset} cannot follow that at {self._fields[-2]}"
@@ -67,7 +67,7 @@ class AbortedIndex:
         del self._fields[self._first_ending_at(offset) * _FIELDS :]
 
     def _first_ending_at(self, offset: int) -> int:
-        """The number of the first entry whose marker is at `offset` or behind it."""
+        """Find the number of the first entry whose marker is at `offset` or behind it."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -88,7 +88,7 @@ class AbortedIndex:
         return False
 
     def encode(self) -> bytes:
-        """The whole file."""
+        """Encode the whole file."""
         return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self)
 
     @classmethod

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import attrs
 
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_batch
 from odradek.metadata_quorum.controller.partitions.partition_change import (
@@ -47,13 +46,17 @@ class BalanceLeaders:
 
 @attrs.frozen
 class ElectLeaderless:
-    """Asked by the controller's own timer: leaders for partitions without one. Its response is how many changed."""
+    """A request of the controller's own timer: leaders for partitions without one. Its response is the number of
+    changes.
+    """
 
 
 def elect_leaders(
     image: MetadataImage, request: ElectLeadersRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Preferred or unclean elections. Where all partitions are asked for, the answer lists those that changed or failed."""
+    """Perform preferred or unclean elections. For a request about all partitions, the answer lists those that
+    changed or failed.
+    """
     records: list[Message] = []
     results = []
     try:
@@ -70,7 +73,7 @@ def elect_leaders(
                 try:
                     if key in seen:
                         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
-                    record = _elect(image, name, number, request.election_type, acceptable, basis.settings)
+                    record = _elect(image, name, number, request.election_type, acceptable, basis)
                     seen.add(key)
                     records.append(record)
                 except KafkaError as error:
@@ -99,7 +102,7 @@ def _elect(
     number: int,
     election_type: int,
     acceptable: Acceptable,
-    settings: ControllerSettings,
+    basis: DecisionBasis,
 ) -> PartitionChangeRecord:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topic: TopicImage | None = image.topics.get(name)
@@ -117,7 +120,7 @@ def _elect(
         number,
         partition,
         acceptable,
-        topic_rules(image, settings, topic),
+        topic_rules(image, basis, topic),
         Change(election=Election.UNCLEAN if unclean else Election.PREFERRED),
     )
     if record is None:
@@ -130,7 +133,7 @@ def _elect(
 def balance_leaders(
     image: MetadataImage, _request: BalanceLeaders, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Preferred elections wherever another replica leads, at most `ELECTIONS_PER_TURN_MAX` of them."""
+    """Perform preferred elections wherever another replica leads, at most `ELECTIONS_PER_TURN_MAX` of them."""
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
@@ -140,7 +143,7 @@ def balance_leaders(
                 number,
                 partition,
                 acceptable,
-                topic_rules(image, basis.settings, topic),
+                topic_rules(image, basis, topic),
                 Change(election=Election.PREFERRED),
             )
             if record is not None:
@@ -153,10 +156,12 @@ def balance_leaders(
 def elect_leaderless(
     image: MetadataImage, _request: ElectLeaderless, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Elections for partitions without a leader, unclean where the topic allows it.
+    """Elect leaders for partitions without one, unclean where the topic allows it.
 
-    A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large change.
+    A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large
+    change.
     """
+    basis.recovery.forget_settled(image)
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
@@ -164,7 +169,7 @@ def elect_leaderless(
             continue
         if not any(acceptable(partition, replica) for replica in partition.replicas):
             continue  # while a large broker is away these are thousands, and each would take as long as an election
-        rules = topic_rules(image, basis.settings, topic)
+        rules = topic_rules(image, basis, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)
         if record is not None:
             records.append(record)
@@ -174,7 +179,7 @@ def elect_leaderless(
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """All partitions, in an order that does not depend on how the image came to be."""
+    """Yield all partitions, in an order that does not depend on the image's history."""
     for name in sorted(image.topics):
         topic = image.topics[name]
         for number, partition in topic.partitions.items():

@@ -11,7 +11,6 @@ reassignment takes the place of another: if it is cancelled, all of them go. (Ka
 
 from __future__ import annotations
 
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import check_batch
 from odradek.metadata_quorum.controller.partitions.assignments import (
@@ -53,7 +52,7 @@ def alter_partition_reassignments(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """One atomic batch; a refused partition leaves the others alone."""
+    """Change replicas in one atomic batch; a refused partition leaves all others alone."""
     allow_factor_change = request.allow_replication_factor_change
     records: list[Message] = []
     seen: set[TopicPartition] = set()
@@ -68,7 +67,7 @@ def alter_partition_reassignments(
                     if key in seen:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition is named more than once.")
                     seen.add(key)
-                    record = _alter(image, topic.name, asked, basis.settings, allow_factor_change)
+                    record = _alter(image, topic.name, asked, basis, allow_factor_change)
                     if record is not None:
                         records.append(record)
                 except KafkaError as error:
@@ -78,7 +77,7 @@ def alter_partition_reassignments(
             responses.append(ReassignableTopicResponse(topic.name, answers))
     except KafkaError as error:
         return Decision([], refuse(request, error.code, error.message))
-    # Kafka answers an empty request before it comes to fill in a text.
+    # Kafka answers an empty request before it fills in a text.
     text = None if request.topics else ""
     response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
     return Decision(records, response)
@@ -88,7 +87,7 @@ def _alter(
     image: MetadataImage,
     topic_name: str,
     asked: ReassignablePartition,
-    settings: ControllerSettings,
+    basis: DecisionBasis,
     allow_factor_change: bool,
 ) -> PartitionChangeRecord | None:
     topic: TopicImage | None = image.topics.get(topic_name)
@@ -100,7 +99,7 @@ def _alter(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"Unable to find partition {topic_name}:{asked.partition_index}.",
         )
-    rules = topic_rules(image, settings, topic)
+    rules = topic_rules(image, basis, topic)
     if asked.replicas is None:
         return _cancel(image, topic, asked.partition_index, partition, rules)
     return _reassign(
@@ -138,7 +137,7 @@ def _reassign(
 
 
 def _check_factor(partition: PartitionImage, wanted: list[int]) -> None:
-    """KIP-860. While a reassignment goes on, the factor is what it leads to."""
+    """Check the factor (KIP-860). During a reassignment it is the target's."""
     factor = len(set(partition.replicas) - set(partition.removing_replicas))
     if factor != len(wanted):
         raise KafkaError(
@@ -180,8 +179,9 @@ def list_partition_reassignments(
     _context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """The reassignments that are under way, of all topics or of those asked for. Unknown partitions and those at rest
-    are left out.
+    """List the reassignments under way, of all topics or of the requested ones.
+
+    Unknown partitions and those at rest are left out.
     """
     topics: list[OngoingTopicReassignment] = []
     if request.topics is None:

@@ -1,4 +1,4 @@
-"""Users of SCRAM: which there are, making and removing their credentials (KIP-554). Operations, PURE."""
+"""Users of SCRAM: listing them, making and removing their credentials (KIP-554). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def describe_user_scram_credentials(
 ) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
     """Return the iterations by mechanism, or an error, for each user (None: for all users).
 
-    The answer is the asked broker's knowledge. Raises `KafkaError` and `ClientError`."""
+    The answer is the asked broker's knowledge. Raises `KafkaError` and `ClientError`.
+    """
     from odradek.wire.messages.describe_user_scram_credentials import (
         DescribeUserScramCredentialsRequest,
         UserName,

@@ -1,8 +1,8 @@
 """What a listener's clients are charged for their requests, and how long they are muted. PORTED.
 
-`data_plane/quotas` has the accounts. Here stands who pays: clients do, nodes do not. A node is known by its listener
-(the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send. Neither a replica id nor a
-client id alone makes a client a node.
+`data_plane/quotas` has the accounts. This module decides who pays: clients do, nodes do not. A node is known by its
+listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send. Neither a
+replica id nor a client id alone makes a client a node.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Charging:
         quotas = self._quotas
         is_produce = api_key == _PRODUCE
         if not is_produce and (api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request))):
-            # Neither the answer nor the processor time is charged to anybody: others may share a node's accounts.
+            # Neither the answer nor the processor time is charged: other clients may share a node's accounts.
             context.quota = _OF_A_NODE
             quotas.note_exempt(size)
             return 0

@@ -29,6 +29,7 @@ BATCHES = 24
 RECORD_BYTES = 100_000
 FIRST = "00000000000000000000"
 WAIT_SECONDS = 30.0
+_NOT_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +218,39 @@ def test_what_is_not_ours_is_left_alone(take: Callable[[str], Path]) -> None:
         }
         assert not (data / "unknown-3").exists()
     assert all(path.read_text() == "not a log" for path in foreign)
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(43)], ids=["empty", "zeros"])
+def test_a_log_whose_topic_is_unreadable_waits_for_an_operator(
+    take: Callable[[str], Path], damage: bytes
+) -> None:
+    """A `partition.metadata` that a loss of power has spoilt: an error, no empty log in its place; mended, all is back."""
+    directory = take("clean")
+    path = partition_dir(directory) / "partition.metadata"
+    text = path.read_bytes()
+    path.write_bytes(damage)
+    with running(directory) as (server, client):
+        assert wait_for_error(client) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert client.produce("kept", good_batch(1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        (line,) = [line for line in server.log_path.read_text().splitlines() if "log.id_unreadable" in line]
+        assert "level=error" in line
+        assert str(path) in line
+    assert path.read_bytes() == damage
+    path.write_bytes(text)
+    with running(directory) as (_, client):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (answer := client.produce("kept", good_batch(1))).error_code and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert (answer.error_code, answer.base_offset) == (0, BATCHES)
+        assert log_end_offset(client) == BATCHES + 1
+
+
+def wait_for_error(client: RawClient) -> int:
+    """The error of a fetch, once the node has looked at its metadata."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (code := fetch(client, 0)[0]) in _NOT_YET and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return code
 
 
 def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:
