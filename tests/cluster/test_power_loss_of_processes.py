@@ -28,7 +28,7 @@ KEPT = {1: 9, 2: 15, 3: 4}
 
 
 def node_settings(tmp_path: Path) -> dict[int, dict[str, str]]:
-    """The settings of three combined nodes."""
+    """Return the settings of three combined nodes."""
     ports = free_ports(6)
     voters = ",".join(f"{each}@127.0.0.1:{ports[each - 1]}" for each in NODES)
     return {

@@ -246,7 +246,7 @@ def test_a_log_whose_topic_is_unreadable_waits_for_an_operator(
 
 
 def wait_for_error(client: RawClient) -> int:
-    """The error of a fetch, once the node has looked at its metadata."""
+    """Return the error of a fetch, once the node has looked at its metadata."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (code := fetch(client, 0)[0]) in _NOT_YET and time.monotonic() < deadline:
         time.sleep(0.1)
