@@ -52,7 +52,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def copy_of(source: Path, target: Path) -> Path:
-    """The directory again, with properties that name the copy."""
+    """Copy the directory, with properties that name the copy."""
     shutil.copytree(source, target)
     properties = target / "server.properties"
     properties.write_text(properties.read_text().replace(str(source), str(target)))
@@ -68,7 +68,7 @@ def take(templates: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
 
 @contextmanager
 def running(directory: Path) -> Iterator[tuple[ServerProcess, RawClient]]:
-    """The node of a directory and a connection to it; it must still run at the end, and is killed then."""
+    """Run the node of a directory, and connect to it; it must still run at the end, and is killed then."""
     server = launch_odradek(directory / "server.properties")
     try:
         with RawClient(server.bootstrap) as client:
@@ -103,7 +103,7 @@ def log_end_offset(client: RawClient, topic: str = "kept") -> int:
 
 
 def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
-    """Error code and base offsets of what comes from `offset` on."""
+    """Fetch from `offset` on: return the error code and the base offsets."""
     topic = FetchTopic("kept", bytes(16), [FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1, topics=[topic]
@@ -114,7 +114,7 @@ def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
 
 
 def refusal(directory: Path) -> str:
-    """The one line with which the node refuses to start; its exit status is 1."""
+    """Start a node that must refuse: return its one line; its exit status is 1."""
     done = subprocess.run(
         [ODRADEK, "server", directory / "server.properties"],
         capture_output=True,
