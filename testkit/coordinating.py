@@ -104,6 +104,10 @@ class ScriptedCoordinator(ABC, Generic[S, D]):
     def tell_record(self, record: CoordinatorRecord) -> str:
         """Put a record of a decision into words."""
 
+    def asked_at_ms(self) -> int:
+        """Return the wall clock's time that a request comes with."""
+        return WALL_MS + self.now_ms
+
     def lead(
         self,
         machine: Machine[S, D, Ask, Answers],
@@ -122,7 +126,7 @@ class ScriptedCoordinator(ABC, Generic[S, D]):
     ) -> None:
         """Have the machine decide: its records become lines, then answers are delivered as far as they are committed."""
         before = len(self.log.records)
-        ask = Ask(request, version, reply, WALL_MS + self.now_ms, client_id, host)
+        ask = Ask(request, version, reply, self.asked_at_ms(), client_id, host)
         deferred = self.runtime.submit(ask, self.now_ms)
         self.lines += map(self.tell_record, self.log.records[before:])
         deferred.on_release(deliver)

@@ -73,7 +73,7 @@ class Shards(ABC, Generic[ShardT]):
 
     def ask(self, key: str, request: Asks[Any], reply: Reply) -> None:
         """Submit a request whose version and client play no part in its answer."""
-        self.submit(key, Ask(request, 0, reply, self._broker.clock.wall_ms()))
+        self.submit(key, Ask(request, 0, reply, self._broker.agreed_clock.latest_ms()))
 
     def answer(self, context: Context, key: str, request: Any) -> Result:
         """Submit a request for a handler; return the response, or a `Delayed`."""
@@ -84,7 +84,7 @@ class Shards(ABC, Generic[ShardT]):
                 request,
                 context.api_version,
                 caught,
-                self._broker.clock.wall_ms(),
+                self._broker.agreed_clock.latest_ms(),
                 context.client_id or "",
                 f"/{context.client_address}",
             ),

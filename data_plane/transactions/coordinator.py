@@ -94,7 +94,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         return TransactionsState()
 
     def take_over(self, state: TransactionsState) -> None:
-        """Do nothing: all state is replicated."""
+        self.machine.take_over(state, self.now_ms())
 
     def began(self, state: TransactionsState) -> None:
         assert self._runtime is not None, "a shard begins before it has a runtime"
@@ -262,22 +262,23 @@ class TransactionCoordinator(Shards[TransactionShard]):
         self._set_expiry()
         self._tell_all(ExpireIds)
 
-    def _tell_all(self, request: Callable[[], Any]) -> None:
+    def _tell_all(self, request: Callable[[int], Any]) -> None:
         for _, shard in sorted(self.shards.items()):
             self._check(shard, request)
 
-    def _check(self, shard: TransactionShard, request: Callable[[], Any]) -> None:
+    def _check(self, shard: TransactionShard, request: Callable[[int], Any]) -> None:
         """Have a shard check its transactions, and again while some are left."""
         if shard.is_loading or shard.is_stopped:
             return
         try:
             again = _Again(partial(self._check_later, shard, request))
-            shard.submit(Ask(request(), 0, again, self._broker.clock.wall_ms()))
+            now = self._broker.agreed_clock.moment()
+            shard.submit(Ask(request(now.earliest_ms), 0, again, now.latest_ms))
         except Exception:
             # A bug in one shard must not stop the other shards' turns.
             self._broker.log.exception("transactions.check_failed", partition=shard.partition.log.partition)
 
-    def _check_later(self, shard: TransactionShard, request: Callable[[], Any]) -> None:
+    def _check_later(self, shard: TransactionShard, request: Callable[[int], Any]) -> None:
         """Check again later, after clients have had a turn."""
         self._broker.timers.at(self._broker.clock.monotonic(), partial(self._check, shard, request))
 

@@ -401,9 +401,15 @@ NOT_SEEN = {
             "checks CRCs.",
         ),
         Remark(
-            "A wall clock that jumps forward",
-            "makes no record older until it has kept its new time for `log.retention.check.interval.ms`. In Kafka the next "
-            "look of retention deletes by it.",
+            "A wall clock that jumps",
+            "is believed when it has kept its new time for `log.retention.check.interval.ms`. Until then its new time "
+            "deletes no records, committed offsets, transactional ids, tombstones or delegation tokens. Kafka's next look "
+            "deletes by the new time. Meanwhile a token or certificate that has expired by either time lets nobody in.",
+        ),
+        Remark(
+            "The timeout of a transaction",
+            "is measured by the coordinator's monotonic clock, as far as it has seen the transaction begin. In Kafka a jump "
+            "of the wall clock aborts open transactions, or keeps them open for as long as it went back.",
         ),
     ),
     "Quotas": (

@@ -15,6 +15,7 @@ Commands (times in milliseconds; producers have names in capitals, the transacti
     expire                                the check for transactional ids that nobody uses
     describe [T], list
     wait MS                               time passes; what is due happens in its order
+    jump MS                               the wall clock is set forward, or with a minus backward
     takeover                              another coordinator begins with what is committed
 
 A producer asks with the id and epoch that it was given last. `as=NAME` recovers with what that producer has (KIP-360).
@@ -55,8 +56,9 @@ from odradek.data_plane.transactions.state import (
     state_of,
 )
 from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.env.agreed_clock import AgreedClock
 from odradek.wire.errors import ErrorCode
-from testkit.coordinating import HeldLog, ScriptedCoordinator
+from testkit.coordinating import WALL_MS, HeldLog, ScriptedCoordinator
 
 RECORD_VERSION = 1
 SETTINGS = TransactionSettings()
@@ -101,12 +103,23 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
 
     def __init__(self) -> None:
         super().__init__(HeldLog(read_transactions))
+        self._jumped_ms = 0
+        clock: Any = self
+        self._clock = AgreedClock(clock)
         self.known: dict[str, tuple[int, int]] = {}
         """The producer id and epoch that each producer was given last."""
         self._settings = SETTINGS
         self._ids_left = 1_000
         self._ids_taken = 0
         self._lead(TransactionsState())
+
+    def monotonic(self) -> float:
+        """Return seconds, as a clock does."""
+        return self.now_ms / 1000
+
+    def wall_ms(self) -> int:
+        """Return the wall clock's time."""
+        return WALL_MS + self.now_ms + self._jumped_ms
 
     def _take_producer_id(self) -> int | None:
         if not self._ids_left:
@@ -119,6 +132,7 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
         machine = TransactionMachine(
             self._settings, self._take_producer_id, lambda: RECORD_VERSION, TransactionCounts()
         )
+        machine.take_over(state, self.now_ms)
         self.lead(machine, machine.deadlines, state, lambda: bytes(16))
 
     @property
@@ -128,6 +142,10 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
     def ask(self, name: str, what: str, request: Any) -> None:
         """Have the machine decide; its answer is told when it comes."""
         self.submit(request, 0, Told(self, name, what) if name else None)
+
+    def asked_at_ms(self) -> int:
+        """Return the time that all nodes agree has come at the latest."""
+        return self._clock.latest_ms()
 
     def submit(
         self, request: object, version: int, reply: Reply | None, client_id: str = "", host: str = ""
@@ -206,16 +224,20 @@ class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
         self._lead(self.log.state())
 
     def do_check(self, words: list[str], options: dict[str, str]) -> None:
-        self.ask("", "", AbortTimedOut())
+        self.ask("", "", AbortTimedOut(self._clock.earliest_ms()))
 
     def do_expire(self, words: list[str], options: dict[str, str]) -> None:
-        self.ask("", "", ExpireIds())
+        self.ask("", "", ExpireIds(self._clock.earliest_ms()))
 
     def do_describe(self, words: list[str], options: dict[str, str]) -> None:
         self.ask("-", "describe", DescribeTransaction(words[0] if words else "t"))
 
     def do_list(self, words: list[str], options: dict[str, str]) -> None:
         self.ask("-", "list", ListTransactions())
+
+    def do_jump(self, words: list[str], options: dict[str, str]) -> None:
+        self._jumped_ms += int(words[0])
+        self._clock.observe()
 
     def do_wait(self, words: list[str], options: dict[str, str]) -> None:
         self.wait(int(words[0]))

@@ -73,7 +73,7 @@ def asking(
     """Ask the coordinator of each (group id, request), of `units` units each, and combine their answers: see
     `Gather`.
     """
-    wall_ms = desk.clock.wall_ms()
+    wall_ms = desk.agreed_clock.latest_ms()
     gather = Gather(desk, combine)
     for group_id, request in asked:
         groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))

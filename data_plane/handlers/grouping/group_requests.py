@@ -122,7 +122,7 @@ class ListGroupsHandler:
             return ListGroupsResponse(0, ErrorCode.NONE, groups)
 
         gather = Gather(self._desk, combine)
-        wall_ms = self._desk.clock.wall_ms()
+        wall_ms = self._desk.agreed_clock.latest_ms()
         for _, shard in sorted(self._groups.shards.items()):
             shard.submit(Ask(ListGroups(), version, gather.part(), wall_ms))
             yield 1 if (state := shard.state) is None else 1 + len(state.metadata) + len(state.offsets)

@@ -174,7 +174,8 @@ class TxnOffsetCommitHandler:
             tuple(offsets.commits),
             producer=RecordProducer(request.producer_id, request.producer_epoch, guard),
         )
-        self._groups.submit(request.group_id, Ask(commit, version, delayed, self._desk.clock.wall_ms()))
+        now_ms = self._desk.agreed_clock.latest_ms()
+        self._groups.submit(request.group_id, Ask(commit, version, delayed, now_ms))
         return delayed
 
     def _sorted_out(self, version: int, request: TxnOffsetCommitRequest) -> Work[_Offsets]:
