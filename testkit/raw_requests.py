@@ -1,4 +1,4 @@
-"""Requests by hand over plain sockets: a frame, its answer, and a connection that has several under way."""
+"""Requests by hand over plain sockets: frames, their answers, also for tests that break the rules."""
 
 from __future__ import annotations
 
@@ -11,27 +11,38 @@ from typing import Any
 from odradek.wire.api import request_header_version, response_class, response_header_version
 from odradek.wire.batches.records import RecordBatchBuilder
 from odradek.wire.codec import decode, encode
-from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.structure import Message
 
 TIMEOUT_SECONDS = 30.0
 _LENGTH = struct.Struct(">i")
 _RECEIVED_BYTES = 1 << 16
+CLIENT_ID = b"raw"
 
 
-def connect(bootstrap: str) -> socket.socket:
+def connect(bootstrap: str, timeout_seconds: float = TIMEOUT_SECONDS) -> socket.socket:
     """Open a connection without Nagle's delay."""
     host, _, port = bootstrap.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS)
+    connection = socket.create_connection((host, int(port)), timeout=timeout_seconds)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
+def frame(
+    message: Message, version: int, correlation_id: int = 7, *, client_id: bytes = CLIENT_ID
+) -> bytearray:
+    """Encode a whole request frame, size included."""
+    key = _key_of(type(message))
+    body = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id
+    if request_header_version(key, version) >= 2:
+        body += b"\0"
+    body += encode(message, version)
+    return bytearray(_LENGTH.pack(len(body)) + body)
+
+
 def framed(api_key: int, version: int, body: Message) -> bytes:
-    """Encode a request as it stands on the wire, length first."""
-    header = RequestHeader(api_key, version, 1, "bench")
-    payload = encode(header, request_header_version(api_key, version)) + encode(body, version)
-    return _LENGTH.pack(len(payload)) + payload
+    """Encode a request of a benchmark's client."""
+    return bytes(frame(body, version, 1, client_id=b"bench"))
 
 
 def record_batch(batch_bytes: int, record_count: int) -> bytes:
@@ -68,8 +79,60 @@ def check_answer(response: Message) -> None:
         raise RuntimeError(f"the request is answered with an error: {text[:500]}")
 
 
+class RawClient:
+    """A connection with one request at a time."""
+
+    def __init__(self, bootstrap: str, timeout_seconds: float = 20.0) -> None:
+        self.socket = connect(bootstrap, timeout_seconds)
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes | bytearray) -> None:
+        self.socket.sendall(data)
+
+    def read_exactly(self, count: int) -> bytes:
+        """Read so many bytes. Raises `ConnectionError` at the end of the stream."""
+        parts = bytearray()
+        while len(parts) < count:
+            part = self.socket.recv(count - len(parts))
+            if not part:
+                raise ConnectionError("closed by the node")
+            parts += part
+        return bytes(parts)
+
+    def read_frame(self) -> bytes:
+        return self.read_exactly(_LENGTH.unpack(self.read_exactly(4))[0])
+
+    def receive(self, api_key: int, version: int) -> Any:
+        """Return the next response, decoded."""
+        return decoded(self.read_frame(), api_key, version)
+
+    def request(self, message: Message, version: int) -> Any:
+        """Send a request, and return its decoded answer."""
+        self.send(frame(message, version))
+        return self.receive(_key_of(type(message)), version)
+
+    def is_closed_by_node(self) -> bool:
+        """True if the node ends the connection, rather than answer or wait."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def produce(self, topic: str, batch: bytes | bytearray, *, acks: int = -1, version: int = 9) -> Any:
+        """Send one batch to partition 0, and return the partition's answer."""
+        request = ProduceRequest(
+            None, acks, 5000, [TopicProduceData(topic, bytes(16), [PartitionProduceData(0, batch)])]
+        )
+        return self.request(request, version).responses[0].partition_responses[0]
+
+
 class RawConnection:
-    """One connection: requests out, whole answers in."""
+    """A connection with many requests under way: requests out, whole answers in."""
 
     def __init__(self, bootstrap: str) -> None:
         self.socket = connect(bootstrap)

@@ -44,9 +44,10 @@ from odradek.wire.messages.offset_commit import (
 from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.primitives import INT32_MAX, INT64_MAX
 from odradek.wire.structure import Message
+from testkit.coordinating import HeldLog, KeptReply
 from tests.bounds.rows import UNSENDABLE, WRITTEN, Sent, freely, number, refused, sent
-from tests.groups.group_script import HeldLog
-from tests.transactions.transaction_script import CommittedLog
+from tests.groups.group_script import read_groups
+from tests.transactions.transaction_script import read_transactions
 
 WALL_MS = 1_700_000_000_000
 FAR_MS = 2 * WALL_MS
@@ -74,22 +75,12 @@ class Step:
         return is_message and len(self.client_id.encode()) <= CLIENT_ID_BYTES_MAX
 
 
-class Reply:
-    """A reply that keeps its answers."""
-
-    def __init__(self) -> None:
-        self.answers: list[Any] = []
-
-    def complete(self, response: Any) -> None:
-        self.answers.append(response)
-
-
 class Coordinator:
     """A machine over a log; a second passes with each request."""
 
     def __init__(
         self,
-        log: HeldLog | CommittedLog,
+        log: HeldLog[Any],
         before: Sequence[CoordinatorRecord],
         new_machine: Callable[[Any], Any],
     ) -> None:
@@ -113,10 +104,10 @@ class Coordinator:
             not_encoded=lambda request, error: self.not_encoded.append(error),
         )
 
-    def ask(self, step: Step) -> tuple[list[Any], Reply]:
+    def ask(self, step: Step) -> tuple[list[Any], KeptReply]:
         """The records of a decision, and who hears its answer now or later."""
         self.now_ms += 1000
-        reply = Reply()
+        reply = KeptReply()
         before = len(self.log.records)
         ask = Ask(step.request, step.version, reply, WALL_MS + self.now_ms, step.client_id, "/h")
         deferred = self.runtime.submit(ask, self.now_ms)
@@ -143,13 +134,13 @@ def groups(before: Sequence[CoordinatorRecord] = ()) -> Coordinator:
         machine.restore(state, 0, lambda: UUID)
         return machine
 
-    return Coordinator(HeldLog(), before, new_machine)
+    return Coordinator(HeldLog(read_groups), before, new_machine)
 
 
 def transactions(before: Sequence[CoordinatorRecord] = ()) -> Coordinator:
     ids = iter(range(100, 200))
     return Coordinator(
-        CommittedLog(),
+        HeldLog(read_transactions),
         before,
         lambda state: TransactionMachine(
             TransactionSettings(), lambda: next(ids), lambda: 1, TransactionCounts()

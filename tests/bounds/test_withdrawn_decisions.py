@@ -37,21 +37,23 @@ from odradek.wire.errors import ErrorCode, LocalProtocolError
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
+from testkit.coordinating import HeldLog, KeptReply, deliver
 from tests.bounds.controller_rows import Cluster, configure, rule
-from tests.bounds.coordinator_rows import Reply, join
-from tests.groups.group_script import HeldLog
+from tests.bounds.coordinator_rows import join
+from tests.groups.group_script import read_groups
 from tests.groups.test_shard import Case
 from tests.groups.test_shard import run as run_now
-from tests.quorum.voters.node_parts import Journal, ask, create, make_world, run, running_controller
+from tests.quorum.voters.node_parts import ask, create, make_world, run, running_controller
 from tests.quorum.voters.node_parts import join as join_broker
-from tests.transactions.transaction_script import CommittedLog
+from tests.transactions.transaction_script import read_transactions
 
 UNKNOWN = ErrorCode.UNKNOWN_SERVER_ERROR
 MINUTE_MS = 60_000
 NOW_MS = 1_000_000
 
 
-class RefusingLog(HeldLog):
+class RefusingLog(HeldLog[GroupsState]):
     """A log that cannot encode some records."""
 
     refuses: Callable[[CoordinatorRecord], bool] = staticmethod(lambda record: False)
@@ -66,7 +68,7 @@ class Groups:
     """A coordinator of groups over such a log."""
 
     def __init__(self) -> None:
-        self.log = RefusingLog()
+        self.log = RefusingLog(read_groups)
         self.now_ms = 0
         uuids = Random(1)
         self.runtime: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(
@@ -78,10 +80,10 @@ class Groups:
             fail=lambda error: pytest.fail(f"the node ends: {error}"),
         )
 
-    def ask(self, request: Any, version: int = 5) -> Reply:
-        reply = Reply()
+    def ask(self, request: Any, version: int = 5) -> KeptReply:
+        reply = KeptReply()
         deferred = self.runtime.submit(Ask(request, version, reply, self.now_ms, "c", "/h"), self.now_ms)
-        deferred.on_release(lambda answers: [each.complete(response) for each, response in answers])
+        deferred.on_release(deliver)
         self.log.catch_up()
         return reply
 
@@ -101,7 +103,7 @@ class Groups:
             replies[0] = self.ask(again.request, 9)
         return [reply.answers[0] for reply in replies]
 
-    def sync(self, group: str, member: Any, *assigned: Any) -> Reply:
+    def sync(self, group: str, member: Any, *assigned: Any) -> KeptReply:
         given = [SyncGroupRequestAssignment(each.member_id, b"a") for each in assigned]
         return self.ask(SyncGroupRequest(group, member.generation_id, member.member_id, assignments=given))
 
@@ -158,7 +160,7 @@ def test_a_stable_group_stays_as_the_log_has_it() -> None:
     assert groups.heartbeat("g", member) == ErrorCode.UNKNOWN_MEMBER_ID, "its session never ends"
 
 
-class RefusingTransactionLog(CommittedLog):
+class RefusingTransactionLog(HeldLog[TransactionsState]):
     """A log that cannot encode the records of some transactional ids."""
 
     refused: tuple[str, ...] = ()
@@ -173,7 +175,7 @@ class Transactions:
     """A coordinator of transactions over such a log, which holds what `open_ids` have begun long ago."""
 
     def __init__(self, *open_ids: str) -> None:
-        self.log = RefusingTransactionLog()
+        self.log = RefusingTransactionLog(read_transactions)
         for number, name in enumerate(open_ids):
             begun = Transaction(name, number, 0, 10, TransactionStatus.ONGOING, frozenset({("t", 0)}), 1, 1)
             self.log.append_batch([record_of(begun, 1)])
@@ -195,10 +197,10 @@ class Transactions:
     def _count(self, request: Any, error: Exception) -> None:
         self.not_encoded += 1
 
-    def ask(self, request: Any) -> Reply:
-        reply = Reply()
+    def ask(self, request: Any) -> KeptReply:
+        reply = KeptReply()
         deferred = self.runtime.submit(Ask(request, 0, reply, NOW_MS), 0)
-        deferred.on_release(lambda answers: [each.complete(response) for each, response in answers])
+        deferred.on_release(deliver)
         self.log.catch_up()
         return reply
 
@@ -285,7 +287,7 @@ def test_a_controller_goes_on_and_changes_nothing() -> None:
 def test_a_node_tells_of_a_decision_of_its_controller() -> None:
     """One line a second and a count; the next request is decided and committed."""
     world: World = make_world()
-    journal = Journal()
+    journal = KeptLog()
 
     async def main(env: Any) -> None:
         async with running_controller(env, journal, has_authorizer=True) as service:

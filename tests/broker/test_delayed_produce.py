@@ -15,7 +15,8 @@ from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.serving.timers import Timers
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.produce import PartitionProduceResponse, ProduceResponse
-from tests.log.support import NOW_MS, ManualClock, batch, new_log
+from testkit.by_hand import NOW_MS, ManualClock
+from tests.log.support import batch, new_log
 
 TIMEOUT_MS = 1000
 BOTH, ALONE, GONE = (

@@ -14,8 +14,9 @@ from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.serving.disk_troubles import Trouble
 from odradek.wire.errors import ErrorCode, KafkaError
+from testkit.by_hand import NOW_MS, ManualClock
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
-from tests.log.support import NOW_MS, ManualClock, append, batch
+from tests.log.support import append, batch
 
 
 class Pending:

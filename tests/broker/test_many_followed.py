@@ -26,7 +26,7 @@ from odradek.wire.messages.fetch import (
     ReplicaState,
 )
 from odradek.wire.topic_partition import TopicIdPartition
-from tests.log.support import ManualClock
+from testkit.by_hand import ManualClock
 
 VERSION = 17
 WAIT_MS = 500

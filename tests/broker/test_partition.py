@@ -12,7 +12,8 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, batch, new_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import batch, new_log
 
 ME = 1
 

@@ -24,7 +24,8 @@ from odradek.metadata_quorum.image.metadata_image import (
 )
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from sim.machine.disk import SimDisk
-from tests.log.support import InlineWorkers, ManualClock, finish, new_disk
+from testkit.by_hand import InlineWorkers, ManualClock, finish
+from tests.log.support import new_disk
 
 TOPIC_ID, OTHER_ID = b"t" * 16, b"u" * 16
 IDS = {"a": b"A" * 16, "b": b"B" * 16, "c": b"C" * 16}

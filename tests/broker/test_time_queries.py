@@ -18,7 +18,8 @@ from odradek.data_plane.handlers.fetching.offsets import (
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, append, batch, new_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import append, batch, new_log
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from structlog.testing import LogCapture
 from odradek.serving.timers import Timer, Timers
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.log.support import ManualClock
+from testkit.by_hand import ManualClock
 
 
 class Flag:

@@ -21,10 +21,10 @@ from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.world import World
+from testkit.lone_node import answer_to, create_topic, play, produce, request
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.log.support import ROOT, batch, new_disk, open_log
-from tests.node.life.test_node_in_a_world import answer_to, create_topic, play, produce, request
-from tests.node.raw_client import frame
-from tests.node.requests.test_connection_loop import Client
 
 small = st.integers(0, 6)
 steps = st.lists(

@@ -43,7 +43,7 @@ from odradek.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 
 ROUNDS = 60
 TOPIC, LITERAL, READ, ALLOW = 2, 3, 3, 3

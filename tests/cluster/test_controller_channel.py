@@ -24,8 +24,6 @@ from odradek.metadata_quorum.replica.turns import Turns
 from odradek.metadata_quorum.state_machine import Deferred
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
-from odradek.node.connections.connection_services import ConnectionServices
-from odradek.node.connections.server import Server
 from odradek.wire.api import api_versions
 from odradek.wire.codec import decode, encode
 from odradek.wire.errors import ErrorCode, KafkaError, MalformedMessage
@@ -48,7 +46,8 @@ from odradek.wire.messages.vote import VoteRequest
 from odradek.wire.principal import decode_principal, encode_principal
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import Log
+from testkit.by_hand import KeptLog
+from testkit.virtual import serve_table
 
 PORT = 9093
 BROKER = 4
@@ -141,28 +140,27 @@ class Node:
     def __init__(self, node_id: int, env: Env, tasks: TaskGroup) -> None:
         self.env = env
         self.service = Service(node_id, env)
-        self.peers = PeerConnections(env, tasks, client_id=f"node-{node_id}", log=Log())
-        self.channel = ControllerChannel(node_id, env, self.service, self.peers, log=Log())
+        self.peers = PeerConnections(env, tasks, client_id=f"node-{node_id}", log=KeptLog())
+        self.channel = ControllerChannel(node_id, env, self.service, self.peers, log=KeptLog())
         self.answers: list[Any] = []
-        services = ConnectionServices(
-            table=build_controller_table(
-                self.service,
-                MetadataImage,
-                (CreateTopicsRequest, BrokerHeartbeatRequest),
-                DescribedController(node_id, NODE_CONFIGS, LogLevels(), env.long_work, MetadataImage),
-            ),
-            buffers=ReceiveBuffers(1 << 20),
-            env=env,
-            tasks=tasks,
-            log=Log(),
-            frame_bytes_max=1 << 20,
-            after_turn=lambda: None,
-            poison=True,
+        table = build_controller_table(
+            self.service,
+            MetadataImage,
+            (CreateTopicsRequest, BrokerHeartbeatRequest),
+            DescribedController(node_id, NODE_CONFIGS, LogLevels(), env.long_work, MetadataImage),
         )
-        limits = ConnectionLimits(connections_max=100)
-        listener = env.network.listen("", PORT)
-        server = Server(services, listener, "CONTROLLER", idle_ms_max=60_000, limits=limits)
-        tasks.start_soon(server.accept_loop)
+        serve_table(
+            env,
+            tasks,
+            table,
+            log=KeptLog(),
+            port=PORT,
+            listener="CONTROLLER",
+            buffers=ReceiveBuffers(1 << 20),
+            frame_bytes_max=1 << 20,
+            idle_ms_max=60_000,
+            limits=ConnectionLimits(connections_max=100),
+        )
 
     async def forward(self, message: Any, seconds: float = 10.0) -> tuple[Any, float]:
         """The answer to a client, and the seconds that it took."""

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from odradek.data_plane.newest_image import NewestImage
-from odradek.data_plane.replication.hosted_topics import HostedTopics
-from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
 from odradek.env.ports import ConnectionLost, Env
-from odradek.metadata_quorum.features import THIS_RELEASE
-from odradek.metadata_quorum.image.metadata_image import MetadataImage
-from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.configuration.part_settings import lifecycle_settings
@@ -26,8 +20,10 @@ from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, Broke
 from odradek.wire.messages.broker_registration import BrokerRegistrationResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import SETTINGS, Quiet
-from tests.node.requests.test_connection_loop import Log
+from testkit.by_hand import KeptLog
+from testkit.lone_node import SETTINGS
+from testkit.virtual import format_disks
+from tests.cluster.registering import registering_broker
 
 FAILED = b"F" * 16
 
@@ -70,27 +66,15 @@ def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, f
         env = world.node_env("broker")
         controller = Controller(env.clock)
         controller.is_deaf = deaf
-        broker: Any = SimpleNamespace(
-            env=env,
-            clock=env.clock,
-            controller=controller,
-            log_dirs=[SimpleNamespace(path="/one", directory_id=FAILED, offline_reason=None)],
-            image=SimpleNamespace(offset=0, brokers={}),
-            placement=SimpleNamespace(cordoned=[]),
-            troubles=SimpleNamespace(given_up=lambda: (), full=()),
-            replication=SimpleNamespace(registered=lambda epoch: None),
-            leaderless=LeaderlessReplicas(1, NewestImage(MetadataImage()), HostedTopics(), controller),
-            settings=SimpleNamespace(
-                node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE
-            ),
-        )
+        directory = SimpleNamespace(path="/one", directory_id=FAILED, offline_reason=None)
+        broker = registering_broker(env, controller, [directory])
         lifecycle = BrokerLifecycle(
             broker,
             listeners=[],
             rack=None,
             previous_broker_epoch=-1,
             settings=lifecycle_settings(config),
-            log=Log(),
+            log=KeptLog(),
         )
         why, ended_at = "", 0.0
 
@@ -241,20 +225,10 @@ def test_a_node_that_finds_no_leader_in_time_ends() -> None:
     ended: list[tuple[str, float]] = []
 
     async def serve(env: Env) -> None:
-        directory = env.open_dir("/data", create=True)
-        format_storage(
-            [directory],
-            directory,
-            StorageFormat(
-                cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
-                node_id=1,
-                directory_ids=[env.new_uuid()],
-                timestamp_ms=env.clock.wall_ms(),
-            ),
-        )
+        format_disks(env, 1)
         began_at = env.clock.monotonic()
         try:
-            await run_node(config, env, log=Quiet())
+            await run_node(config, env, log=KeptLog())
         except* NodeFailed as group:
             ended.append((str(group.exceptions[0]), env.clock.monotonic() - began_at))
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from odradek.data_plane.newest_image import NewestImage
-from odradek.data_plane.replication.hosted_topics import HostedTopics
-from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
 from odradek.env.ports import ConnectionLost
-from odradek.metadata_quorum.features import THIS_RELEASE
-from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.node.broker_lifecycle import (
     DUPLICATE_SESSIONS,
     BrokerLifecycle,
@@ -25,7 +19,8 @@ from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, Broke
 from odradek.wire.messages.broker_registration import BrokerRegistrationResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import Log
+from testkit.by_hand import KeptLog
+from tests.cluster.registering import registering_broker
 
 SESSION_SECONDS = 9.0
 EPOCH = 71
@@ -70,20 +65,7 @@ def outcome(
     async def main() -> tuple[int, float, str]:
         env = world.node_env("broker")
         controller = Controller(env.clock, answer, leads_for_sessions)
-        broker: Any = SimpleNamespace(
-            env=env,
-            clock=env.clock,
-            controller=controller,
-            log_dirs=[],
-            image=SimpleNamespace(offset=0, brokers={}),
-            placement=SimpleNamespace(cordoned=[]),
-            troubles=SimpleNamespace(given_up=lambda: (), full=()),
-            replication=SimpleNamespace(registered=lambda epoch: None),
-            leaderless=LeaderlessReplicas(1, NewestImage(MetadataImage()), HostedTopics(), controller),
-            settings=SimpleNamespace(
-                node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE
-            ),
-        )
+        broker = registering_broker(env, controller)
         lifecycle = BrokerLifecycle(
             broker,
             listeners=[],
@@ -92,7 +74,7 @@ def outcome(
             settings=LifecycleSettings(
                 session_timeout_ms=int(SESSION_SECONDS * 1000), initial_registration_ms=3_600_000
             ),
-            log=Log(),
+            log=KeptLog(),
         )
         why = ""
         try:

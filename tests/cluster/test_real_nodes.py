@@ -19,13 +19,14 @@ from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
+from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.metadata import MetadataRequest
 from testkit.processes import base_port, free_ports
+from testkit.raw_requests import RawClient, frame
 from tests.cli.nodes.test_dev import line, running
 from tests.cli.running import odradek
-from tests.node.raw_client import ApiKey, RawClient, frame
 
 pytestmark = pytest.mark.xdist_group("cluster")
 

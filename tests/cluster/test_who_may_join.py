@@ -10,7 +10,6 @@ import pytest
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Env
 from odradek.metadata_quorum.features import SUPPORTED_FEATURES
-from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.directories import NodeCannotStart
@@ -21,7 +20,8 @@ from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 from sim.machine.cluster_members import CLUSTER_ID, Cluster, Shape
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import Log
+from testkit.by_hand import KeptLog
+from testkit.virtual import format_disks
 
 OTHER_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 Script = Callable[[World, Cluster], Awaitable[None]]
@@ -53,20 +53,6 @@ def play(
     world.run(main)
 
 
-class Lines(Log):
-    """Remembers the reasons, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reasons: list[str] = []
-
-    def warning(self, event: str, **fields: object) -> None:
-        self.events.append(event)
-        self.reasons.append(str(fields.get("reason", fields)))
-
-    error = exception = info = warning
-
-
 class Newcomer:
     """A node that is not one of the cluster's members."""
 
@@ -94,22 +80,12 @@ class Newcomer:
             "log.dirs": "/data",
         }
         self.config = NodeConfig.from_properties(settings)
-        self.log = Lines()
+        self.log = KeptLog()
         self.ready = False
 
     def format(self, cluster_id: str = CLUSTER_ID, directory_id: bytes = b"") -> None:
         env = self.world.node_env(self.host)
-        directory = env.open_dir("/data", create=True)
-        format_storage(
-            [directory],
-            directory,
-            StorageFormat(
-                cluster_id=cluster_id,
-                node_id=self.config.node_id,
-                directory_ids=[directory_id or env.new_uuid()],
-                timestamp_ms=env.clock.wall_ms(),
-            ),
-        )
+        format_disks(env, self.config.node_id, cluster_id=cluster_id, directory_id=directory_id)
 
     async def run(self) -> BaseException | None:
         """Start; None when it serves, else why it does not."""
@@ -130,7 +106,7 @@ class Newcomer:
 
         self.world.start(self.host, main)
         await self.world.wait(ended, 60.0)
-        assert ended.is_set(), self.log.reasons
+        assert ended.is_set(), self.log.fields
         return reasons[0] if reasons else None
 
 
@@ -328,7 +304,7 @@ def test_a_lone_voter_says_what_it_waits_for() -> None:
     async def main() -> None:
         cluster = Cluster(world, Shape(dynamic_voters=True))
         cluster.format()
-        log = Log()
+        log = KeptLog()
         ready = world.event()
 
         async def run(env: Env) -> None:

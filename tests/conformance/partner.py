@@ -8,10 +8,10 @@ import attrs
 
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from testkit.processes import ServerProcess
+from testkit.raw_requests import RawClient
 from tests.conformance.asking.talk import wait_until_ready
 from tests.conformance.comparison import differences, load
 from tests.conformance.corpus import cases_of, hold
-from tests.node.raw_client import RawClient
 
 
 @attrs.define

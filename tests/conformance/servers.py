@@ -14,7 +14,7 @@ from odradek.wire.messages.describe_configs import DescribeConfigsRequest, Descr
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from testkit.processes import free_ports
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 
 __all__ = ["PASSWORDS", "SETTINGS", "Place", "find_login_listener", "log_in"]
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.env.agreed_clock import TOLERANCE_MS, AgreedClock
+from testkit.by_hand import NOW_MS
 from tests.cluster.disks.test_troubled_disks import Troubled
-from tests.log.support import NOW_MS
 
 INTERVAL_MS = 300_000
 DAY_MS = 86_400_000

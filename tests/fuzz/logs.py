@@ -16,9 +16,10 @@ from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.batches.transaction_markers import build_marker
 from odradek.wire.errors import KafkaError
 from sim.machine.disk import SimDisk
+from testkit.by_hand import NOW_MS
 from tests.fuzz.sealing import seal_batches
 from tests.fuzz.target import Input, Target
-from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, content, new_disk, open_log
+from tests.log.support import ROOT, append, append_verified, batch, content, new_disk, open_log
 
 CLEAN, SEAL = 1, 2
 BASES = (0, 4, 8)

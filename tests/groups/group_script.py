@@ -23,13 +23,11 @@ Output: the records of decisions, then `NAME request: answer` for everybody who 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from random import Random
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 
-from odradek.data_plane.coordination.asking import Ask, TimePasses
 from odradek.data_plane.coordination.decision_log import Latest
 from odradek.data_plane.coordination.records import CoordinatorRecord
 from odradek.data_plane.groups.group_settings import GroupSettings
@@ -51,7 +49,6 @@ from odradek.data_plane.groups.records import (
     OffsetCommitValue,
 )
 from odradek.data_plane.groups.state import GroupsState, state_of
-from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.wire.codec import decode, encode
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.data_records import (
@@ -65,47 +62,12 @@ from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from testkit.coordinating import WALL_MS, HeldLog, ScriptedCoordinator
 
-WALL_MS = 1_000_000
 
-
-class HeldLog:
-    """A decision log whose high watermark follows at once, or stands still while it is held."""
-
-    def __init__(self) -> None:
-        self.records: list[CoordinatorRecord] = []
-        self.high_watermark = 0
-        self.epoch = 1
-        self.has_room = True
-        self.held = False
-        self._listeners: list[Callable[[int], None]] = []
-
-    @property
-    def log_end_offset(self) -> int:
-        return len(self.records)
-
-    def encode_batch(self, records: Sequence[CoordinatorRecord]) -> Sequence[CoordinatorRecord]:
-        for each in records:
-            each.encoded_key(), each.encoded_value()
-        return records
-
-    def append_batch(self, batch: Sequence[CoordinatorRecord]) -> int:
-        self.records += batch
-        return len(self.records) - 1
-
-    def subscribe(self, listener: Callable[[int], None]) -> None:
-        self._listeners.append(listener)
-
-    def catch_up(self) -> None:
-        if not self.held and self.high_watermark < len(self.records):
-            self.high_watermark = len(self.records)
-            for listener in self._listeners:
-                listener(self.high_watermark)
-
-    def state(self) -> GroupsState:
-        """The state that a new coordinator reads: every record as it is on disk."""
-        latest = {each.encoded_key(): each.encoded_value() for each in self.records[: self.high_watermark]}
-        return state_of(Latest(latest), [])
+def read_groups(latest: Latest) -> GroupsState:
+    """Return the state that a new coordinator reads out of these records."""
+    return state_of(latest, [])
 
 
 class Told:
@@ -121,44 +83,33 @@ class Told:
         self._script.lines.append(f"{name} {what}: {self._script.tell(response)}")
 
 
-class GroupScript:
+class GroupScript(ScriptedCoordinator[GroupsState, None]):
     """Runs the commands of one script against one coordinator."""
 
     def __init__(self) -> None:
-        self.log = HeldLog()
-        self.now_ms = 0
-        self.lines: list[str] = []
+        super().__init__(HeldLog(read_groups))
+        self._leads = False
         self._settings = GroupSettings(session_timeout_ms_min=100)
         self._ids: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._generations: dict[str, int] = {}
         self._given: dict[str, int] = {}
         self._uuids = 0
-        self._machine: GroupMachine | None = None
-        self._runtime: ReplicatedStateMachine[GroupsState, None] | None = None
 
     def _new_uuid(self) -> bytes:
         self._uuids += 1
         return self._uuids.to_bytes(16, "big")
 
     def _lead(self, state: GroupsState) -> None:
-        self._machine = GroupMachine(self._settings)
-        self._machine.restore(state, self.now_ms, self._new_uuid)
-        self._runtime = ReplicatedStateMachine(
-            self._machine, self.log, state, random=Random(1), new_uuid=self._new_uuid
-        )
+        machine = GroupMachine(self._settings)
+        machine.restore(state, self.now_ms, self._new_uuid)
+        self.lead(machine, machine.deadlines, state, self._new_uuid)
+        self._leads = True
 
     def ask(self, label: str, request: Any, version: int, *, client_id: str = "") -> None:
-        if self._runtime is None:
+        if not self._leads:
             self._lead(GroupsState())
-        assert self._runtime is not None
-        told = Told(self, label) if label else None
-        before = len(self.log.records)
-        ask = Ask(request, version, told, WALL_MS + self.now_ms, client_id, "/host")
-        deferred = self._runtime.submit(ask, self.now_ms)
-        self.lines += map(self._tell_record, self.log.records[before:])
-        deferred.on_release(lambda answers: [reply.complete(response) for reply, response in answers])
-        self.log.catch_up()
+        self.submit(request, version, Told(self, label) if label else None, client_id, "/host")
 
     def heard(self, name: str, response: Any) -> None:
         """Take the id and the generation from a JoinGroup's answer, as a client does."""
@@ -274,13 +225,10 @@ class GroupScript:
         self.ask("- delete", DeleteGroup(words[0]), 2)
 
     def do_wait(self, words: list[str]) -> None:
-        end_ms = self.now_ms + int(words[0])
-        while self._machine is not None and self._machine.deadlines.next_ms <= end_ms:
-            self.now_ms = max(self.now_ms, int(self._machine.deadlines.next_ms))
-            at = len(self.lines)
-            self.ask("", TimePasses(), 0)
-            self.lines[at:] = [f"at {self.now_ms}: {line}" for line in self.lines[at:]]
-        self.now_ms = end_ms
+        if self._leads:
+            self.wait(int(words[0]))
+        else:
+            self.now_ms += int(words[0])
 
     def do_hold(self, words: list[str]) -> None:
         self.log.held = True
@@ -290,17 +238,12 @@ class GroupScript:
         self.log.catch_up()
 
     def do_takeover(self, words: list[str]) -> None:
-        assert self._runtime is not None
-        self._runtime.resign()
-        state = self.log.state()
-        del self.log.records[self.log.high_watermark :]
-        self.log.epoch += 1
-        self.log.held = False
-        self._lead(state)
+        self.runtime.resign()
+        self._lead(self.log.take_over())
 
     # -- telling ------------------------------------------------------------------------------------------------
 
-    def _tell_record(self, record: CoordinatorRecord) -> str:
+    def tell_record(self, record: CoordinatorRecord) -> str:
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey):
             what = f"offset of {key.group}: {key.topic}-{key.partition}"

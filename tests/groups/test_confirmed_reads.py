@@ -9,7 +9,8 @@ import attrs
 from odradek.data_plane.groups.offsets import FetchedOffsets, FetchOffsets
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.wire.errors import ErrorCode
-from tests.groups.test_shard import ALONE, Case, Told, run
+from testkit.coordinating import KeptReply
+from tests.groups.test_shard import ALONE, Case, run
 
 THREE = PartitionImage(1, 3, 0, (1, 2, 3), (1, 2, 3))
 TWO = PartitionImage(1, 3, 1, (1, 2, 3), (1, 3))
@@ -42,7 +43,7 @@ class Replicated(Case):
         for each, cursor in self.cursors.items():
             self.partition.follower(each, True).follow_with(cursor)
 
-    def read(self) -> Told:
+    def read(self) -> KeptReply:
         told = self.ask(READ)
         self.broker.run_woken()
         return told

@@ -26,7 +26,7 @@ from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRe
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from testkit.odradek_server import launch_odradek, prepare_odradek
 from testkit.processes import ServerProcess
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 
 pytestmark = pytest.mark.long
 """Servers of their own: left out of `make quick`."""

@@ -33,23 +33,13 @@ from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from odradek.wire.record_batch import RecordBatchBuilder
-from tests.log.support import ManualClock, new_log
+from testkit.by_hand import InlineWorkers, KeptLog, ManualClock, UnheardEvent
+from testkit.coordinating import KeptReply
+from tests.log.support import new_log
 
 BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
 ALONE = PartitionImage(1, 3, 1, (1, 2), (1,))
 TOO_FEW = LogConfig(min_insync_replicas=2)
-
-
-class Inline:
-    """Workers that work at once."""
-
-    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args)
-
-
-class Event:
-    def set(self) -> None:
-        """Nobody sleeps."""
 
 
 @attrs.define
@@ -58,16 +48,6 @@ class FakeEnv:
 
     def new_uuid(self) -> bytes:
         return self.random.randbytes(16)
-
-
-class Quiet:
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def info(self, event: str, **_: object) -> None:
-        self.events.append(event)
-
-    error = info
 
 
 class Tasks:
@@ -87,29 +67,19 @@ class FakeBroker:
         self.tasks = Tasks()
         self.clock = ManualClock()
         self.agreed_clock = AgreedClock(self.clock)
-        self.timers = Timers(self.clock, cast("Callable[[], Any]", Event))
+        self.timers = Timers(self.clock, cast("Callable[[], Any]", UnheardEvent))
         self.env = FakeEnv()
-        self.log = Quiet()
+        self.log = KeptLog()
         self.woken: list[Callable[[], None]] = []
         self.topics: dict[str, Any] = {}
 
-    def workers_for(self, log: object) -> Inline:
-        return Inline()
+    def workers_for(self, log: object) -> InlineWorkers:
+        return InlineWorkers()
 
     def run_woken(self) -> None:
         """What is to happen after a turn."""
         while self.woken:
             self.woken.pop(0)()
-
-
-class Told:
-    """A reply that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.answers: list[Any] = []
-
-    def complete(self, response: Any) -> None:
-        self.answers.append(response)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -137,12 +107,12 @@ class Case:
             NotEncoded(self.broker.clock, self.broker.log),
         )
 
-    def ask(self, request: Any) -> Told:
-        told = Told()
+    def ask(self, request: Any) -> KeptReply:
+        told = KeptReply()
         self.shard.submit(Ask(request, 9, told, self.broker.agreed_clock.latest_ms()))
         return told
 
-    def commit(self, offset: int = 5) -> Told:
+    def commit(self, offset: int = 5) -> KeptReply:
         return self.ask(
             CommitOffsets("g", "", None, -1, -1, (PartitionCommit("t", bytes(16), 0, offset, -1, ""),))
         )
@@ -344,7 +314,7 @@ def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
     case = Case(ALONE)
     run(case.shard.load())
     case.broker.clock.now_ms = 1004
-    told = Told()
+    told = KeptReply()
     protocols = [JoinGroupRequestProtocol("range", b"m")]
     join = JoinGroupRequest("g", 10_000, 10_000, "", "one", "consumer", protocols)
     case.shard.submit(Ask(join, 9, told, 0))

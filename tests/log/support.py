@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from structlog.testing import LogCapture
@@ -20,12 +19,10 @@ from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, Met
 from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import SimDisk
-
-T = TypeVar("T")
+from testkit.by_hand import NOW_MS, InlineWorkers, ManualClock, finish
 
 TOPIC_ID = bytes(range(16))
 DIRECTORY_ID = bytes(range(16, 32))
-NOW_MS = 1_700_000_000_000
 ROOT = "disk"
 
 
@@ -119,44 +116,6 @@ def new_log(config: LogConfig | None = None, disk: SimDisk | None = None) -> Par
     """An empty log on a disk of its own."""
     disk = new_disk() if disk is None else disk
     return open_log(disk.open_dir(ROOT, create=True), config)
-
-
-def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that awaits only ports which never wait."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise AssertionError("the coroutine waits for something")
-
-
-class InlineWorkers:
-    """`odradek.env.ports.Workers` that run everything at once."""
-
-    async def run(self, function: Callable[..., T], *args: Any) -> T:
-        return function(*args)
-
-
-class ManualClock:
-    """`odradek.env.ports.Clock` that a test moves; who sleeps on it moves it to the time of waking."""
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-        self.jumped_ms = 0
-        """The milliseconds by which the wall clock has jumped, forward or backward."""
-
-    def monotonic(self) -> float:
-        return self.now_ms / 1000
-
-    def wall_ms(self) -> int:
-        return NOW_MS + self.now_ms + self.jumped_ms
-
-    async def sleep_until(self, deadline: float) -> None:
-        self.now_ms = max(self.now_ms, round(deadline * 1000))
-
-    def timeout_at(self, deadline: float) -> Any:
-        raise AssertionError(f"a timeout at {deadline}")
 
 
 class Node:

@@ -13,8 +13,8 @@ from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.wire.batches.batch_header import iter_batches, parse_header
 from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
+from testkit.by_hand import NOW_MS
 from tests.log.support import (
-    NOW_MS,
     ROOT,
     append,
     append_verified,

@@ -16,7 +16,8 @@ from odradek.data_plane.log.segments.segment import file_name
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.env.ports import DiskFull
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, ROOT, Node, append, batch, fill, new_disk, new_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, Node, append, batch, fill, new_disk, new_log
 
 SIZE = len(batch())
 

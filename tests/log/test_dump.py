@@ -10,7 +10,8 @@ from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.log.segments.segment import file_name, truncate_file
 from odradek.wire.batches.transaction_markers import build_marker
 from sim.machine.disk import SimDisk
-from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, fill, new_disk, open_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, append, append_verified, batch, fill, new_disk, open_log
 
 
 def closed_log() -> tuple[SimDisk, PartitionLog]:

@@ -20,7 +20,8 @@ from odradek.wire.batches.record_times import newest_timestamp, record_times
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import SimDisk
-from tests.log.support import NOW_MS, ROOT, Node, append, new_disk, new_log, open_log, retain
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, Node, append, new_disk, new_log, open_log, retain
 from tests.schedule import examples
 
 HOUR_MS = 3_600_000

@@ -19,9 +19,10 @@ from odradek.wire.batches.records import Record, records
 from odradek.wire.batches.transaction_markers import EndMarker, build_marker
 from odradek.wire.codec import encode
 from odradek.wire.messages.data_records import ProducerEntry, ProducerSnapshot
+from testkit.by_hand import NOW_MS, finish
 from testkit.kafka_server import run_tool
 from tests.log.data.record import ARCHIVE, expected_records
-from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, fill, finish, open_log
+from tests.log.support import Node, append, append_verified, batch, content, fill, open_log
 
 END_OFFSET = 154
 DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"

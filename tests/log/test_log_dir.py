@@ -28,9 +28,9 @@ from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.env.real_dirs import open_dir
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
 from odradek.wire.topic_partition import TopicPartition
+from testkit.by_hand import NOW_MS, finish
 from tests.log.support import (
     DIRECTORY_ID,
-    NOW_MS,
     ROOT,
     TOPIC_ID,
     Node,
@@ -38,7 +38,6 @@ from tests.log.support import (
     batch,
     content,
     fill,
-    finish,
     new_disk,
     retain,
 )

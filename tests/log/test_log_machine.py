@@ -14,7 +14,8 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.wire.batches.batch_header import iter_batches
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
-from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, new_disk, retain
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, Node, append, batch, content, new_disk, retain
 from tests.schedule import examples
 
 

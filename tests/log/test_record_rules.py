@@ -13,7 +13,8 @@ from odradek.wire.batches.batch_header import ATTRIBUTES_OFFSET, CRC_START, chec
 from odradek.wire.batches.compression import CompressionType
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.record_batch import RecordBatchBuilder
-from tests.log.support import NOW_MS, append, batch, content, new_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import append, batch, content, new_log
 
 COMPACTED = LogConfig(cleanup_policy=("compact",))
 NARROW = LogConfig(message_timestamp_before_max_ms=10_000, message_timestamp_after_max_ms=5_000)

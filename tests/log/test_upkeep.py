@@ -14,7 +14,8 @@ from odradek.env.real_dirs import open_dir
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log, retain
+from testkit.by_hand import NOW_MS
+from tests.log.support import append, batch, content, fill, new_disk, new_log, open_log, retain
 
 SIZE = len(batch())
 HOUR_MS = 3_600_000

@@ -24,7 +24,7 @@ from odradek.wire.messages.incremental_alter_configs import (
 from odradek.wire.record_batch import RecordBatchBuilder
 from testkit.odradek_server import launch_odradek, prepare_odradek
 from testkit.processes import ServerProcess
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE = 0, 1

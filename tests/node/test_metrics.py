@@ -30,7 +30,8 @@ from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.wire.messages.produce import ProduceRequest, ProduceResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import (
+from testkit.by_hand import KeptLog
+from testkit.lone_node import (
     create_topic,
     fetch_request,
     play,
@@ -38,9 +39,9 @@ from tests.node.life.test_node_in_a_world import (
     produce_request,
     request,
 )
-from tests.node.raw_client import frame
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client, Log
 
 PORT = 9404
 LISTENER = f"server:{PORT}"
@@ -415,7 +416,7 @@ def test_a_port_that_is_taken_stops_the_start() -> None:
 
 def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
     """A bug behind the page: status 500, the traceback in the log, and the next scrape is served again."""
-    world, log = World(1, Weather()), Log()
+    world, log = World(1, Weather()), KeptLog()
     pages: list[bytes | None] = [None, b"a 1\n"]
 
     def render() -> bytes:
@@ -474,7 +475,7 @@ def test_pages_take_a_twelfth_of_the_loop() -> None:
             env = world.node_env("server")
             pages = DearPages(env.clock, seconds)
             listener = env.network.listen("", PORT)
-            server = MetricsServer(listener, clock=pages, tasks=tasks, log=Log(), render=pages.render)
+            server = MetricsServer(listener, clock=pages, tasks=tasks, log=KeptLog(), render=pages.render)
             tasks.start_soon(server.accept_loop)
             assert (await http(world, GET)).endswith(b"page 1\n")
             answers: list[bytes] = []

@@ -16,10 +16,10 @@ from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from testkit.kafka_server import KafkaUnavailable, ensure_jars
 from testkit.odradek_server import start_odradek
+from testkit.raw_requests import RawClient
 from tests.cluster.copiers.api import PARTITIONS
 from tests.cluster.copiers.clients import CLASSES
 from tests.kafka_jars import TRANSACTIONS
-from tests.node.raw_client import RawClient
 from tests.other_clients.test_transactional_producers import SECONDS_MAX, Transactors, offset_of, transact
 
 SHORT = ("confluent", "odradek")

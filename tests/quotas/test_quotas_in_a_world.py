@@ -23,7 +23,7 @@ from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.network import SimConn
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import (
+from testkit.lone_node import (
     answer_to,
     create_topic,
     fetch_request,
@@ -31,9 +31,9 @@ from tests.node.life.test_node_in_a_world import (
     produce_request,
     request,
 )
-from tests.node.raw_client import frame
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client
 
 WARM_UP_SECONDS, MEASURED_SECONDS = 10.0, 30.0
 QUOTA = 20_000.0

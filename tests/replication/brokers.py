@@ -37,12 +37,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.metadata_quorum.replica.peers import PeerConnections
-from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.metadata_quorum.state_machine import DecisionContext
-from odradek.node.connections.buffers import ReceiveBuffers
-from odradek.node.connections.connection_limits import ConnectionLimits
-from odradek.node.connections.connection_services import ConnectionServices
-from odradek.node.connections.server import Server
 from odradek.serving.layered_map import LayeredMap
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.batches.records import records
@@ -69,9 +64,9 @@ from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, 
 from sim.machine.disk import Keep
 from sim.machine.weather import Weather
 from sim.machine.world import World
+from testkit.virtual import CLUSTER_ID, DATA, format_disks, serve_table
 from tests.log.support import batch
 
-CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 TOPIC, TOPIC_ID = "t", bytes(range(1, 17))
 PORT = 9092
 LAG_MS_MAX = 2000
@@ -323,18 +318,8 @@ class ReplicatedTopic:
         await ready.wait()
 
     async def _serve(self, node_id: int, env: Env, tasks: TaskGroup, ready: trio.Event) -> None:
-        root = env.open_dir("/data", create=True)
-        if not root.list():
-            format_storage(
-                [root],
-                root,
-                StorageFormat(
-                    cluster_id=CLUSTER_ID,
-                    node_id=node_id,
-                    directory_ids=[env.new_uuid()],
-                    timestamp_ms=1,
-                ),
-            )
+        format_disks(env, node_id)
+        root = env.open_dir(DATA)
         log = structlog.get_logger().bind(node=node_id)
         context = LogDirContext(
             clock=env.clock,
@@ -364,18 +349,6 @@ class ReplicatedTopic:
         tasks.start_soon(log_dir.run_background)
         tasks.start_soon(log_dir.run_log_starts, env.event)
         tasks.start_soon(broker.timers.run)
-        services = ConnectionServices(
-            table=build_table(broker),
-            buffers=ReceiveBuffers(1 << 28),
-            env=env,
-            tasks=tasks,
-            log=log,
-            frame_bytes_max=1 << 27,
-            after_turn=broker.run_woken,
-            poison=True,
-        )
-        listener = env.network.listen("", PORT)
-        server = Server(services, listener, "PLAINTEXT", idle_ms_max=600_000, limits=ConnectionLimits())
         epoch = self.controller.register(node_id, log_dir.directory_id, self.racks.get(node_id))
         image = self.controller.image()
         broker.apply_metadata(image, MetadataDelta.everything(image))
@@ -383,7 +356,7 @@ class ReplicatedTopic:
         tasks.start_soon(broker.assignments.run)
         self.members[node_id] = Member(env, broker)
         tasks.start_soon(self._feed, env, broker, image.offset)
-        tasks.start_soon(server.accept_loop)
+        serve_table(env, tasks, build_table(broker), log=log, port=PORT, after_turn=broker.run_woken)
         ready.set()
 
     async def _feed(self, env: Env, broker: Broker, offset: int) -> None:

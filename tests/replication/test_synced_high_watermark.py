@@ -9,7 +9,8 @@ from odradek.data_plane.log.log_config import LONG_MAX
 from odradek.data_plane.log.log_types import Origin
 from odradek.wire.batches.transaction_markers import build_marker
 from odradek.wire.errors import ErrorCode
-from tests.log.support import NOW_MS, batch
+from testkit.by_hand import NOW_MS
+from tests.log.support import batch
 from tests.replication.test_isr import ME, Leader
 
 ALONE = {"isr": (ME,), "replicas": (ME,)}

@@ -14,7 +14,7 @@ from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.agreed_clock import AgreedClock
 from odradek.serving.timers import Timers
-from tests.log.support import ManualClock
+from testkit.by_hand import ManualClock
 from tests.replication.brokers import ReplicatedTopic
 
 

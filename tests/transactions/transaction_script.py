@@ -25,13 +25,11 @@ log says is compared with the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from random import Random
 from typing import Any
 
 import attrs
 
-from odradek.data_plane.coordination.asking import Ask, TimePasses
+from odradek.data_plane.coordination.asking import Reply
 from odradek.data_plane.coordination.decision_log import Latest
 from odradek.data_plane.coordination.records import CoordinatorRecord
 from odradek.data_plane.transactions.counts import TransactionCounts
@@ -59,53 +57,19 @@ from odradek.data_plane.transactions.state import (
 )
 from odradek.data_plane.transactions.transactions_topic import TransactionSettings
 from odradek.env.agreed_clock import AgreedClock
-from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.wire.errors import ErrorCode
+from testkit.coordinating import WALL_MS, HeldLog, ScriptedCoordinator
 
-WALL_MS = 1_000_000
 RECORD_VERSION = 1
 SETTINGS = TransactionSettings()
 
 
-class CommittedLog:
-    """A decision log whose high watermark follows at once."""
-
-    def __init__(self) -> None:
-        self.records: list[CoordinatorRecord] = []
-        self.high_watermark = 0
-        self.epoch = 1
-        self.has_room = True
-        self._listeners: list[Callable[[int], None]] = []
-
-    @property
-    def log_end_offset(self) -> int:
-        return len(self.records)
-
-    def encode_batch(self, records: Sequence[CoordinatorRecord]) -> Sequence[CoordinatorRecord]:
-        for each in records:
-            each.encoded_key(), each.encoded_value()
-        return records
-
-    def append_batch(self, batch: Sequence[CoordinatorRecord]) -> int:
-        self.records += batch
-        return len(self.records) - 1
-
-    def subscribe(self, listener: Callable[[int], None]) -> None:
-        self._listeners.append(listener)
-
-    def catch_up(self) -> None:
-        if self.high_watermark < len(self.records):
-            self.high_watermark = len(self.records)
-            for listener in self._listeners:
-                listener(self.high_watermark)
-
-    def state(self) -> TransactionsState:
-        """The state that a new coordinator reads: every record as it is on disk."""
-        latest = {each.encoded_key(): each.encoded_value() for each in self.records}
-        skipped: list[str] = []
-        state = state_of(Latest(latest), skipped)
-        assert not skipped
-        return state
+def read_transactions(latest: Latest) -> TransactionsState:
+    """Return the state that a new coordinator reads out of these records; all of them can be read."""
+    skipped: list[str] = []
+    state = state_of(latest, skipped)
+    assert not skipped
+    return state
 
 
 def as_read(state: TransactionsState) -> tuple[dict[str, Transaction], dict[str, int], int]:
@@ -134,16 +98,14 @@ class Told:
         self._script.lines.append(f"{self._name} {self._what}: {_tell(response)}")
 
 
-class TransactionScript:
+class TransactionScript(ScriptedCoordinator[TransactionsState, Changed]):
     """Runs the commands of one script against one coordinator."""
 
     def __init__(self) -> None:
-        self.log = CommittedLog()
-        self.now_ms = 0
+        super().__init__(HeldLog(read_transactions))
         self._jumped_ms = 0
         clock: Any = self
         self._clock = AgreedClock(clock)
-        self.lines: list[str] = []
         self.known: dict[str, tuple[int, int]] = {}
         """The producer id and epoch that each producer was given last."""
         self._settings = SETTINGS
@@ -167,27 +129,29 @@ class TransactionScript:
         return self._ids_taken
 
     def _lead(self, state: TransactionsState) -> None:
-        self._machine = TransactionMachine(
+        machine = TransactionMachine(
             self._settings, self._take_producer_id, lambda: RECORD_VERSION, TransactionCounts()
         )
-        self._machine.take_over(state, self.now_ms)
-        self._runtime: ReplicatedStateMachine[TransactionsState, Changed] = ReplicatedStateMachine(
-            self._machine, self.log, state, random=Random(1), new_uuid=lambda: bytes(16)
-        )
+        machine.take_over(state, self.now_ms)
+        self.lead(machine, machine.deadlines, state, lambda: bytes(16))
 
     @property
     def state(self) -> TransactionsState:
-        return self._runtime.state
+        return self.runtime.state
 
     def ask(self, name: str, what: str, request: Any) -> None:
         """Have the machine decide; its answer is told when it comes."""
-        told = Told(self, name, what) if name else None
-        before = len(self.log.records)
-        ask = Ask(request, 0, told, self._clock.latest_ms())
-        deferred = self._runtime.submit(ask, self.now_ms)
-        self.lines += map(_tell_record, self.log.records[before:])
-        deferred.on_release(lambda answers: [reply.complete(response) for reply, response in answers])
-        self.log.catch_up()
+        self.submit(request, 0, Told(self, name, what) if name else None)
+
+    def asked_at_ms(self) -> int:
+        """Return the time that all nodes agree has come at the latest."""
+        return self._clock.latest_ms()
+
+    def submit(
+        self, request: object, version: int, reply: Reply | None, client_id: str = "", host: str = ""
+    ) -> None:
+        """Decide, and compare the log with the state."""
+        super().submit(request, version, reply, client_id, host)
         assert as_read(self.log.state()) == as_read(self.state), "the log says something else"
 
     # -- commands -----------------------------------------------------------------------------------------------
@@ -276,18 +240,18 @@ class TransactionScript:
         self._clock.observe()
 
     def do_wait(self, words: list[str], options: dict[str, str]) -> None:
-        end_ms = self.now_ms + int(words[0])
-        while self._machine.deadlines.next_ms <= end_ms:
-            self.now_ms = max(self.now_ms, int(self._machine.deadlines.next_ms))
-            at = len(self.lines)
-            self.ask("", "", TimePasses())
-            self.lines[at:] = [f"at {self.now_ms}: {line}" for line in self.lines[at:]]
-        self.now_ms = end_ms
+        self.wait(int(words[0]))
 
     def do_takeover(self, words: list[str], options: dict[str, str]) -> None:
-        self._runtime.resign()
-        self.log.epoch += 1
-        self._lead(self.log.state())
+        self.runtime.resign()
+        self._lead(self.log.take_over())
+
+    def tell_record(self, record: CoordinatorRecord) -> str:
+        """Put a record of a transaction into words."""
+        assert isinstance(record, TransactionRecord)
+        if record.transaction is None:
+            return f"{record.transactional_id}: forgotten"
+        return _tell_transaction(record.transaction)
 
 
 def _producer(text: str) -> tuple[int, int]:
@@ -298,13 +262,6 @@ def _producer(text: str) -> tuple[int, int]:
 def _partitions(words: list[str]) -> frozenset[tuple[str, int]]:
     pairs = [word.rpartition("-") for word in words]
     return frozenset((topic, int(index)) for topic, _, index in pairs)
-
-
-def _tell_record(record: CoordinatorRecord) -> str:
-    assert isinstance(record, TransactionRecord)
-    if record.transaction is None:
-        return f"{record.transactional_id}: forgotten"
-    return _tell_transaction(record.transaction)
 
 
 def _tell_transaction(each: Transaction) -> str:
@@ -359,4 +316,4 @@ def run_script(text: str) -> str:
     return "\n\n".join(out) + "\n"
 
 
-__all__ = ["SETTINGS", "CommittedLog", "TransactionScript", "as_read", "run_script"]
+__all__ = ["SETTINGS", "TransactionScript", "as_read", "read_transactions", "run_script"]

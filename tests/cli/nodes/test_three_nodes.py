@@ -24,10 +24,10 @@ from odradek.client.errors import ClientError
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from testkit.processes import base_port
+from testkit.raw_requests import RawClient
 from tests.cli.nodes.test_dev import line, running
 from tests.cli.running import Outcome, odradek_here, words_of
 from tests.docs.markdown import blocks
-from tests.node.raw_client import RawClient
 
 pytestmark = pytest.mark.xdist_group("cluster")
 QUICK = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=200\n"

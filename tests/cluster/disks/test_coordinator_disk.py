@@ -21,9 +21,9 @@ from odradek.wire.messages.describe_transactions import DescribeTransactionsRequ
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from testkit.odradek_server import launch_odradek, start_odradek
 from testkit.processes import ServerProcess
+from testkit.raw_requests import RawClient
 from tests.cluster.disks.real_disks import RealDisk, real_disk
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until
-from tests.node.raw_client import RawClient
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.long]
 

@@ -26,10 +26,10 @@ from odradek.wire.messages.offset_commit import (
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from testkit.odradek_server import start_odradek
 from testkit.processes import ServerProcess
+from testkit.raw_requests import RawClient, frame
 from tests.cluster.disks.hanging_syncs import HangingSyncs
 from tests.cluster.test_real_nodes import PATIENCE_SECONDS, until
 from tests.log.support import batch
-from tests.node.raw_client import RawClient, frame
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.long]
 

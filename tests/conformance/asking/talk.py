@@ -31,8 +31,8 @@ from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsets
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from odradek.wire.structure import ZERO_UUID, Structure, WireField, version_range
+from testkit.raw_requests import RawClient, frame
 from tests.conformance.servers import find_login_listener, log_in
-from tests.node.raw_client import RawClient, frame
 
 SHOWN_BYTES_MAX = 200
 NOW_TOLERANCE_MS = 120_000

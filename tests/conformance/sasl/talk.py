@@ -14,8 +14,8 @@ from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from testkit.raw_requests import RawClient, frame
 from tests.conformance.sasl.servers import PASSWORDS, Place
-from tests.node.raw_client import RawClient, frame
 
 __all__ = ["NONCE", "Talk", "conversation"]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar
-
-import attrs
 
 from odradek.data_plane.log.cleaning.log_views import view_of
 from odradek.data_plane.log.cleaning.pass_run import PassRun, PassSettings
@@ -14,7 +12,7 @@ from odradek.data_plane.log.cleaning.record_loop import RecordLoop
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaning_state import PassReport
 from odradek.env.agreed_clock import AgreedClock
-from tests.log.support import NOW_MS
+from testkit.by_hand import NOW_MS, ManualClock, finish
 
 T = TypeVar("T")
 
@@ -35,29 +33,6 @@ class AtOnce:
         return getattr(self.loop, method)(*args)
 
 
-@attrs.define
-class FixedClock:
-    """A clock that stands still."""
-
-    now_ms: int = NOW_MS
-
-    def monotonic(self) -> float:
-        return 0.0
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-
-def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise AssertionError("it waits")
-
-
 async def _no_throttle(size: int, is_over: Callable[[], bool]) -> None:
     assert size >= 0
 
@@ -76,7 +51,7 @@ def clean(
     """A pass of the real cleaner below `end_offset`, in reads as small as can be."""
     at_once = AtOnce(between)
     plan = LogPlan(first_dirty_offset(view_of(log)), end_offset, 0, 0, 0)
-    clock: Any = FixedClock(now_ms)
+    clock: Any = ManualClock(now_ms - NOW_MS)
     run = PassRun(
         log,
         plan,

@@ -17,10 +17,11 @@ from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
+from testkit.by_hand import NOW_MS
 from tests.log.cleaning.passes import clean
 from tests.log.compacted.naive_cleaner import visible
 from tests.log.compacted.test_swap import temporary_files
-from tests.log.support import NOW_MS, ROOT, Node, append, content, new_disk
+from tests.log.support import ROOT, Node, append, content, new_disk
 from tests.schedule import examples
 
 MAP_KEYS = (5, 1000)

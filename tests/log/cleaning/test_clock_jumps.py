@@ -13,8 +13,9 @@ from odradek.env.agreed_clock import INTERVAL_MS, AgreedClock
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.batches.records import records
 from odradek.wire.record_batch import RecordBatchBuilder
+from testkit.by_hand import NOW_MS
 from tests.log.cleaning.passes import clean
-from tests.log.support import NOW_MS, Node, append, content
+from tests.log.support import Node, append, content
 
 DAY_MS = 86_400_000
 

@@ -12,7 +12,8 @@ from odradek.env.ports import FileClosed
 from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.record_batch import RecordBatchBuilder
-from tests.log.support import NOW_MS, append, batch, new_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import append, batch, new_log
 
 ROOM = 1 << 20
 

@@ -25,12 +25,13 @@ from odradek.wire.batches.record_times import record_times
 from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
+from testkit.by_hand import NOW_MS, finish
 from testkit.kafka_server import run_tool
 from tests.client.consumer.fake_group import FakeConsumer
 from tests.log.compacted.naive_cleaner import clean, latest_values, visible
 from tests.log.compacted.record import ARCHIVE, TOPICS
 from tests.log.compacted.test_swap import fill_keyed
-from tests.log.support import NOW_MS, Node, append, batch, content, finish, new_log, open_log
+from tests.log.support import Node, append, batch, content, new_log, open_log
 
 COMPACTED = LogConfig(cleanup_policy=("compact",), segment_bytes=1500, index_interval_bytes=200)
 DELETED = LogConfig(cleanup_policy=("delete",), segment_bytes=1500, index_interval_bytes=200, retention_ms=-1)

@@ -16,8 +16,9 @@ from odradek.env.ports import Dir, DiskFull, FileMissing
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import SimDisk
+from testkit.by_hand import NOW_MS
 from tests.log.compacted.naive_cleaner import clean, clean_group, latest_values, visible
-from tests.log.support import NOW_MS, ROOT, Node, append, content, new_disk, open_log, retain
+from tests.log.support import ROOT, Node, append, content, new_disk, open_log, retain
 
 COMPACTED = LogConfig(
     cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=150, file_delete_delay_ms=60_000

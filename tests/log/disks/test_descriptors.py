@@ -25,19 +25,9 @@ from odradek.env import real_dirs, real_files
 from odradek.env.ports import DiskError, DiskRefused
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.wire.errors import ErrorCode, KafkaError
+from testkit.by_hand import NOW_MS, InlineWorkers, ManualClock, finish
 from tests.env.descriptors import descriptors_below
-from tests.log.support import (
-    DIRECTORY_ID,
-    NOW_MS,
-    TOPIC_ID,
-    InlineWorkers,
-    ManualClock,
-    append,
-    batch,
-    content,
-    finish,
-    open_log,
-)
+from tests.log.support import DIRECTORY_ID, TOPIC_ID, append, batch, content, open_log
 
 SIZE = len(batch(producer_id=1, producer_epoch=0, base_sequence=0))
 CONFIG = LogConfig(

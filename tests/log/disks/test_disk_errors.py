@@ -13,7 +13,8 @@ from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskError, DiskFull
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, finish, retain
+from testkit.by_hand import NOW_MS, finish
+from tests.log.support import ROOT, Node, append, batch, content, fill, retain
 
 SIZE = len(batch())
 

@@ -18,17 +18,8 @@ from odradek.wire.batches.transaction_markers import build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk import Keep
-from tests.log.support import (
-    NOW_MS,
-    ROOT,
-    TOPIC_ID,
-    Node,
-    append,
-    append_verified,
-    batch,
-    content,
-    fill,
-)
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, TOPIC_ID, Node, append, append_verified, batch, content, fill
 
 SIZE = len(batch())
 OTHER_ID = bytes(reversed(TOPIC_ID))

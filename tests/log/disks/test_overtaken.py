@@ -15,7 +15,8 @@ from odradek.data_plane.log.segments.segment import Segment
 from odradek.env.ports import FileClosed
 from odradek.env.real_dirs import open_dir
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, Node, append, batch, content, finish, open_log
+from testkit.by_hand import NOW_MS, finish
+from tests.log.support import Node, append, batch, content, open_log
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from odradek.env.ports import Dir
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.disk import SimDisk
-from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, new_disk, open_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, Node, append, batch, content, fill, new_disk, open_log
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=200)
 FIRST_LOG = f"{ROOT}/{file_name(0, '.log')}"

@@ -14,8 +14,9 @@ from odradek.data_plane.log.directory.sync_latency import SyncLatency
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskFull
+from testkit.by_hand import NOW_MS, ManualClock
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
-from tests.log.support import NOW_MS, ManualClock, append, batch
+from tests.log.support import append, batch
 
 GIB = 1 << 30
 

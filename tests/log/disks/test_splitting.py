@@ -11,7 +11,8 @@ from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, file_na
 from odradek.env.ports import Dir
 from sim.machine.disk import Keep, SimDisk
 from sim.machine.disk_files import PowerCut
-from tests.log.support import NOW_MS, ROOT, append, batch, content, new_disk, open_log
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, append, batch, content, new_disk, open_log
 
 FAR = (10, 13, (1 << 31) + 100, (1 << 32) + 5)
 END = FAR[-1] + 3

@@ -14,17 +14,8 @@ from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, Produce
 from odradek.data_plane.log.segments.segment import file_name
 from odradek.wire.batches.transaction_markers import EndMarker, build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import (
-    NOW_MS,
-    ROOT,
-    append,
-    append_verified,
-    batch,
-    new_disk,
-    new_log,
-    open_log,
-    retain,
-)
+from testkit.by_hand import NOW_MS
+from tests.log.support import ROOT, append, append_verified, batch, new_disk, new_log, open_log, retain
 
 LAST_SEQUENCE = 0x7FFFFFFF
 

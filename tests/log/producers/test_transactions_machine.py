@@ -16,7 +16,8 @@ from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.batches.transaction_markers import build_marker, parse_marker
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
-from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, new_disk, retain
+from testkit.by_hand import NOW_MS
+from tests.log.support import Node, append, append_verified, batch, content, new_disk, retain
 from tests.schedule import examples
 
 PRODUCERS = (1, 2, 3)

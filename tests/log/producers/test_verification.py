@@ -13,7 +13,8 @@ from odradek.data_plane.log.parts.verification import (
     name_of,
 )
 from odradek.wire.batches.transaction_markers import build_marker
-from tests.log.support import NOW_MS, Node, append, append_verified, batch, new_disk
+from testkit.by_hand import NOW_MS
+from tests.log.support import Node, append, append_verified, batch, new_disk
 
 PRODUCER = 9
 

@@ -19,7 +19,7 @@ from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsets
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from testkit.processes import ServerFailed, ServerProcess
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 from tests.node.requests.test_bad_batches import good_batch
 
 PARTITIONS = 2

@@ -22,7 +22,7 @@ from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsets
 from odradek.wire.messages.metadata import MetadataRequest
 from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from testkit.processes import ServerProcess
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 from tests.node.requests.test_bad_batches import LATEST, NOT_A_REPLICA, create_topic, good_batch
 
 BATCHES = 24

@@ -14,8 +14,8 @@ from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestP
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import create_topic, play, request
-from tests.node.requests.test_connection_loop import Client
+from testkit.lone_node import create_topic, play, request
+from testkit.virtual import Client
 
 DAY_MS = 86_400_000
 SESSION_MS = 10_000

@@ -8,8 +8,8 @@ import pytest
 
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import play, request
-from tests.node.requests.test_connection_loop import Client
+from testkit.lone_node import play, request
+from testkit.virtual import Client
 
 OFTEN = {"metadata_log_max_record_bytes_between_snapshots": "500"}
 TOPICS = 30

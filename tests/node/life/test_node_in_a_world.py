@@ -10,138 +10,30 @@ import pytest
 import trio
 
 from odradek.data_plane.replication.partition import Partition
-from odradek.env.ports import ConnectionLost, Env
-from odradek.metadata_quorum.replica.storage_format import StorageFormat, VoterEndpoint, format_storage
-from odradek.node.configuration.node_config import NodeConfig
-from odradek.node.node import Node, NodeFailed
-from odradek.node.run_node import run_node
-from odradek.wire.api import response_class, response_header_version
+from odradek.env.ports import ConnectionLost
+from odradek.node.node import NodeFailed
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.batches.records import records
-from odradek.wire.codec import decode
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.raw_client import frame
+from testkit.by_hand import KeptLog
+from testkit.lone_node import (
+    answer_to,
+    create_topic,
+    fetch_request,
+    play,
+    produce,
+    produce_request,
+    request,
+)
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client, Log
-
-SETTINGS = {
-    "process.roles": "broker,controller",
-    "node.id": "1",
-    "controller.quorum.voters": "1@server:9093",
-    "listeners": "PLAINTEXT://server:9092,CONTROLLER://server:9093",
-    "controller.listener.names": "CONTROLLER",
-    "log.dirs": "/data",
-}
-
-
-async def request(client: Client, message: Any, version: int) -> Any:
-    """Ask and decode the answer."""
-    await client.send(bytes(frame(message, version)))
-    return await answer_to(client, message, version)
-
-
-async def answer_to(client: Client, message: Any, version: int) -> Any:
-    body = await client.answer()
-    offset = 1 if response_header_version(message.API_KEY, version) >= 1 else 0
-    return decode(response_class(message.API_KEY), version, body, offset)
-
-
-def produce_request(batch: bytes | bytearray) -> ProduceRequest:
-    return ProduceRequest(
-        None, -1, 5000, [TopicProduceData("t", bytes(16), [PartitionProduceData(0, batch)])]
-    )
-
-
-async def produce(client: Client, batch: bytes | bytearray) -> Any:
-    answer = await request(client, produce_request(batch), 9)
-    return answer.responses[0].partition_responses[0]
-
-
-def fetch_request(offset: int, *, wait_ms: int = 0, min_bytes: int = 1) -> FetchRequest:
-    topic = FetchTopic("t", bytes(16), [FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
-    return FetchRequest(
-        max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, session_epoch=-1, topics=[topic]
-    )
-
-
-Script = Callable[[World, Callable[[], Awaitable[Client]]], Awaitable[None]]
-
-
-def play(
-    script: Script,
-    weather: Weather | None = None,
-    *,
-    made: Callable[[Node], None] | None = None,
-    stop: trio.Event | None = None,
-    log: Log | None = None,
-    **settings: str,
-) -> None:
-    """Format a disk, start a node on it with poisoned receive buffers, and run the script beside it.
-
-    `made` is shown the node before it starts. The node stops cleanly once `stop` is set.
-    """
-    world = World(1, weather or Weather())
-    properties = SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
-    config = NodeConfig.from_properties(properties)
-    ready = trio.Event()
-
-    async def serve(env: Env) -> None:
-        directories = [env.open_dir(path, create=True) for path in config.log_dirs]
-        format_storage(
-            directories,
-            directories[0],
-            StorageFormat(
-                cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
-                node_id=1,
-                directory_ids=[env.new_uuid() for _ in directories],
-                voter=VoterEndpoint("CONTROLLER", "server", 9093),
-                timestamp_ms=env.clock.wall_ms(),
-            ),
-        )
-        await run_node(
-            config,
-            env,
-            made=made,
-            started=lambda _: ready.set(),
-            stop=stop,
-            log=log or Quiet(),
-            poison=True,
-        )
-
-    async def main() -> None:
-        world.start("server", serve)
-        await ready.wait()
-
-        async def connect() -> Client:
-            return Client(await world.node_env("client").network.connect("server", 9092))
-
-        await script(world, connect)
-
-    world.run(main)
-
-
-class Quiet(Log):
-    """A logger that the node may bind."""
-
-    def debug(self, event: str, **_: object) -> None:
-        self.events.append(event)
-
-    def bind(self, **_: object) -> Quiet:
-        return self
-
-
-async def create_topic(client: Client) -> None:
-    created = await request(
-        client, CreateTopicsRequest([CreatableTopic("t", 1, 1, [], [])], 10_000, False), 5
-    )
-    assert created.topics[0].error_code == 0
 
 
 @pytest.mark.parametrize(
@@ -232,7 +124,7 @@ def test_a_device_error_in_a_read_is_its_partitions() -> None:
 
 def test_a_bug_in_one_append_is_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """UNKNOWN_SERVER_ERROR for that partition; the others of the request, and the connection, go on."""
-    log = Quiet()
+    log = KeptLog()
     sound = Partition.append_as_leader
 
     def broken(self: Partition, *args: Any) -> Any:
@@ -276,7 +168,7 @@ def test_a_bug_in_one_append_is_its_partitions(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_metadata_log_that_cannot_be_closed_leaves_no_other_log_open() -> None:
     """Without descriptors the metadata log is recovered at the next start; the directories are closed all the same."""
-    stop, log, closed = trio.Event(), Quiet(), []
+    stop, log, closed = trio.Event(), KeptLog(), []
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()

@@ -19,11 +19,11 @@ from odradek.node.directories import NodeCannotStart
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from testkit.by_hand import KeptLog
 from testkit.odradek_server import ODRADEK, launch_odradek
 from testkit.processes import combined_node_properties, free_ports
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 from tests.quorum.test_image import replayed
-from tests.quorum.voters.node_parts import Journal
 
 ARCHIVE = Path(__file__).parents[2] / "quorum" / "data" / "kafka-4.3.0-with-rules.tar.xz"
 METADATA = "__cluster_metadata-0"
@@ -101,7 +101,7 @@ def test_acls_that_come_later_are_told_once(tmp_path: Path) -> None:
     """Controllers of Kafka may write some: a node that runs goes on, says so, and asks at its next start."""
     path = prepare(tmp_path)
     config = NodeConfig.from_properties(dict(line.split("=", 1) for line in path.read_text().splitlines()))
-    journal = Journal()
+    journal = KeptLog()
     rules = UnenforcedRules(config, journal)
     image = MetadataImage.empty("c")
     rules.check(image)
@@ -111,6 +111,6 @@ def test_acls_that_come_later_are_told_once(tmp_path: Path) -> None:
         rules.apply(image, delta)
         assert journal.events == ["rules.not_enforced"] * told
     with pytest.raises(NodeCannotStart, match=r"ACLs \(2\)"):
-        UnenforcedRules(config, Journal()).check(image)
+        UnenforcedRules(config, KeptLog()).check(image)
     image, _ = replayed(image, *[RemoveAccessControlEntryRecord(each * 16) for each in (b"1", b"2")])
-    UnenforcedRules(config, Journal()).check(image)
+    UnenforcedRules(config, KeptLog()).check(image)

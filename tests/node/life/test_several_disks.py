@@ -24,9 +24,9 @@ from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, 
 from sim.machine.platter import Inode
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import play, request
+from testkit.lone_node import play, request
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client
 
 PARTITIONS = 6
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR

@@ -10,10 +10,7 @@ import trio
 from odradek.env.ports import Env
 from odradek.metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot
 from odradek.metadata_quorum.replica.storage_format import (
-    StorageFormat,
-    VoterEndpoint,
     bootstrap_records,
-    format_storage,
 )
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.run_node import run_node
@@ -24,9 +21,10 @@ from odradek.wire.messages.describe_configs import DescribeConfigsRequest, Descr
 from odradek.wire.messages.metadata_records import ConfigRecord
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import SETTINGS, Quiet, create_topic, produce, request
+from testkit.by_hand import KeptLog
+from testkit.lone_node import SETTINGS, connected, create_topic, format_lone, produce, request
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client
 from tests.node.test_metrics import samples
 
 TOPIC, BROKER = 2, 4
@@ -50,23 +48,10 @@ def play(script: Callable[[World, Connect], Awaitable[None]], *, starts: int = 1
     async def serve(env: Env) -> None:
         directory = env.open_dir("/data", create=True)
         if not directory.list():
-            format_storage(
-                [directory],
-                directory,
-                StorageFormat(
-                    cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
-                    node_id=1,
-                    directory_ids=[env.new_uuid()],
-                    voter=VoterEndpoint("CONTROLLER", "server", 9093),
-                    timestamp_ms=env.clock.wall_ms(),
-                ),
-            )
+            format_lone(env, config)
             first = encode_snapshot((*bootstrap_records(), *UNREADABLE), epoch=0, timestamp_ms=1)
             directory.write_atomic(BOOTSTRAP_FILE, first)
-        await run_node(config, env, started=lambda _: ready.set(), log=Quiet(), poison=True)
-
-    async def connect(port: int) -> Client:
-        return Client(await world.node_env("client").network.connect("server", port))
+        await run_node(config, env, started=lambda _: ready.set(), log=KeptLog(), poison=True)
 
     async def main() -> None:
         nonlocal ready
@@ -74,7 +59,7 @@ def play(script: Callable[[World, Connect], Awaitable[None]], *, starts: int = 1
             ready = trio.Event()
             world.start("server", serve)
             await ready.wait()
-            await script(world, connect)
+            await script(world, lambda port: connected(world, port))
             world.crash("server")
 
     world.run(main)

@@ -23,9 +23,9 @@ from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, 
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import play, request
-from tests.node.raw_client import frame
-from tests.node.requests.test_connection_loop import Client
+from testkit.lone_node import play, request
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 
 TOPICS: dict[str, dict[str, str]] = {
     "plain": {},

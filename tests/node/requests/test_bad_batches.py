@@ -22,7 +22,7 @@ from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsets
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.record_batch import RecordBatchBuilder
 from testkit.processes import ServerProcess, memory_kib
-from tests.node.raw_client import RawClient, frame
+from testkit.raw_requests import RawClient, frame
 from tests.node_process import RunningNode
 
 HOUR_MS = 3_600_000

@@ -12,18 +12,18 @@ import pytest
 import trio
 
 from odradek.data_plane.log.partition_log import FileRange
-from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
+from odradek.env.ports import Env, Event, File
 from odradek.node.connections.answers import SLOTS_MAX
 from odradek.node.connections.buffers import WAIT_SECONDS_MAX, ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.connection_loop import FRAMES_PER_LOOK, FRAMES_PER_TURN, TURN_SECONDS_MAX
-from odradek.node.connections.connection_services import ConnectionServices
-from odradek.node.connections.server import Server
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 from odradek.serving.contract import CLOSE, Delayed, PinsFiles, Suspend
 from odradek.wire.errors import RemoteProtocolError
 from sim.machine.weather import Weather
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
+from testkit.virtual import Client, serve_table
 
 PORT = 9092
 FRAME_BYTES_MAX = 8 << 20
@@ -62,18 +62,6 @@ class Entry:
             frame += response
 
 
-class Log:
-    """Remembers events."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def warning(self, event: str, **_: object) -> None:
-        self.events.append(event)
-
-    error = exception = info = warning
-
-
 class Node:
     """A server whose requests say what it shall do: `echo:x`, `large:x`, `wait:x`, `park:x`, `suspend:x`, `file:count`,
     `close:`."""
@@ -82,7 +70,7 @@ class Node:
         self, env: Env, tasks: trio.Nursery, buffer_bytes_max: int, entry_type: type[Entry] = Entry
     ) -> None:
         self.env = env
-        self.log = Log()
+        self.log = KeptLog()
         self.seen: list[bytes] = []
         self.turns: list[int] = []
         self.waiting: dict[bytes, Delayed] = {}
@@ -91,25 +79,18 @@ class Node:
         self.file: File = env.open_dir("/data", create=True).open("big", create=True)
         self.entry = entry = entry_type(self.handle)
         self.buffers = ReceiveBuffers(buffer_bytes_max)
-        services = self.services = ConnectionServices(
-            table=Table(entry),  # type: ignore[arg-type]  # the loop asks it for `get` alone
-            buffers=self.buffers,
-            env=env,
-            tasks=tasks,
+        self.server, self.services = serve_table(
+            env,
+            tasks,
+            Table(entry),  # type: ignore[arg-type]  # the loop asks it for `get` alone
             log=self.log,
+            port=PORT,
+            buffers=self.buffers,
             frame_bytes_max=FRAME_BYTES_MAX,
-            after_turn=lambda: self.turns.append(len(self.seen)),
-            poison=True,
-        )
-        listener = env.network.listen("", PORT)
-        self.server = Server(
-            services,
-            listener,
-            "PLAINTEXT",
             idle_ms_max=IDLE_MS_MAX,
+            after_turn=lambda: self.turns.append(len(self.seen)),
             limits=ConnectionLimits(connections_max=1000),
         )
-        tasks.start_soon(self.server.accept_loop)
         tasks.start_soon(self.server.reap_loop)
 
     def handle(self, context: Any, request: bytes) -> Any:
@@ -192,42 +173,6 @@ async def answer_after(event: Event, text: bytes) -> bytes:
 def framed(text: bytes, correlation_id: int = 0, api_key: int = 0) -> bytes:
     body = struct.pack(">hhih", api_key, 0, correlation_id, -1) + text
     return struct.pack(">i", len(body)) + body
-
-
-class Client:
-    """A peer on a simulated connection."""
-
-    def __init__(self, conn: Conn) -> None:
-        self.conn = conn
-        self._received = bytearray()
-
-    async def send(self, data: bytes) -> None:
-        while data:
-            taken = self.conn.send([data])
-            data = data[taken:]
-            if data:
-                await self.conn.writable()
-
-    async def answer(self) -> bytes:
-        """The body of the next answer. Raises `ConnectionLost` at the end of the stream."""
-        while len(self._received) < 4 or len(self._received) < 4 + int.from_bytes(self._received[:4], "big"):
-            await self.conn.readable()
-            buffer = bytearray(1 << 16)
-            count = self.conn.recv_into(memoryview(buffer))
-            if count == 0:
-                raise ConnectionLost("closed by the node")
-            self._received += buffer[: count or 0]
-        end = 4 + int.from_bytes(self._received[:4], "big")
-        body = bytes(self._received[8:end])
-        del self._received[:end]
-        return body
-
-    async def is_closed(self) -> bool:
-        try:
-            await self.answer()
-        except ConnectionLost:
-            return True
-        return False
 
 
 Play = Callable[[World, Node, Callable[[], Awaitable[Client]]], Awaitable[None]]

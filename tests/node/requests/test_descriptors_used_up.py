@@ -16,7 +16,7 @@ from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequ
 from odradek.wire.messages.metadata import MetadataRequest
 from testkit.odradek_server import ODRADEK, prepare_odradek
 from testkit.processes import ServerProcess, free_ports, spawn, wait_until_serving
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 
 DESCRIPTORS = 256
 CONNECTIONS = 400

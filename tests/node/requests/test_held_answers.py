@@ -17,7 +17,8 @@ from odradek.node.connections.answers import (
 )
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import LARGE_BYTES, Client, Node, framed, play
+from testkit.virtual import Client
+from tests.node.requests.test_connection_loop import LARGE_BYTES, Node, framed, play
 
 Connect = Callable[[], Awaitable[Client]]
 

@@ -14,7 +14,7 @@ from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.metadata import MetadataRequest
 from testkit.processes import ServerProcess
-from tests.node.raw_client import RawClient, frame
+from testkit.raw_requests import RawClient, frame
 from tests.node_process import RunningNode
 
 SERVED = (*range(4), *range(8, 52))

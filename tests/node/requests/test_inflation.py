@@ -30,7 +30,7 @@ from odradek.wire.messages.incremental_alter_configs import (
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import (
+from testkit.lone_node import (
     answer_to,
     create_topic,
     fetch_request,
@@ -39,9 +39,9 @@ from tests.node.life.test_node_in_a_world import (
     produce_request,
     request,
 )
-from tests.node.raw_client import frame
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch, sealed
-from tests.node.requests.test_connection_loop import Client
 
 LARGE = 5 << 20
 """More than the loop decompresses in a turn, of any codec."""

@@ -16,7 +16,7 @@ from odradek.wire.messages.offset_commit import (
 )
 from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from odradek.wire.structure import ZERO_UUID
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 from tests.node_process import RunningNode
 
 TOPIC = GROUP = "large-answers"

@@ -33,8 +33,8 @@ from odradek.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import play, request
-from tests.node.requests.test_connection_loop import Client
+from testkit.lone_node import play, request
+from testkit.virtual import Client
 from tests.node.requests.test_long_pieces import Ask, Pieces, with_topic
 
 COUNT = 6_000

@@ -32,10 +32,10 @@ from odradek.wire.messages.offset_fetch import (
 )
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import answer_to, play, request
-from tests.node.raw_client import frame
+from testkit.lone_node import answer_to, play, request
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client
 
 COUNT = 20_000
 PIECE_MAX = 2_000

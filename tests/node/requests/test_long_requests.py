@@ -12,7 +12,8 @@ from odradek.wire.codec import ELEMENTS_AT_ONCE
 from odradek.wire.errors import MalformedMessage, TooManyElements
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import Client, Entry, Node, framed, play
+from testkit.virtual import Client
+from tests.node.requests.test_connection_loop import Entry, Node, framed, play
 
 SLOW = Weather(worker_seconds=(0.05, 0.05))
 LENGTH = ELEMENTS_AT_ONCE + 100

@@ -10,10 +10,10 @@ from odradek.env.ports import ConnectionLost
 from odradek.node.connections.buffers import SMALL_FRAME_BYTES
 from odradek.node.node import Node
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import answer_to, create_topic, play, produce_request
-from tests.node.raw_client import frame
+from testkit.lone_node import answer_to, create_topic, play, produce_request
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client
 
 MIB = 1 << 20
 POOL_BYTES = 16 * MIB

@@ -20,7 +20,8 @@ from odradek.node.connections.buffers import (
     ReceiveBuffers,
 )
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import Client, Node, framed, play
+from testkit.virtual import Client
+from tests.node.requests.test_connection_loop import Node, framed, play
 
 MIB = 1 << 20
 POOL = 64 * MIB

@@ -13,7 +13,8 @@ from odradek.serving import shared_parts
 from odradek.serving.shared_parts import assert_unchanged, shared
 from odradek.wire.messages.fetch import LeaderIdAndEpoch
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import Client, Node, framed, play
+from testkit.virtual import Client
+from tests.node.requests.test_connection_loop import Node, framed, play
 
 
 @pytest.fixture(autouse=True)

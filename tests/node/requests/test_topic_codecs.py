@@ -16,10 +16,10 @@ from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicCo
 from odradek.wire.messages.produce import ProduceRequest
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import answer_to, fetch_request, play, produce_request, request
-from tests.node.raw_client import frame
+from testkit.lone_node import answer_to, fetch_request, play, produce_request, request
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.node.requests.test_bad_batches import good_batch
-from tests.node.requests.test_connection_loop import Client
 
 BYTES_MAX = 1 << 20
 SIZES = (10, 30_000, 200)

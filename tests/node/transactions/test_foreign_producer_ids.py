@@ -20,9 +20,9 @@ from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from testkit.lone_node import request
+from testkit.virtual import Client
 from tests.log.support import batch
-from tests.node.life.test_node_in_a_world import request
-from tests.node.requests.test_connection_loop import Client
 from tests.node.transactions.test_transactions import (
     ATTEMPTS,
     COMMIT,

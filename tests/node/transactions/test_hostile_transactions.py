@@ -43,8 +43,8 @@ from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from testkit.raw_requests import RawClient, frame
 from tests.log.support import batch
-from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
 
 PARTITIONS = 3

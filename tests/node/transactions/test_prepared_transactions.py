@@ -21,8 +21,8 @@ from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from testkit.odradek_server import launch_odradek, start_odradek
 from testkit.processes import ServerProcess
+from testkit.raw_requests import RawClient
 from tests.conformance.asking.talk import wait_until_ready
-from tests.node.raw_client import RawClient
 
 pytestmark = pytest.mark.long
 TOPIC = "payments"

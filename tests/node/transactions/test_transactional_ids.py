@@ -16,8 +16,8 @@ from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sim.machine.world import World
-from tests.node.life.test_node_in_a_world import play, request
-from tests.node.requests.test_connection_loop import Client
+from testkit.lone_node import play, request
+from testkit.virtual import Client
 
 STATE_TOPIC = "__transaction_state"
 IDS = 12

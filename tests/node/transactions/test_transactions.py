@@ -30,10 +30,10 @@ from odradek.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from sim.machine.world import World
+from testkit.lone_node import answer_to, fetch_request, play, request
+from testkit.raw_requests import frame
+from testkit.virtual import Client
 from tests.log.support import batch
-from tests.node.life.test_node_in_a_world import answer_to, fetch_request, play, request
-from tests.node.raw_client import frame
-from tests.node.requests.test_connection_loop import Client
 
 PRODUCER, EPOCH = 7, 3
 SINCE_ADDING, SINCE_ABORTABLE, OLD = 12, 11, 9

@@ -42,7 +42,7 @@ from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsResponsePartitionData,
     AssignReplicasToDirsResponseTopicData,
 )
-from tests.log.support import ManualClock
+from testkit.by_hand import KeptLog, ManualClock
 
 TOPIC_ID, UNKNOWN_ID = b"t" * 16, b"u" * 16
 ONE, TWO, GONE = b"1" * 16, b"2" * 16, b"9" * 16
@@ -228,11 +228,6 @@ class Controller:
         )
 
 
-class Quiet:
-    def warning(self, event: str, **_: object) -> None:
-        """Nobody reads it."""
-
-
 class Flag:
     """An event that ends the loop which waits for it."""
 
@@ -249,7 +244,7 @@ class Flag:
 def tell(controller: Controller, noted: dict[tuple[bytes, int], bytes]) -> DirectoryAssignments:
     """Run until all is told or the script ends."""
     assignments = DirectoryAssignments(
-        1, controller, ManualClock(), Flag, NewestImage(image(NEW)), request_timeout_ms=1000, log=Quiet()
+        1, controller, ManualClock(), Flag, NewestImage(image(NEW)), request_timeout_ms=1000, log=KeptLog()
     )
     for replica, directory in noted.items():
         assignments.note(*replica, directory)

@@ -21,12 +21,9 @@ from odradek.metadata_quorum.replica.metadata_batches import MetadataBatch, read
 from odradek.metadata_quorum.replica.peers import PeerConnections
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from odradek.metadata_quorum.replica.snapshots import SnapshotSettings
-from odradek.metadata_quorum.replica.storage_format import StorageFormat, find_meta_properties, format_storage
+from odradek.metadata_quorum.replica.storage_format import find_meta_properties
 from odradek.metadata_quorum.service import MetadataService, MetadataSettings
 from odradek.node.connections.buffers import ReceiveBuffers
-from odradek.node.connections.connection_limits import ConnectionLimits
-from odradek.node.connections.connection_services import ConnectionServices
-from odradek.node.connections.server import Server
 from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest
 from odradek.wire.messages.add_raft_voter import Listener as AddListener
 from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
@@ -34,7 +31,9 @@ from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from sim.machine.sim_env import SimEnv
 from sim.machine.weather import Weather
 from sim.machine.world import Running, World
-from tests.quorum.voters.node_parts import CLUSTER_ID, PATH, Journal
+from testkit.by_hand import KeptLog
+from testkit.virtual import format_directory, serve_table
+from tests.quorum.voters.node_parts import CLUSTER_ID, PATH
 
 PORT = 9093
 LISTENER = "CONTROLLER"
@@ -51,7 +50,7 @@ class Member:
     env: SimEnv
     service: MetadataService
     log: MetadataLog
-    journal: Journal
+    journal: KeptLog
     running: Running | None = None
     stop: trio.Event = attrs.field(factory=trio.Event)
 
@@ -115,17 +114,8 @@ class Controllers:
         """A new disk's directory; a voter's has the id that the voters know."""
         root = self.world.machine(host_of(node_id)).disk.open_dir(PATH, create=True)
         is_voter = node_id in self.voters.node_ids
-        format_storage(
-            [root],
-            root,
-            StorageFormat(
-                cluster_id=CLUSTER_ID,
-                node_id=node_id,
-                directory_ids=[directory_of(node_id)],
-                voters=self.voters if is_voter and not self.static else None,
-                timestamp_ms=1,
-            ),
-        )
+        voters = self.voters if is_voter and not self.static else None
+        format_directory(root, node_id, directory_of(node_id), cluster_id=CLUSTER_ID, voters=voters)
 
     def _static_voters(self) -> VoterSet:
         """The voters as a configuration names them: without directories."""
@@ -146,7 +136,7 @@ class Controllers:
             del self.members[node_id]
 
     async def _run(self, node_id: int, env: Env) -> None:
-        journal = Journal()
+        journal = KeptLog()
         root = env.open_dir(PATH)
         meta = find_meta_properties(root)
         assert meta is not None
@@ -202,22 +192,20 @@ class Controllers:
         return self.ports.get(node_id, PORT)
 
     def _listen(
-        self, env: Env, service: MetadataService, nursery: trio.Nursery, journal: Journal, port: int
+        self, env: Env, service: MetadataService, nursery: trio.Nursery, journal: KeptLog, port: int
     ) -> None:
         decided = Controller(ControllerSettings()).requests
-        services = ConnectionServices(
-            table=build_controller_table(service, lambda: service.committed_image, decided),
-            buffers=ReceiveBuffers(1 << 24),
-            env=env,
-            tasks=nursery,
+        table = build_controller_table(service, lambda: service.committed_image, decided)
+        serve_table(
+            env,
+            nursery,
+            table,
             log=journal,
-            frame_bytes_max=1 << 24,
-            after_turn=lambda: None,
-            poison=True,
+            port=port,
+            listener=LISTENER,
+            buffers=ReceiveBuffers(1 << 24),
+            idle_ms_max=60_000,
         )
-        listener = env.network.listen("", port)
-        server = Server(services, listener, LISTENER, idle_ms_max=60_000, limits=ConnectionLimits())
-        nursery.start_soon(server.accept_loop)
 
     # -- what a test does ---------------------------------------------------------------------------------------------
 
@@ -285,7 +273,7 @@ class Controllers:
     async def ask_quorum(self, node_id: int, request: Any, seconds: float = 30.0) -> Any:
         """The answer of a node's quorum, over its listener."""
         asking = self.world.node_env("client")
-        peers = PeerConnections(asking, self.world.tasks, client_id="test", log=Journal())
+        peers = PeerConnections(asking, self.world.tasks, client_id="test", log=KeptLog())
         answer = await peers.channel(host_of(node_id), self.port_of(node_id)).request(
             request, asking.clock.monotonic() + seconds
         )

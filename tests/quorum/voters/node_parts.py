@@ -15,10 +15,8 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from odradek.metadata_quorum.replica.storage_format import (
-    StorageFormat,
     VoterEndpoint,
     find_meta_properties,
-    format_storage,
 )
 from odradek.metadata_quorum.service import MetadataService, MetadataSettings
 from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -28,6 +26,8 @@ from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequ
 from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from sim.machine.weather import Weather
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
+from testkit.virtual import format_directory
 
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 DIRECTORY_ID = b"directory-number"
@@ -37,30 +37,9 @@ NODE = "n1"
 """The machine of a lone controller."""
 
 
-class Journal:
-    """A logger that keeps events."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def _note(self, event: str, **fields: object) -> None:
-        self.events.append(event)
-
-    debug = info = warning = error = _note
-
-
 def format_node(root: Dir) -> None:
-    format_storage(
-        [root],
-        root,
-        StorageFormat(
-            cluster_id=CLUSTER_ID,
-            node_id=NODE_ID,
-            directory_ids=[DIRECTORY_ID],
-            voter=VoterEndpoint("CONTROLLER", "127.0.0.1", 9093),
-            timestamp_ms=1,
-        ),
-    )
+    voter = VoterEndpoint("CONTROLLER", "127.0.0.1", 9093)
+    format_directory(root, NODE_ID, DIRECTORY_ID, cluster_id=CLUSTER_ID, voter=voter)
 
 
 def make_world(seed: int = 1, weather: Weather | None = None) -> World:
@@ -83,10 +62,10 @@ def again(world: World) -> World:
 
 @asynccontextmanager
 async def running_controller(
-    env: Env, journal: Journal | None = None, *, path: str = PATH, **settings: Any
+    env: Env, journal: KeptLog | None = None, *, path: str = PATH, **settings: Any
 ) -> AsyncIterator[MetadataService]:
     """A controller that leads; on a normal exit it stops cleanly."""
-    logger = journal or Journal()
+    logger = journal or KeptLog()
     root = env.open_dir(path)
     meta = find_meta_properties(root)
     assert meta is not None

@@ -28,8 +28,9 @@ from odradek.wire.messages.vote import VoteRequest
 from odradek.wire.messages.vote import VoteRequestPartitionData as VotePartition
 from odradek.wire.messages.vote import VoteRequestTopicData as VoteTopic
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
 from tests.quorum.voters.controllers import Controllers, Member, directory_of, host_of, play, register, remove
-from tests.quorum.voters.node_parts import CLUSTER_ID, Journal
+from tests.quorum.voters.node_parts import CLUSTER_ID
 from tests.quorum.voters.test_controllers import read
 
 TOPIC = "__cluster_metadata"
@@ -241,7 +242,7 @@ def test_odd_numbers_are_answered() -> None:
                     )
         assert (await controllers.ask_quorum(leader.node_id, remove(-1))).error_code
         assert leader.is_active
-        assert isinstance(leader.journal, Journal)
+        assert isinstance(leader.journal, KeptLog)
         assert "connection.bug" not in leader.journal.events
         assert (await controllers.ask(register(101))).error_code == 0
 

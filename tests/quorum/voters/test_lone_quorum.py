@@ -24,10 +24,10 @@ from odradek.wire.messages.control_records import LeaderChangeMessage, VotersRec
 from odradek.wire.messages.metadata_records import RemoveTopicRecord
 from sim.machine.weather import Weather
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
 from tests.quorum.voters.node_parts import (
     NODE,
     PATH,
-    Journal,
     again,
     ask,
     create,
@@ -334,7 +334,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
 def test_a_full_disk_is_waited_out() -> None:
     """Decisions wait while the disk is full; when there is room, they are written and answered."""
     world = make_world()
-    journal = Journal()
+    journal = KeptLog()
 
     async def main(env: Env) -> None:
         disk = world.machine(NODE).disk
@@ -407,7 +407,7 @@ def test_a_node_stops_though_its_disk_is_full() -> None:
 def test_no_room_for_the_synced_offset_is_no_failure() -> None:
     """It is only a lower bound: the older one stays true."""
     world = make_world()
-    journal = Journal()
+    journal = KeptLog()
 
     async def main(env: Env) -> None:
         async with running_controller(env, journal) as service:
@@ -423,7 +423,7 @@ def test_no_room_for_the_synced_offset_is_no_failure() -> None:
 def test_a_broker_that_falls_silent_is_fenced_by_the_timer() -> None:
     """`broker.session.timeout.ms` on the node's monotonic clock; its next heartbeat unfences it."""
     world = make_world()
-    journal = Journal()
+    journal = KeptLog()
 
     async def main(env: Env) -> None:
         async with running_controller(env, journal) as service:

@@ -12,8 +12,9 @@ from odradek.env.ports import Dir
 from odradek.metadata_quorum.ports import MetadataLogCorrupt
 from odradek.metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
 from tests.quorum.voters.controllers import Controllers, calm_world, host_of, register
-from tests.quorum.voters.node_parts import PATH, Journal
+from tests.quorum.voters.node_parts import PATH
 
 LOG = "__cluster_metadata-0"
 Script = Callable[[World, Controllers], Awaitable[None]]
@@ -39,7 +40,7 @@ def root_of(world: World, node_id: int) -> Dir:
 
 def open_log(world: World, node_id: int, *, may_vote: bool = True) -> MetadataLog:
     env = world.node_env(host_of(node_id))
-    return MetadataLog.open(root_of(world, node_id), clock=env.clock, logger=Journal(), may_vote=may_vote)
+    return MetadataLog.open(root_of(world, node_id), clock=env.clock, logger=KeptLog(), may_vote=may_vote)
 
 
 @pytest.mark.parametrize("static", [False, True])

@@ -12,10 +12,10 @@ from odradek.metadata_quorum.replica.metadata_batches import batch_of_values
 from odradek.wire.batches.batch_header import iter_batches
 from sim.machine.disk_files import PowerCut
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
 from tests.quorum.voters.node_parts import (
     NODE,
     PATH,
-    Journal,
     again,
     ask,
     create,
@@ -83,7 +83,7 @@ def test_a_torn_tail_is_cut_off_silently() -> None:
     world.run(run, world, write_some)
     file = world.machine(NODE).disk.open_dir(PATH).open(LOG.removeprefix(PATH + "/"))
     file.append(file.pread(90, 0))
-    journal = Journal()
+    journal = KeptLog()
     world = again(world)
 
     async def main(env: Env) -> None:
@@ -249,7 +249,7 @@ def test_a_full_disk_delays_the_installation_of_a_snapshot() -> None:
 
 def open_log(world: World) -> MetadataLog:
     env = world.node_env(NODE)
-    return MetadataLog.open(env.open_dir(PATH), clock=env.clock, logger=Journal())
+    return MetadataLog.open(env.open_dir(PATH), clock=env.clock, logger=KeptLog())
 
 
 def batches(offset: int, count: int, epoch: int = 1) -> bytearray:

@@ -20,7 +20,7 @@ from odradek.wire.framing.connection import RequestReceived, ServerConnection
 from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.requests.test_connection_loop import Log
+from testkit.by_hand import KeptLog
 
 PORT = 9093
 FLOOD_BYTES = 8 << 20
@@ -72,7 +72,7 @@ def play(script: Script, *, served: bool = True) -> None:
         if served:
             world.start("server", serve)
         connections = PeerConnections(
-            world.node_env("client"), world.tasks, client_id="raft-client-1", log=Log()
+            world.node_env("client"), world.tasks, client_id="raft-client-1", log=KeptLog()
         )
         await script(world, connections, connections.channel("server", PORT))
         connections.close()
@@ -317,7 +317,7 @@ def test_all_connections_of_a_node_know_who_is_away() -> None:
         world.node_env("server")
         env = world.node_env("client")
         others = PeerConnections(
-            env, world.tasks, client_id="node-1", log=Log(), addresses=connections.addresses
+            env, world.tasks, client_id="node-1", log=KeptLog(), addresses=connections.addresses
         )
         peers = [peer, others.channel("server", PORT)]
         await count_attempts(world, 5.0, peers)

@@ -45,8 +45,9 @@ from odradek.wire.structure import Message
 from sim.machine.disk import SimDisk
 from sim.machine.disk_files import PowerCut
 from sim.machine.world import World
+from testkit.by_hand import KeptLog
 from tests.quorum.test_image import random_history
-from tests.quorum.voters.node_parts import CLUSTER_ID, Journal
+from tests.quorum.voters.node_parts import CLUSTER_ID
 from tests.schedule import examples
 
 END = OffsetAndEpoch(7, 3)
@@ -461,7 +462,7 @@ class Watched:
             settings,
             control_records_below=lambda offset: [KRaftVersionRecord(0, 1), VOTERS.to_record()],
             written=self._note,
-            logger=Journal(),
+            logger=KeptLog(),
         )
 
     def _note(self, end: OffsetAndEpoch) -> None:

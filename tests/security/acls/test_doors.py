@@ -32,12 +32,12 @@ from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.schema.anatomy_rows import ODD, ROWS
 from testkit.odradek_server import start_odradek
 from testkit.processes import free_ports
+from testkit.raw_requests import RawClient
 from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
 from tests.conformance.acls.questions import QUESTIONS, api_of
 from tests.conformance.acls.recording import SEAL, compare, load, seal
 from tests.conformance.servers import SETTINGS as BASE
 from tests.conformance.servers import Place
-from tests.node.raw_client import RawClient
 from tests.security.secured_node import make_certificates
 from tests.security.table import PATH, render, rights
 
@@ -253,8 +253,8 @@ def test_we_judge_alike_on_every_listener_in_full(tmp_path: Path, monkeypatch: p
 def test_a_forged_envelope_is_refused(judging_node: str) -> None:
     """An envelope needs CLUSTER_ACTION, whatever principal it names: the door comes before the content."""
     from odradek.wire.principal import encode_principal
+    from testkit.raw_requests import frame
     from tests.conformance.acls.asking import _Client, _Stage
-    from tests.node.raw_client import frame
 
     stage = _Stage(judging_node, "abcdef")
     creation = AclCreation(2, "forged", 3, "User:ANONYMOUS", "*", 2, 3)

@@ -14,11 +14,11 @@ from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsReques
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from testkit.kafka_server import run_tool
 from testkit.odradek_server import start_odradek
+from testkit.raw_requests import RawClient, frame
 from tests.cli.running import odradek_here
 from tests.conformance.acls.asking import SETTINGS, _Client
 from tests.conformance.asking.batches import batch
 from tests.conformance.servers import SETTINGS as BASE
-from tests.node.raw_client import RawClient, frame
 
 ANONYMOUS, STRANGER = "User:ANONYMOUS", "127.8.8.8"
 READ, WRITE = 3, 4

@@ -24,6 +24,7 @@ from odradek.security.audit.audit_lines import OVERHEAD_BYTES, Payer, prepared
 from odradek.security.audit.audit_log import AuditLog, AuditSettings
 from odradek.security.audit.auditor import Auditor
 from odradek.wire.api_keys import ApiKey
+from testkit.by_hand import ManualClock
 
 ALICE = "User:alice"
 EMOJI = "\U0001f600"
@@ -31,25 +32,12 @@ LINE_BYTES_MAX = 16 << 10
 APIS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.DELETE_TOPICS)
 
 
-class HeldClock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-
 class HeldEnv:
     """The real machine but for its clock."""
 
     def __init__(self) -> None:
         self._real = RealEnv()
-        self.clock = HeldClock()
+        self.clock = ManualClock(1_000_000)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -231,11 +219,11 @@ def test_what_was_only_counted_is_told_at_once_and_then_each_minute(place: Place
     for _ in range(3):
         for number in range(500):
             place.deny(f"more {number}" + "x" * 240)
-        place.clock.now += 1
+        place.clock.now_ms += 1000
         place.write()
     told.append([line["count"] for line in place.lines("audit-refusals.log") if line.get("further")])
     assert len(told[0]) == len(told[1]) == 1
-    place.clock.now += TELL_SECONDS
+    place.clock.now_ms += round(TELL_SECONDS * 1000)
     place.write()
     found = [line["count"] for line in place.lines("audit-refusals.log") if line.get("further")]
     assert len(found) == 2
@@ -250,7 +238,7 @@ def test_an_account_fills_again(place: Place) -> None:
     """After a while a line has room; so a flood is seen as long as it lasts."""
     for number in range(5000):
         place.deny(f"{number}" + "x" * 200)
-    place.clock.now += 10
+    place.clock.now_ms += 10_000
     before = len(place.lines("audit-refusals.log"))
     for number in range(1000):
         place.deny(f"later {number}" + "x" * 200)

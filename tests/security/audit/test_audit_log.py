@@ -14,22 +14,11 @@ import trio.lowlevel
 from odradek.env.ports import Dir, DiskFull, File
 from odradek.env.real import RealEnv
 from odradek.security.audit.audit_log import LINES_MAX, AuditLog, AuditSettings
+from testkit.by_hand import KeptLog
 
 
-class Notes:
-    """A node's log that keeps the names of its events."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def error(self, event: str, /, **_: Any) -> None:
-        self.events.append(event)
-
-    info = warning = exception = error
-
-
-def audit_log(path: Path, **settings: int) -> tuple[AuditLog, Notes]:
-    env, notes = RealEnv(), Notes()
+def audit_log(path: Path, **settings: int) -> tuple[AuditLog, KeptLog]:
+    env, notes = RealEnv(), KeptLog()
     directory = env.open_dir(str(path), create=True)
     return AuditLog(env, notes, directory, AuditSettings(**settings)), notes
 
@@ -138,7 +127,7 @@ class FullFile:
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
-    env, notes = RealEnv(), Notes()
+    env, notes = RealEnv(), KeptLog()
     disk = FullDisk(env.open_dir(str(tmp_path), create=True))
     audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
     audit.note("denied", principal="User:alice")
@@ -168,7 +157,7 @@ def test_half_a_line_of_a_killed_process_spoils_no_other(tmp_path: Path) -> None
 
 def test_lines_that_are_lost_twice_count_once(tmp_path: Path) -> None:
     """The line that tells of missing ones may be lost itself; the next one tells of all, and the metric counts each once."""
-    env, notes = RealEnv(), Notes()
+    env, notes = RealEnv(), KeptLog()
     disk = FullDisk(env.open_dir(str(tmp_path), create=True))
     audit = AuditLog(env, notes, disk, AuditSettings())  # type: ignore[arg-type]
     for number in range(3):

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.wire.messages.metadata import MetadataRequest
 from testkit.odradek_server import ODRADEK
 from testkit.processes import free_ports
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 from tests.security.secured_node import make_certificates, start
 from tests.security.secured_node import properties as listeners
 

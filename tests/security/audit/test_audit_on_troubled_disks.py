@@ -17,9 +17,9 @@ from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from testkit.processes import ServerProcess, free_ports
+from testkit.raw_requests import RawClient
 from tests.cli.running import odradek
 from tests.cluster.disks.real_disks import RealDisk, real_disk
-from tests.node.raw_client import RawClient
 from tests.security.logins.issuer import Issuer
 from tests.security.secured_node import make_certificates, properties, start
 

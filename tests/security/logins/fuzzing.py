@@ -12,7 +12,7 @@ from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
-from tests.node.raw_client import frame
+from testkit.raw_requests import frame
 from tests.security.logins.issuer import Issuer
 
 __all__ = ["failing_logins", "mutated"]

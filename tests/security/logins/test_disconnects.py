@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 
@@ -11,6 +10,7 @@ from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.node.configuration.disconnects import Disconnects
 from odradek.serving.contract import Context
+from testkit.by_hand import KeptLog
 
 
 class Connection:
@@ -28,20 +28,12 @@ class Server:
     connections: list[Connection]
 
 
-class Told:
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-
-    def info(self, event: str, **fields: Any) -> None:
-        self.lines.append({"event": event, **fields})
-
-
 class Broker:
     """The part of a broker that has its dynamic values."""
 
     def __init__(self, **demands: str) -> None:
         self.config_listeners: list[Callable[[], None]] = []
-        self.log = Told()
+        self.log = KeptLog()
         self.config_layers = BrokerConfigLayers({})
         self.demand(**demands)
 
@@ -66,7 +58,8 @@ def test_a_new_value_closes_and_an_old_one_does_not() -> None:
     assert alice.is_open
     broker.demand(alice="2")
     assert [each.is_open for each in (alice, again, bob)] == [False, False, True]
-    assert broker.log.lines == [{"event": "connections.disconnected", "principal": "User:alice", "count": 2}]
+    assert broker.log.events == ["connections.disconnected"]
+    assert broker.log.fields == [{"principal": "User:alice", "count": 2}]
     late = Connection("User:alice")
     servers[0].connections.append(late)
     broker.demand()

@@ -40,6 +40,7 @@ from odradek.security.oauth.login import INVALID_TOKEN, BearerLogin
 from odradek.security.oauth.oauth_settings import KeySourceSettings
 from odradek.security.oauth.token_rules import TokenRefused, TokenRules, UnknownKey
 from odradek.security.sasl_server import BearerLoginFailed
+from testkit.by_hand import KeptLog
 from tests.security.logins.issuer import NOW, Issuer, claims_at
 
 ISSUER = Issuer()
@@ -379,18 +380,6 @@ def test_a_server_is_believed_by_its_authority_alone(tmp_path: Path, is_trusted:
                 fetch_document(address)
 
 
-class Notes:
-    """A log that counts."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def warning(self, event: str, /, **_: Any) -> None:
-        self.events.append(event)
-
-    info = error = exception = warning
-
-
 async def first(find: Callable[[], KeySet | None]) -> KeySet:
     """What `find` gives as soon as it is something: nobody tells when keys have come."""
     while (found := find()) is None:  # noqa: ASYNC110
@@ -401,7 +390,7 @@ async def first(find: Callable[[], KeySet | None]) -> KeySet:
 @pytest.mark.trio
 async def test_keys_are_rotated_and_outlive_their_issuer() -> None:
     issuer = Issuer()
-    env, notes = RealEnv(), Notes()
+    env, notes = RealEnv(), KeptLog()
     with served(issuer, asked := []) as address:
         settings = KeySourceSettings(
             DocumentAddress(f"{address}/keys"), retry_backoff_ms=1, retry_backoff_ms_max=20

@@ -19,7 +19,7 @@ from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
 from odradek.wire.topic_partition import TopicPartition
 from testkit.kafka_server import java_arguments
-from tests.node.raw_client import RawClient, frame
+from testkit.raw_requests import RawClient, frame
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 
 LIFETIME_SECONDS = 3.0

@@ -34,7 +34,7 @@ from odradek.wire.messages.create_delegation_token import CreateDelegationTokenR
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
-from tests.node.raw_client import RawClient, frame
+from testkit.raw_requests import RawClient, frame
 from tests.security.logins.fuzzing import failing_logins, mutated
 from tests.security.logins.issuer import Issuer, claims_at
 from tests.security.secured_node import SecuredNode

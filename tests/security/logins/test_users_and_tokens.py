@@ -26,8 +26,8 @@ from odradek.wire.messages.create_delegation_token import CreateDelegationTokenR
 from odradek.wire.messages.envelope import EnvelopeRequest
 from odradek.wire.principal import encode_principal
 from testkit.kafka_server import run_tool
+from testkit.raw_requests import RawClient
 from tests.cli.running import Outcome, command, environment, odradek_here
-from tests.node.raw_client import RawClient
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -23,7 +23,7 @@ from odradek.security.tokens import TokenLogins
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from tests.log.support import ManualClock
+from testkit.by_hand import ManualClock
 from tests.security.certificates import Authority, Encoding
 from tests.security.logins.test_token_decisions import OTHER_NODES_SALTS, SHA_256, Decider, secrets_of
 

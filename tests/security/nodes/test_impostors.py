@@ -34,8 +34,8 @@ from odradek.wire.messages.write_txn_markers import (
 from odradek.wire.principal import encode_principal
 from testkit.odradek_server import launch_odradek
 from testkit.processes import combined_node_properties, free_ports
+from testkit.raw_requests import RawClient, frame
 from tests.cli.running import odradek_here
-from tests.node.raw_client import RawClient, frame
 from tests.security.secured_node import PLAIN_MODULE
 
 NODE, MALLORY, BROKER, ADMIN = "node", "mallory", "broker", "admin"

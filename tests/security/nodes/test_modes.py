@@ -13,8 +13,8 @@ from odradek.node.secret_files import chmod_remedy, open_to_everybody
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from testkit.odradek_server import launch_odradek
 from testkit.processes import combined_node_properties, free_ports
+from testkit.raw_requests import RawClient
 from tests.cli.running import odradek
-from tests.node.raw_client import RawClient
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ from odradek.wire.metadata_frames import decode_metadata_record
 from odradek.wire.secret_fields import is_secret_key
 from testkit.odradek_server import ODRADEK, launch_odradek
 from testkit.processes import ServerProcess, free_ports
-from tests.node.raw_client import RawClient
+from testkit.raw_requests import RawClient
 from tests.security.secured_node import PLAIN_MODULE
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -15,7 +15,7 @@ import pytest
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from testkit.odradek_server import start_odradek
 from testkit.processes import ServerProcess, combined_node_properties, free_ports
-from tests.node.raw_client import frame
+from testkit.raw_requests import frame
 from tests.security.certificates import Authority, Issued
 
 HOST = "127.0.0.1"
