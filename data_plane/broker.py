@@ -51,6 +51,7 @@ from odradek.metadata_quorum.ports import ControllerPort
 from odradek.security.tokens import TokenSecrets
 from odradek.serving.contract import Context
 from odradek.serving.node_env import NodeEnv
+from odradek.serving.steps import StepDriver
 from odradek.serving.timers import Timers
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.fetch import FetchRequest
@@ -121,6 +122,7 @@ class Broker:
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
         """The checks of clients' batches that the loop does itself."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
+        self.steps = StepDriver(env.long_work, lambda: self.run_woken())
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
         """A callback for observers within the process: called with each batch that a client's request has appended. The

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 from odradek.data_plane.broker import Broker
@@ -58,6 +57,7 @@ class DelayedProduce(Delayed):
         "broker",
         "is_queued",
         "listener",
+        "names_leaders",
         "pending",
         "produce_response",
         "timeout_ms",
@@ -80,19 +80,21 @@ class DelayedProduce(Delayed):
         self.is_queued = False
         """All that it waits for is known, so that the last answer completes it."""
         self.timeout_ms = timeout_ms
+        self.names_leaders = False
+        """True if a partition is refused with its leader, whose address the answer then has (KIP-951)."""
         self.timer: Timer | None = None
         """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
 
-    def wait_for(self, appended: Iterable[Appended], acks: int) -> None:
-        """Wait for these batches too, as far as their acks and their topics' flushes want it."""
-        for partition, last_offset, must_sync, answer in appended:
-            if must_sync:
-                self.wait_for_sync(partition, answer)
-            if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
-                if partition.is_leader:
-                    self.wait_for_replicas(partition, last_offset, answer)
-                else:
-                    self.fail_for_leadership(partition, answer)
+    def wait_for(self, appended: Appended, acks: int) -> None:
+        """Wait for this batch too, as far as its acks and its topic's flushes want it."""
+        partition, last_offset, must_sync, answer = appended
+        if must_sync:
+            self.wait_for_sync(partition, answer)
+        if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
+            if partition.is_leader:
+                self.wait_for_replicas(partition, last_offset, answer)
+            else:
+                self.fail_for_leadership(partition, answer)
 
     def wait_for_replicas(
         self, partition: Partition, last_offset: int, answer: PartitionProduceResponse
@@ -132,7 +134,7 @@ class DelayedProduce(Delayed):
         elif self.response is None:
             if self.timer is not None:
                 self.timer.cancel()
-            self.complete(self.produce_response)
+            self._answer()
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
         """Deleted, on a disk that failed, or led elsewhere."""
@@ -140,7 +142,7 @@ class DelayedProduce(Delayed):
         set_error(answer, code, None)
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
             name_leader(answer, partition)
-            add_leader_endpoints(self.broker, self.listener, self.produce_response)
+            self.names_leaders = True
 
     def _time_out(self) -> None:
         for waiter in self.pending:
@@ -149,7 +151,12 @@ class DelayedProduce(Delayed):
         for _, answer in self.unsynced:
             set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
         if self.response is None:
-            self.complete(self.produce_response)
+            self._answer()
+
+    def _answer(self) -> None:
+        if self.names_leaders and self.listener is not None:
+            add_leader_endpoints(self.broker, self.listener, self.produce_response)
+        self.complete(self.produce_response)
 
     def _forget(self) -> None:
         pending, self.pending = self.pending, []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Mapping
+from typing import Any
 
 from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.producing.batches_left import PARTITIONS_PER_TURN, BatchesLeft
 from odradek.data_plane.handlers.producing.delayed_produce import (
     ACKS_ALL,
     Appended,
@@ -13,9 +14,8 @@ from odradek.data_plane.handlers.producing.delayed_produce import (
     add_leader_endpoints,
     name_leader,
 )
-from odradek.data_plane.handlers.producing.produce_rest import GO_ON, PARTITIONS_PER_TURN, ProduceRest, Turn
 from odradek.data_plane.handlers.producing.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
-from odradek.data_plane.handlers.producing.recompression_on_append import Batch, are_quick, find_batches
+from odradek.data_plane.handlers.producing.recompression_on_append import are_quick, find_batches
 from odradek.data_plane.handlers.producing.transactional_batches import (
     NotVerified,
     Transaction,
@@ -23,11 +23,13 @@ from odradek.data_plane.handlers.producing.transactional_batches import (
 )
 from odradek.data_plane.log.batch_work import BatchWork, OffLoop
 from odradek.data_plane.log.record_rules import RecordsRefused
+from odradek.data_plane.replication.hosted_topics import HostedTopic
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
-from odradek.serving.contract import CLOSE, Context, Result, Suspend
+from odradek.serving.contract import CLOSE, Context, Result
 from odradek.serving.shared_parts import shared
+from odradek.serving.steps import TURN, Steps, asked
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -71,142 +73,151 @@ class ProduceHandler:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._steps = broker.steps
         self._refusals = ProducerRefusals(broker.clock, broker.log)
 
     def handle(self, context: Context, request: ProduceRequest) -> Result:
         """Append each batch, once it is verified and has its topic's codec."""
-        transaction = None
+        if request.transactional_id is None and not self._broker.recompressed_topics:
+            return self._steps.begin(self._append(context, request, None, None))
+        return self._steps.begin(self._prepare_and_append(context, request))
+
+    def _prepare_and_append(self, context: Context, request: ProduceRequest) -> Steps[Result]:
+        """Verify transactional batches with their coordinator, give batches their topics' codec, and append them."""
+        broker, transaction, left = self._broker, None, None
         if request.transactional_id is not None:
-            transaction = TransactionalBatches(self._broker, request, context.api_version)
-            steps = transaction.collect(context.api_version >= TOPIC_IDS_SINCE)
-            for _ in islice(steps, PARTITIONS_PER_TURN):
-                continue
-            if transaction.must_ask or transaction.is_unfinished:
-                return self._verify(context, request, transaction, steps)
-            code = transaction.error
-            if code:
-                return self._refuse_all(request, code)
-        if self._broker.recompressed_topics:
-            batches = find_batches(self._broker, context, request)
-            if batches:
-                later = self._recompress(context, request, batches, transaction)
-                if later is not None:
-                    return later
-        result = self._append(context, request, None, transaction)
-        assert result is not GO_ON, "the first turn suspends its connection"
-        return result
+            transaction = TransactionalBatches(broker, request, context.api_version)
+            for _ in transaction.collect(context.api_version >= TOPIC_IDS_SINCE, PARTITIONS_PER_TURN):
+                if left is None:
+                    context, left = self._hold(context, request)
+                yield TURN
+            if transaction.error:
+                return self._refuse_all(request, transaction.error)
+            if transaction.must_ask:
+                if left is None:
+                    context, left = self._hold(context, request)
+                yield asked(transaction.verify)
+        batches = find_batches(broker, context, request) if broker.recompressed_topics else []
+        if left is None and are_quick(batches):
+            for batch in batches:
+                batch.recompress()
+        elif batches:
+            if left is None:
+                context, left = self._hold(context, request)
+            yield from left.recompress(batches)
+        return (yield from self._append(context, request, transaction, left))
+
+    def _hold(
+        self, context: Context, request: ProduceRequest, topic_at: int = 0, partition_at: int = 0
+    ) -> tuple[Context, BatchesLeft]:
+        """Copy what goes away when the request waits: the facts of the client, and the batches from this place on."""
+        by_id = context.api_version >= TOPIC_IDS_SINCE
+        return context.for_later(), BatchesLeft(self._broker, request, by_id, topic_at, partition_at)
 
     def _append(
-        self, context: Context, request: ProduceRequest, rest: ProduceRest | None, transaction: Transaction
-    ) -> Turn:
-        """Append, or go on with the `rest`. `GO_ON` asks for another turn for it."""
+        self, context: Context, request: ProduceRequest, transaction: Transaction, left: BatchesLeft | None
+    ) -> Steps[Result]:
+        """Append batch by batch, in as many turns as it takes, and answer. `left` is there if the request has waited."""
         broker, acks = self._broker, request.acks
-        connection = context.note_append()
-        by_id, now_ms = context.api_version >= TOPIC_IDS_SINCE, broker.clock.wall_ms()
-        waiting: list[Appended] | None = None
-        responses: list[TopicProduceResponse] = [] if rest is None else rest.responses
-        begun, failed = (None, False) if rest is None else (rest.answers, rest.failed)
+        connection, now_ms = context.note_append(), broker.clock.wall_ms()
+        by_id, are_acks_valid = context.api_version >= TOPIC_IDS_SINCE, -1 <= acks <= 1
+        topics: Mapping[Any, HostedTopic] = broker.topics_by_id if by_id else broker.topics
+        responses: list[TopicProduceResponse] = []
         work: BatchWork = broker.loop_work
-        left, are_acks_valid = PARTITIONS_PER_TURN, -1 <= acks <= 1
-        for topic in request.topic_data if rest is None else request.topic_data[len(responses) :]:
-            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
-            is_reserved = hosted is not None and hosted.name in INTERNAL_TOPICS
-            answers, begun = begun or [], None
-            for data in topic.partition_data[len(answers) :] if answers else topic.partition_data:
-                if (left := left - 1) < 0:
-                    state = (responses, answers, waiting, failed, transaction)
-                    return self._go_on_later(context, request, rest, state)
-                partition = None if hosted is None else hosted.partitions.get(data.index)
-                if (
-                    partition is None
-                    or not (partition.is_leader and are_acks_valid)
-                    or is_reserved
-                    or (acks == ACKS_ALL and not partition.has_min_isr)
-                ):
-                    answers.append(self._refuse(topic, by_id, partition, data.index, acks, is_reserved))
-                    failed = True
-                    continue
-                try:
-                    if data.records is None or context.api_version < ZSTD_SINCE:
-                        parse_produced(data.records or b"", context.api_version)
-                    if rest is not None:
-                        work = rest.work_at(len(responses), len(answers))
-                    guard = transaction and transaction.guard_at(len(responses), len(answers))
-                    result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # a view, as decoded
-                except OffLoop:
-                    state = (responses, answers, waiting, failed, transaction)
-                    return self._go_on_later(context, request, rest, state)
-                except (KafkaError, DiskError) as error:
-                    answers.append(self._not_appended(context, data, partition, error))
-                    failed = True
-                    continue
-                log = partition.log
-                if broker.on_produced is not None:
-                    broker.on_produced(connection, context.number, log, result)
-                offset, at_ms = result.base_offset, result.log_append_time_ms
-                answer = PartitionProduceResponse(
-                    data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
-                )
+        delayed, failed, appends = None, False, PARTITIONS_PER_TURN
+        for topic in request.topic_data:
+            hosted = topics.get(key := topic.topic_id if by_id else topic.name)
+            answers: list[PartitionProduceResponse] = []
+            for data in topic.partition_data:
+                answer = None
+                while answer is None:
+                    if not appends:
+                        if left is None:
+                            context, left = self._hold(context, request, len(responses), len(answers))
+                        yield from left.ready(len(responses), len(answers))
+                        context.note_append()
+                        appends, now_ms, hosted = PARTITIONS_PER_TURN, broker.clock.wall_ms(), topics.get(key)
+                    appends -= 1
+                    partition = None if hosted is None else hosted.partitions.get(data.index)
+                    if (
+                        partition is None
+                        or not (partition.is_leader and are_acks_valid)
+                        or partition.log.topic in INTERNAL_TOPICS
+                        or (acks == ACKS_ALL and not partition.has_min_isr)
+                    ):
+                        answer, failed = self._refuse(topic, by_id, partition, data.index, acks), True
+                        continue
+                    try:
+                        if data.records is None or context.api_version < ZSTD_SINCE:
+                            parse_produced(data.records or b"", context.api_version)
+                        if left is not None:
+                            work = left.work_at(len(responses), len(answers))
+                        guard = transaction and transaction.guard_at(len(responses), len(answers))
+                        result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # a view, as decoded
+                    except OffLoop:
+                        appends = 0
+                    except (KafkaError, DiskError) as error:
+                        answer, failed = self._not_appended(context, data, partition, error), True
+                    else:
+                        if broker.on_produced is not None:
+                            broker.on_produced(connection, context.number, partition.log, result)
+                        log, offset, at_ms = partition.log, result.base_offset, result.log_append_time_ms
+                        answer = PartitionProduceResponse(
+                            data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
+                        )
+                        must_sync = log.needs_flush
+                        if must_sync or (acks == ACKS_ALL and log.high_watermark <= result.last_offset):
+                            appended = (partition, result.last_offset, must_sync, answer)
+                            delayed = self._watch(context, request, responses, delayed, appended)
                 answers.append(answer)
-                must_sync = log.needs_flush
-                if must_sync or (acks == ACKS_ALL and log.high_watermark <= result.last_offset):
-                    waiting = waiting or []
-                    waiting.append((partition, result.last_offset, must_sync, answer))
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
-        if waiting is None and rest is None and not failed and acks:
+        if delayed is None and not failed and acks:
             return ProduceResponse(responses, 0, _NO_ENDPOINTS)
-        return self._answer(context, request, rest, (responses, waiting, failed))
+        return self._answer(context, request, responses, delayed, failed)
+
+    def _watch(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        responses: list[TopicProduceResponse],
+        delayed: DelayedProduce | None,
+        appended: Appended,
+    ) -> DelayedProduce | None:
+        """Have the answer wait for replicas and for a flush of the log, as its acks and its topic want.
+
+        They are watched from now on: a leadership that is lost and won again during a wait must be noticed.
+        """
+        partition, _, must_sync, _ = appended
+        if request.acks == 0:
+            if must_sync:
+                self._broker.sync_partition(partition, _not_waited_for)
+            return None
+        if delayed is None:
+            listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
+            response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
+            delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
+        delayed.wait_for(appended, request.acks)
+        return delayed
 
     def _answer(
         self,
         context: Context,
         request: ProduceRequest,
-        rest: ProduceRest | None,
-        done: tuple[list[TopicProduceResponse], list[Appended] | None, bool],
+        responses: list[TopicProduceResponse],
+        delayed: DelayedProduce | None,
+        failed: bool,
     ) -> Result:
         """Answer after the last append, or wait first for replicas and flushes."""
-        responses, waiting, failed = done
-        acks = request.acks
-        if acks == 0:
-            self._sync_unanswered(waiting or ())
+        if request.acks == 0:
             return CLOSE if failed else None
-        listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
-        delayed = None if rest is None else rest.delayed
-        response = (
-            ProduceResponse(responses, 0, _NO_ENDPOINTS) if delayed is None else delayed.produce_response
-        )
-        if listener is not None and (failed or delayed is not None):
-            add_leader_endpoints(self._broker, listener, response)
-        if delayed is None:
-            if waiting is None:
-                return response
-            delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
-        delayed.wait_for(waiting or (), acks)
-        delayed.check()
-        return delayed
-
-    def _verify(
-        self,
-        context: Context,
-        request: ProduceRequest,
-        transaction: TransactionalBatches,
-        steps: Iterator[None],
-    ) -> Suspend:
-        """The connection waits until the coordinator of the transaction has answered, then the batches are appended."""
-        by_id = context.api_version >= TOPIC_IDS_SINCE
-        asker = context.for_later()
-        rest = ProduceRest(self._broker, request, by_id, (0, 0))
-
-        async def first(go_on: Callable[[], Turn]) -> Turn:
-            await rest.verify(transaction, steps)
-            code = transaction.error
-            if code:
-                return self._refuse_all(request, code)
-            if self._broker.recompressed_topics:
-                await rest.recompress(find_batches(self._broker, asker, request))
-            return go_on()
-
-        return self._suspend(context, request, rest, transaction, first)
+        if delayed is not None:
+            delayed.names_leaders |= failed
+            delayed.check()
+            return delayed
+        response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
+        if context.api_version >= LEADER_HINTS_SINCE:
+            add_leader_endpoints(self._broker, context.listener, response)
+        return response
 
     def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
         """The same error for each partition of the request."""
@@ -221,90 +232,6 @@ class ProduceHandler:
             for topic in request.topic_data
         ]
         return ProduceResponse(responses, 0, _NO_ENDPOINTS)
-
-    def _recompress(
-        self,
-        context: Context,
-        request: ProduceRequest,
-        batches: list[Batch],
-        transaction: Transaction,
-    ) -> Suspend | None:
-        """Give batches their topics' codec: small ones at once. With a large one the connection waits for a worker."""
-        if are_quick(batches):
-            for batch in batches:
-                batch.recompress()
-            return None
-        by_id = context.api_version >= TOPIC_IDS_SINCE
-        rest = ProduceRest(self._broker, request, by_id, (0, 0))
-
-        async def first(go_on: Callable[[], Turn]) -> Turn:
-            await rest.recompress(batches)
-            return go_on()
-
-        return self._suspend(context, request, rest, transaction, first)
-
-    def _go_on_later(
-        self,
-        context: Context,
-        request: ProduceRequest,
-        rest: ProduceRest | None,
-        state: tuple[
-            list[TopicProduceResponse],
-            list[PartitionProduceResponse],
-            list[Appended] | None,
-            bool,
-            Transaction,
-        ],
-    ) -> Turn:
-        """End this turn of the request; `state` are the variables of `_append`.
-
-        Appended records are watched from now on: a leadership that is lost and won again in between must be noticed.
-        """
-        responses, answers, waiting, failed, transaction = state
-        is_first = rest is None
-        if rest is None:
-            by_id = context.api_version >= TOPIC_IDS_SINCE
-            rest = ProduceRest(self._broker, request, by_id, (len(responses), len(answers)))
-        rest.keep(responses, answers, failed)
-        if waiting is not None and request.acks != 0:
-            if rest.delayed is None:
-                listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
-                response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
-                rest.delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
-            rest.delayed.wait_for(waiting, request.acks)
-        elif waiting is not None:
-            self._sync_unanswered(waiting)
-        return self._suspend(context, request, rest, transaction, rest.work) if is_first else GO_ON
-
-    def _sync_unanswered(self, waiting: Iterable[Appended]) -> None:
-        """Start the flush that `flush.messages` asks for, after a request with acks=0 that does not wait for it."""
-        for partition, _, must_sync, _ in waiting:
-            if must_sync:
-                self._broker.sync_partition(partition, _not_waited_for)
-
-    def _suspend(
-        self,
-        context: Context,
-        request: ProduceRequest,
-        rest: ProduceRest,
-        transaction: Transaction,
-        first: Callable[[Callable[[], Turn]], Awaitable[Turn]],
-    ) -> Suspend:
-        """The connection waits for `first`, and then for as many turns as the rest of its request takes."""
-        asker = context.for_later()
-
-        def go_on() -> Turn:
-            result = self._append(asker, request, rest, transaction)
-            self._broker.run_woken()
-            return result
-
-        async def off_loop() -> Result:
-            result = await first(go_on)
-            while result is GO_ON:
-                result = await rest.work(go_on)
-            return result
-
-        return Suspend(off_loop)
 
     def _not_appended(
         self,
@@ -337,7 +264,6 @@ class ProduceHandler:
         partition: Partition | None,
         index: int,
         acks: int,
-        is_reserved: bool,
     ) -> PartitionProduceResponse:
         """The error for a partition to which nothing may be appended, in Kafka's order: acks, topic, leadership,
         replicas in sync.
@@ -357,7 +283,7 @@ class ProduceHandler:
             name_leader(answer, partition)
             return answer
         # Only coordinators may write to their topics.
-        code = ErrorCode.INVALID_TOPIC_EXCEPTION if is_reserved else ErrorCode.NOT_ENOUGH_REPLICAS
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION if name in INTERNAL_TOPICS else ErrorCode.NOT_ENOUGH_REPLICAS
         return _error_answer(index, code, None)
 
 

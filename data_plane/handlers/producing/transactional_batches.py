@@ -61,7 +61,6 @@ class TransactionalBatches:
         "_request",
         "_transactional_id",
         "adds",
-        "is_unfinished",
     )
 
     def __init__(self, broker: Broker, request: ProduceRequest, api_version: int) -> None:
@@ -78,8 +77,6 @@ class TransactionalBatches:
         self._guards: dict[Place, VerificationGuard] = {}
         self._asked: list[Place] = []
         self._refused: dict[Place, NotVerified] = {}
-        self.is_unfinished = True
-        """True until `collect` has seen all partitions."""
 
     @property
     def error(self) -> ErrorCode:
@@ -98,14 +95,17 @@ class TransactionalBatches:
         """True if the coordinator is to be asked before the append."""
         return bool(self._asked)
 
-    def collect(self, by_id: bool) -> Iterator[None]:
-        """Look at each partition of the request, and begin what must be verified. Stops at each partition once."""
+    def collect(self, by_id: bool, partitions_per_turn: int) -> Iterator[None]:
+        """Look at each partition of the request, and begin what must be verified. Stops after so many of them."""
         broker = self._broker
-        now_ms = int(broker.clock.monotonic() * 1000)
+        now_ms, looks = int(broker.clock.monotonic() * 1000), partitions_per_turn
         for topic_at, topic in enumerate(self._request.topic_data):
             hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
             for partition_at, data in enumerate(topic.partition_data):
-                yield
+                if not looks:
+                    yield
+                    looks = partitions_per_turn
+                looks -= 1
                 records = data.records
                 if records is None or len(records) < HEADER_SIZE:
                     continue
@@ -128,7 +128,6 @@ class TransactionalBatches:
                     self._guards[place] = guard
                     self._places[place] = (hosted.name, data.index)
                     self._asked.append(place)
-        self.is_unfinished = False
 
     def _guard(self, place: Place, now_ms: int) -> VerificationGuard | None:
         """The guard of the batch there, `ONGOING` where nobody needs to be asked, None where it is refused."""
