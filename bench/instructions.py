@@ -149,7 +149,7 @@ def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests
     if kind.name.startswith("fetch"):
         stored, *produce = request_frame(STORED, topic)
         check_answer(exchange(bootstrap, stored, *produce))
-    check_answer(exchange(bootstrap, frame, api_key, version))
+    wait_until_led(bootstrap, frame, api_key, version)
     ask(bootstrap, frame, REQUESTS_WARMING, depth)
     figures = []
     for _ in range(4):
@@ -174,6 +174,20 @@ def measure(odradek: Path, requests: int) -> dict[str, float]:
                 counted = instructions_per_request(node, kind, depth, requests)
                 figures[f"{kind.name}, {depth} in a write"] = statistics.median(counted) / 1000
     return figures
+
+
+def wait_until_led(bootstrap: str, frame: bytes, api_key: int, version: int) -> None:
+    """Send the frame until it is answered without an error: a topic of many partitions is made in turns."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            check_answer(exchange(bootstrap, frame, api_key, version))
+        except RuntimeError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 def create_topic(bootstrap: str, topic: str, kind: Kind) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from odradek.data_plane.coordination.asking import Ask, Reply
+from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
@@ -15,25 +15,8 @@ from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.timers import Timer
 from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode
-from odradek.wire.structure import Message
 
 ShardT = TypeVar("ShardT", bound=Shard[Any])
-
-
-class _Caught:
-    """A reply that keeps the response until it is asked for."""
-
-    __slots__ = ("later", "response")
-
-    def __init__(self) -> None:
-        self.response: Any = None
-        self.later: Reply | None = None
-
-    def complete(self, response: Any) -> None:
-        if self.later is None:
-            self.response = response
-        else:
-            self.later.complete(response)
 
 
 class Shards(ABC, Generic[ShardT]):
@@ -73,23 +56,19 @@ class Shards(ABC, Generic[ShardT]):
 
     def answer(self, context: Context, key: str, request: Any) -> Result:
         """Submit a request for a handler; return the response, or a `Delayed`."""
-        caught = _Caught()
+        delayed = Delayed()
         self.submit(
             key,
             Ask(
                 request,
                 context.api_version,
-                caught,
+                delayed,
                 self._broker.clock.wall_ms(),
                 context.client_id or "",
                 f"/{context.client_address}",
             ),
         )
-        if caught.response is not None:
-            response: Message = caught.response
-            return response
-        caught.later = delayed = Delayed()
-        return delayed
+        return delayed if delayed.response is None else delayed.response
 
     def follow(self, delta: MetadataDelta) -> None:
         """Follow the leadership if a change of the metadata may have moved it."""

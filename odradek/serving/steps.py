@@ -34,6 +34,11 @@ from odradek.serving.long_work import LongWork, Share, metered
 
 T = TypeVar("T")
 
+SLICE_UNITS = 1_000
+"""The work of one slice, in partitions looked up and described: 3 to 5 ms."""
+SCANT_UNITS = 100
+"""The size of the first slice while other long work is under way."""
+
 
 class _Workers(Protocol):
     """Threads: `ports.Workers`, or somebody who counts what they do."""
@@ -61,8 +66,9 @@ class Pace:
         return share
 
 
-Wait: TypeAlias = Callable[[Pace], Awaitable[Any]]
-"""Waits for something, at the pace of the request. Returns what the generator is sent."""
+Wait: TypeAlias = int | Callable[[Pace], Awaitable[Any]]
+"""Waits for something, at the pace of the request, and returns what the generator is sent. A number says how many units
+of work are done: the generator waits if they fill a slice."""
 Steps: TypeAlias = Generator[Wait, Any, T]
 """The work of a request: yields what it waits for, returns the result."""
 
@@ -120,14 +126,16 @@ class StepDriver:
         self._long_work = long_work
         self._after_stretch = after_stretch
 
-    def begin(self, work: Steps[Result]) -> Result:
-        """The result of work that does not wait, else a `Suspend` that goes on with it."""
+    def begin(self, work: Steps[Result], *, is_long: bool = False) -> Result:
+        """The result of work that does not wait, else a `Suspend` that goes on with it. `is_long` is the answer's."""
         try:
             wait = next(work)
+            if isinstance(wait, int):
+                wait = self._end_slice(work, wait, SCANT_UNITS if self._long_work.is_busy else SLICE_UNITS)
         except StopIteration as end:
             result: Result = end.value
             return result
-        return Suspend(partial(self._go_on, work, wait))
+        return Suspend(partial(self._go_on, work, wait), is_long)
 
     async def _go_on(self, work: Steps[Result], wait: Wait) -> Result:
         """Drive the work from its first wait to its end."""
@@ -135,14 +143,15 @@ class StepDriver:
         try:
             while True:
                 if wait is TURN:
-                    came = await pace.share.on_loop(self._stretch, work.send, None)
+                    came = await pace.share.on_loop(self._stretch, work, work.send, None)
                 else:
+                    assert not isinstance(wait, int), "units end in a turn"
                     try:
                         value = await wait(pace)
                     except Exception as error:  # noqa: BLE001  # the work's own affair
-                        came = self._stretch(work.throw, error)
+                        came = self._stretch(work, work.throw, error)
                     else:
-                        came = self._stretch(work.send, value)
+                        came = self._stretch(work, work.send, value)
                 if isinstance(came, _Returned):
                     result: Result = came.result
                     return result
@@ -150,14 +159,28 @@ class StepDriver:
         finally:
             work.close()
 
-    def _stretch(self, go_on: Callable[[Any], Wait], value: object) -> Wait | _Returned:
+    def _stretch(self, work: Steps[Result], go_on: Callable[[Any], Wait], value: object) -> Wait | _Returned:
         """Run to the next wait."""
         try:
-            return go_on(value)
+            wait = go_on(value)
+            return self._end_slice(work, wait, SLICE_UNITS) if isinstance(wait, int) else wait
         except StopIteration as end:
             return _Returned(end.value)
         finally:
             self._after_stretch()
+
+    def _end_slice(self, work: Steps[Result], done: int, units: int) -> Wait:
+        """Run to the end of a slice, of which so many units are done, or to another wait before it."""
+        left = units - done
+        try:
+            while left > 0:
+                wait = next(work)
+                if not isinstance(wait, int):
+                    return wait
+                left -= wait
+        finally:
+            self._long_work.described += units - left
+        return TURN
 
 
 __all__ = ["TURN", "Pace", "StepDriver", "Steps", "Wait", "asked", "in_turn", "in_worker", "until"]

@@ -15,24 +15,18 @@ FENCED_SINCE_OF_PARTITIONS = 2
 """AddPartitionsToTxn, AddOffsetsToTxn and EndTxn know PRODUCER_FENCED from this version on."""
 
 
-class _Converted(Delayed):
-    __slots__ = ("_convert",)
+class _Asked(Delayed):
+    __slots__ = ()
 
     keeps_request = False
-
-    def __init__(self, convert: Callable[[Any], Message]) -> None:
-        super().__init__()
-        self._convert = convert
-
-    def complete(self, response: Any) -> None:
-        super().complete(self._convert(response))
 
 
 def ask_coordinator(
     broker: Broker, transactional_id: str, request: Any, convert: Callable[[Any], Message]
 ) -> Result:
     """Have the coordinator decide. `convert` makes the response of what it answers."""
-    delayed = _Converted(convert)
+    delayed = _Asked()
+    delayed.revise_by(convert)
     broker.transactions.submit(transactional_id, Ask(request, 0, delayed, broker.clock.wall_ms()))
     return delayed if delayed.response is None else delayed.response
 
