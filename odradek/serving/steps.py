@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
+from types import GeneratorType
 from typing import Any, Protocol, TypeAlias, TypeVar
-
-import attrs
 
 from odradek.serving.contract import Result, Suspend
 from odradek.serving.long_work import LongWork, Share, metered
@@ -54,10 +53,10 @@ class Pace:
     def __init__(self, long_work: LongWork) -> None:
         self.long_work = long_work
         self.share = long_work.begin()
-        self._shares: dict[LongWork, Share] = {}
+        self._shares = {long_work: self.share}
 
     def share_of(self, long_work: LongWork) -> Share:
-        """The share of long work with a thread of its own."""
+        """The share of this long work, which may have a thread of its own."""
         share = self._shares.get(long_work)
         if share is None:
             share = self._shares[long_work] = long_work.begin()
@@ -110,11 +109,27 @@ def in_turn(long_work: LongWork, function: Callable[..., Any], *args: object) ->
     return lambda pace: pace.share_of(long_work).in_worker(function, *args)
 
 
-@attrs.frozen
-class _Returned:
-    """The generator is over."""
+Runner: TypeAlias = "GeneratorType[Any, Any, None]"
+_IDLE: list[Runner] = []
+"""Runners without work."""
 
-    result: Any
+
+def _run_all() -> Generator[Any, Any, None]:
+    """Run one work after the other: is sent work, gives its waits, is sent what comes of them, gives its result.
+
+    The end of a generator raises `StopIteration`, which costs as much as all else that a small request needs of this
+    module. A generator that delegates to another one gets its result without that. While it does, `gi_yieldfrom` is set.
+    """
+    came = None
+    while True:
+        came = yield from (yield came)
+
+
+def _new_runner() -> Runner:
+    runner = _run_all()
+    assert isinstance(runner, GeneratorType)
+    next(runner)
+    return runner
 
 
 class StepDriver:
@@ -128,59 +143,54 @@ class StepDriver:
 
     def begin(self, work: Steps[Result], *, is_long: bool = False) -> Result:
         """The result of work that does not wait, else a `Suspend` that goes on with it. `is_long` is the answer's."""
-        try:
-            wait = next(work)
-            if isinstance(wait, int):
-                wait = self._end_slice(work, wait, SCANT_UNITS if self._long_work.is_busy else SLICE_UNITS)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        return Suspend(partial(self._go_on, work, wait), is_long)
+        runner = _IDLE.pop() if _IDLE else _new_runner()
+        came: Any = runner.send(work)
+        if runner.gi_yieldfrom is not None:
+            came = self._end_slice(runner, came, SCANT_UNITS if self._long_work.is_busy else SLICE_UNITS)
+            if runner.gi_yieldfrom is not None:
+                return Suspend(partial(self._go_on, runner, came), is_long)
+        _IDLE.append(runner)
+        result: Result = came
+        return result
 
-    async def _go_on(self, work: Steps[Result], wait: Wait) -> Result:
-        """Drive the work from its first wait to its end."""
+    async def _go_on(self, runner: Runner, came: Any) -> Result:
+        """Drive work from its first wait to its end."""
         pace = Pace(self._long_work)
         try:
-            while True:
-                if wait is TURN:
-                    came = await pace.share.on_loop(self._stretch, work, work.send, None)
+            while runner.gi_yieldfrom is not None:
+                if came is TURN:
+                    came = await pace.share.on_loop(self._stretch, runner, runner.send, None)
+                    continue
+                try:
+                    value = await came(pace)
+                except Exception as error:  # noqa: BLE001  # the work's own affair
+                    came = self._stretch(runner, runner.throw, error)
                 else:
-                    assert not isinstance(wait, int), "units end in a turn"
-                    try:
-                        value = await wait(pace)
-                    except Exception as error:  # noqa: BLE001  # the work's own affair
-                        came = self._stretch(work, work.throw, error)
-                    else:
-                        came = self._stretch(work, work.send, value)
-                if isinstance(came, _Returned):
-                    result: Result = came.result
-                    return result
-                wait = came
+                    came = self._stretch(runner, runner.send, value)
+            result: Result = came
+            return result
         finally:
-            work.close()
+            runner.close()
 
-    def _stretch(self, work: Steps[Result], go_on: Callable[[Any], Wait], value: object) -> Wait | _Returned:
-        """Run to the next wait."""
+    def _stretch(self, runner: Runner, go_on: Callable[[Any], Any], value: object) -> Any:
+        """Run to the next wait, or to the result."""
         try:
-            wait = go_on(value)
-            return self._end_slice(work, wait, SLICE_UNITS) if isinstance(wait, int) else wait
-        except StopIteration as end:
-            return _Returned(end.value)
+            return self._end_slice(runner, go_on(value), SLICE_UNITS)
         finally:
             self._after_stretch()
 
-    def _end_slice(self, work: Steps[Result], done: int, units: int) -> Wait:
-        """Run to the end of a slice, of which so many units are done, or to another wait before it."""
-        left = units - done
+    def _end_slice(self, runner: Runner, came: Any, units: int) -> Any:
+        """Run to the end of a slice, to another wait before it, or to the result."""
+        left = units
         try:
-            while left > 0:
-                wait = next(work)
-                if not isinstance(wait, int):
-                    return wait
-                left -= wait
+            while isinstance(came, int) and runner.gi_yieldfrom is not None:
+                left -= came
+                if left <= 0:
+                    return TURN
+                came = runner.send(None)
         finally:
             self._long_work.described += units - left
-        return TURN
+        return came
 
 
 __all__ = ["TURN", "Pace", "StepDriver", "Steps", "Wait", "asked", "in_turn", "in_worker", "until"]
