@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test test-mirror test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -75,6 +75,9 @@ test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spar
 test-mirror: install-dev ## odradek mirror, killed at every step and at sixty random times (ARGS=, MIRROR_SEED=)
 	@exec $(BIN)/python -m pytest -v --matrix tests/spark/test_mirror.py $(ARGS)
 
+test-ecosystem: install-dev ## Kafka Streams, Connect, MirrorMaker 2, Flink, Go clients, kafka_exporter while nodes are killed (ARGS='-k streams')
+	@exec $(BIN)/python -m pytest -v -n 0 -m ecosystem tests/ecosystem $(ARGS)
+
 QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client
 quick: install-dev ## before each commit: format, lint, types, imports, and the tests of the cores but the long ones
 	@$(BIN)/ruff format --check -q .
@@ -127,6 +130,10 @@ sim-digest: install-dev ## state anew the digest that README.md and docs/simulat
 
 sim-mutants: install-dev ## bugs of history, one at a time, and how many seeds it takes to find each (ARGS=NAME)
 	@exec $(BIN)/python -m tests.mutants --workers $(JOBS) $(ARGS)
+
+FUZZ_MINUTES ?= 60
+fuzz: install-dev ## bytes of frames, messages, batches, logs and small files, by a fuzzer with coverage (FUZZ_MINUTES=, ARGS='frames logs')
+	@exec nice -n 19 $(BIN)/python -m tests.fuzz run --minutes $(FUZZ_MINUTES) $(ARGS)
 
 jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, every record accounted for (ARGS=--help)
 	@exec $(BIN)/python -m jepsen_tests $(ARGS)

@@ -42,12 +42,17 @@ SHORT_LIVED = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """For what ends soon: the best compiler would cost more than it saves."""
 _COMPLETE = ".complete"
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>odradek</groupId><artifactId>apache-kafka-jars</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{KAFKA_VERSION}</version></dependency>
-</dependencies></project>
+_ARTIFACTS = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+)
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>odradek</groupId><artifactId>jars</artifactId><version>1</version><dependencies>
+%s</dependencies></project>
 """
+_DEPENDENCY = (
+    "<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n"
+)
 
 _LOG4J = """status=error
 rootLogger.level=WARN
@@ -83,24 +88,29 @@ def java_command() -> str:
 
 
 def ensure_jars() -> Path:
-    """The directory with Kafka's jars, fetched if need be (about 140 MB, once).
+    """The directory with Kafka's jars, fetched if need be (about 140 MB, once). See `ensure_artifacts`."""
+    return ensure_artifacts(jar_directory(), _ARTIFACTS)
+
+
+def ensure_artifacts(directory: Path, artifacts: Sequence[str]) -> Path:
+    """Fetch artifacts (`group:name:version`) and all that they need into `directory`, unless they are there; return it.
 
     Safe when several processes ask at once. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn fails to
     fetch.
     """
     java_command()
-    directory = jar_directory()
     if (directory / _COMPLETE).exists():
         return directory
     maven = shutil.which("mvn")
     if maven is None:
-        raise KafkaUnavailable(f"no mvn on the path to fetch Kafka's jars, and none in {directory}")
+        raise KafkaUnavailable(f"no mvn on the path to fetch jars, and none in {directory}")
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as lock, tempfile.TemporaryDirectory() as project:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (directory / _COMPLETE).exists():
             return directory
-        (Path(project) / "pom.xml").write_text(_POM)
+        wanted = "".join(_DEPENDENCY % tuple(artifact.split(":")) for artifact in artifacts)
+        (Path(project) / "pom.xml").write_text(_POM % wanted)
         try:
             result = subprocess.run(
                 [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={directory}"],
@@ -111,9 +121,9 @@ def ensure_jars() -> Path:
                 timeout=FETCH_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise KafkaUnavailable(f"mvn did not fetch Kafka's jars within {FETCH_SECONDS} s") from None
+            raise KafkaUnavailable(f"mvn did not fetch {artifacts[0]} within {FETCH_SECONDS} s") from None
         if result.returncode:
-            raise KafkaUnavailable(f"mvn could not fetch Kafka's jars: {result.stdout[-400:].strip()}")
+            raise KafkaUnavailable(f"mvn could not fetch {artifacts[0]}: {result.stdout[-400:].strip()}")
         for binding in directory.glob("slf4j-simple*.jar"):
             binding.unlink()
         (directory / _COMPLETE).touch()

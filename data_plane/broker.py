@@ -6,11 +6,10 @@ with messages over a `ControllerPort`, also when both run in one process.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import attrs
-
+from odradek.data_plane.broker_settings import BrokerSettings
 from odradek.data_plane.disks.directory_assignments import DirectoryAssignments
 from odradek.data_plane.disks.directory_troubles import DirectoryTroubles
 from odradek.data_plane.disks.disk_errors import DiskErrors
@@ -20,7 +19,6 @@ from odradek.data_plane.disks.replica_placement import ReplicaPlacement
 from odradek.data_plane.disks.scrubber import Scrubber
 from odradek.data_plane.fetch_sessions import FetchSessions, replica_of
 from odradek.data_plane.groups.coordinator import GroupCoordinator
-from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.hosted_partitions import HostedPartitions, ReplicaDisks
 from odradek.data_plane.log.batch_work import LoopWork
 from odradek.data_plane.log.cleaning.log_cleaner import CleanerSettings, LogCleaner
@@ -38,52 +36,22 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.replication import Replication
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.rotten_replicas import RottenReplicas
-from odradek.data_plane.topic_configs import TopicConfigs
+from odradek.data_plane.replication.served_partitions import ServedPartitions
+from odradek.data_plane.topic_configs import OwnConfig, TopicConfigs
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
-from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.data_plane.transactions.marker_writer import MarkerWriter
 from odradek.env.ports import DiskError, Log, TaskGroup, Workers
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.config.log_levels import LogLevels
-from odradek.metadata_quorum.config.typed_settings import setting, settings_of
-from odradek.metadata_quorum.features import THIS_RELEASE, Release
+from odradek.metadata_quorum.config.typed_settings import settings_of
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from odradek.metadata_quorum.ports import ControllerPort
-from odradek.security.tokens import TokenSecrets
 from odradek.serving.contract import Context
 from odradek.serving.node_env import NodeEnv
 from odradek.serving.steps import StepDriver
 from odradek.serving.timers import Timers
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.fetch import FetchRequest
-from odradek.wire.topic_partition import TopicIdPartition
-
-
-@attrs.frozen(kw_only=True, slots=True)
-class BrokerSettings:
-    """A broker's settings, from its node's configuration."""
-
-    node_id: int
-    cluster_id: str
-    auto_create_topics_enable: bool = setting("auto.create.topics.enable")
-    fetch_max_bytes: int = setting("fetch.max.bytes")
-    fetch_session_slots_max: int = setting("max.incremental.fetch.session.cache.slots")
-    fetch_session_eviction_ms: int
-    request_timeout_ms: int = setting("request.timeout.ms")
-    request_partitions_max: int = setting("max.request.partition.size.limit")
-    """Partitions in one page of DescribeTopicPartitions."""
-    add_partitions_retry_backoff_ms: int = setting("add.partitions.to.txn.retry.backoff.ms")
-    add_partitions_retry_backoff_ms_max: int = setting("add.partitions.to.txn.retry.backoff.max.ms")
-    groups: GroupSettings
-    transactions: TransactionSettings
-    config_layers: BrokerConfigLayers
-    """The values of the properties file. Dynamic values of brokers and topics take precedence."""
-    scrub_interval_ms: int = 0
-    """Each log is read once in so long, in search of silent rot; 0: never."""
-    cleaner_threads_per_disk: int = 1
-    """How many logs of one disk the cleaner may clean at a time."""
-    release: Release = THIS_RELEASE
-    token_secrets: TokenSecrets | None = None
-    """The secrets of delegation tokens; None if `delegation.token.secret.key` is unset."""
 
 
 class Broker:
@@ -116,6 +84,7 @@ class Broker:
         self.topics, self.topics_by_id = hosted.by_name, hosted.by_id
         self.recompressed_topics = hosted.recompressed
         self.configs = TopicConfigs(self.node_id, self.newest, settings.config_layers)
+        self.own_config = OwnConfig(self.node_id, self.newest, self.configs, self.log_levels, log_dirs)
         self.disk_errors = DiskErrors(env.clock, log)
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
@@ -129,18 +98,19 @@ class Broker:
         context is the connection's, the same for all its requests; the number is that of the request."""
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
-        self.check_key_stores: Callable[[Mapping[str, str]], Awaitable[str]] | None = None
-        """Judges this broker's dynamic values as to its listeners' keys and certificates: the reason against them, or
-        nothing."""
         self.sessions = self._make_sessions()
         self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
-        self.groups = GroupCoordinator(self, settings.groups)
-        self.transactions = TransactionCoordinator(self, settings.transactions, self.producer_ids)
-        self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """Asked before the first append of a transaction to a partition."""
-        disks = self._make_disks(unavailable_dirs or {})
+        self.disks = disks = self._make_disks(unavailable_dirs or {})
         self.placement, self.maker, self.assignments = disks.placement, disks.maker, disks.assignments
         self.moves = disks.moves
+        self.served = ServedPartitions(self.node_id, hosted, self.newest, disks.maker, env.workers)
+        self.groups = GroupCoordinator(self, settings.groups)
+        self.marker_writer = MarkerWriter(self, self.served, self.groups)
+        self.transactions = TransactionCoordinator(
+            self, settings.transactions, self.producer_ids, self.marker_writer.write
+        )
+        self.transaction_verifier: TransactionVerifier = self.transactions.verifier
+        """Asked before the first append of a transaction to a partition."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
@@ -181,13 +151,8 @@ class Broker:
     # -- partitions -----------------------------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition:
-        """The hosted partition. Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or
-        KAFKA_STORAGE_ERROR (its directory is offline)."""
-        hosted = self.topics.get(topic)
-        partition = None if hosted is None else hosted.partitions.get(index)
-        if partition is None:
-            raise KafkaError(self.missing_partition_error(topic, index))
-        return partition
+        """The hosted partition, see `ServedPartitions.find`."""
+        return self.served.find(topic, index)
 
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
         """True if a fetch that names a replica may come from that replica.
@@ -218,25 +183,11 @@ class Broker:
 
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
         """The error for a partition that is not served here."""
-        known = self.image.partition(topic, index)
-        if known is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self.node_id in known.replicas and not self._is_being_made(topic, index):
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def _is_being_made(self, topic: str, index: int) -> bool:
-        return TopicIdPartition(self.image.topics[topic].topic_id, index) in self.maker
+        return self.served.missing_error(topic, index)
 
     def lost_partition_error(self, partition: Partition) -> ErrorCode:
         """The error for a partition that was led here before."""
-        log = partition.log
-        if self.hosted.holds(partition):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        topic = self.image.topics_by_id.get(log.topic_id)
-        if topic is None or log.partition not in topic.partitions:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self.missing_partition_error(log.topic, log.partition)
+        return self.served.lost_error(partition)
 
     def run_woken(self) -> None:
         """Serve the parked requests that an append or a metadata change woke, once per turn of a connection."""
@@ -353,7 +304,7 @@ class Broker:
 
     def workers_for(self, log: PartitionLog) -> Workers:
         """The threads that may wait for this log's disk: a hung one uses up no others."""
-        return log.owner.workers if isinstance(log.owner, LogDir) else self.env.workers
+        return self.served.workers_for(log)
 
     # -- durability on request ------------------------------------------------------------------------------------
 

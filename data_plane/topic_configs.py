@@ -1,14 +1,16 @@
-"""Configuration of the logs of each topic: its own values over this broker's. PURE."""
+"""Configuration of the logs of each topic: its own values over this broker's, which may change while it runs. PURE."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import attrs
 
+from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.log.log_config import LogConfig, log_config
 from odradek.data_plane.newest_image import NewestImage
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.log_levels import LogLevels
 from odradek.metadata_quorum.config.typed_settings import setting, settings_of
 from odradek.metadata_quorum.image.config_layers import layers_for
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
@@ -68,3 +70,37 @@ class TopicConfigs:
     def broker_changed(self) -> None:
         """Forget what was made of the broker's former values."""
         self._shared.clear()
+
+
+class OwnConfig:
+    """The configuration of this broker itself, which requests may describe and change."""
+
+    def __init__(
+        self,
+        node_id: int,
+        newest: NewestImage,
+        topics: TopicConfigs,
+        log_levels: LogLevels,
+        log_dirs: Sequence[LogDir],
+    ) -> None:
+        self.node_id = node_id
+        self._newest = newest
+        self._topics = topics
+        self._log_dirs = log_dirs
+        self.log_levels = log_levels
+        self.check_key_stores: Callable[[Mapping[str, str]], Awaitable[str]] | None = None
+        """Judges this broker's dynamic values as to its listeners' keys and certificates: the reason against them, or
+        nothing."""
+
+    @property
+    def layers(self) -> BrokerConfigLayers:
+        """Its values, see `TopicConfigs.broker_layers`."""
+        return self._topics.broker_layers
+
+    def dynamic(self, *, for_all: bool) -> Mapping[str, str]:
+        """The metadata log's values for all brokers, or for this one alone."""
+        return self._newest.image.broker_configs(None if for_all else self.node_id)
+
+    @property
+    def log_dir_paths(self) -> list[str]:
+        return [log_dir.path for log_dir in self._log_dirs]

@@ -160,7 +160,7 @@ class Service(Protocol):
 
     def submit(
         self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF
-    ) -> Deferred: ...
+    ) -> Deferred[Any, Any]: ...
 
     def change_voters(
         self, request: Message, version: int, respond: Callable[[Message], None], sender: Sender
@@ -189,7 +189,7 @@ def answer_request(
 
 def _submitted(
     service: Service, request: Any, version: int, sender: Sender
-) -> tuple[Deferred, Callable[[Any], Any]]:
+) -> tuple[Deferred[Any, Any], Callable[[Any], Any]]:
     """Decide what the sender's quota lets in; the answer to that, and how it becomes the answer to everything.
 
     The quota counts what this decision finds, since nothing comes in between."""
@@ -310,7 +310,7 @@ async def _submit_all(
     return [merge(deferred.response) for deferred, merge in submitted]
 
 
-async def _wait_released(service: Service, deferred: Deferred) -> None:
+async def _wait_released(service: Service, deferred: Deferred[Any, Any]) -> None:
     if not deferred.is_released:
         released = service.env.event()
         deferred.on_release(lambda _: released.set())

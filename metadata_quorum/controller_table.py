@@ -35,7 +35,7 @@ from odradek.metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from odradek.metadata_quorum.image.config_layers import layers_for
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
-from odradek.security.doors.door import Admitted, GuardedHandler
+from odradek.security.doors.door import Admitted, GuardedHandler, check_doors
 from odradek.security.tokens import TokenSecrets
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
@@ -57,6 +57,7 @@ from odradek.wire.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from odradek.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from odradek.wire.schema.versions import DESCRIBE_CLUSTER_ENDPOINTS
 from odradek.wire.structure import Message
 
 __all__ = ["DescribedController", "build_controller_table"]
@@ -101,6 +102,7 @@ def build_controller_table(
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
     versions = ApiVersionsHandler(served, features, image, lambda: {KRAFT_VERSION: kraft_version()})
     handlers[ApiKey.API_VERSIONS] = versions.handle
+    check_doors(handlers, CONTROLLER_DOORS, "metadata_quorum/controller/doors.py")
     if authorizer is not None:
         handlers = _guarded(handlers, authorizer, image, service.env.long_work)
     return ApiTable(handlers, served, served, versions.unsupported)
@@ -257,7 +259,7 @@ def _sealed(enclosed: Enclosed, response: Any, image_offset: int = -1) -> Envelo
 
 def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
     """The error for who meant brokers; version 0 knows nothing of endpoints."""
-    if version == 0:
+    if version < DESCRIBE_CLUSTER_ENDPOINTS:
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 

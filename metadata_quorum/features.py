@@ -13,6 +13,8 @@ KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 TRANSACTION_VERSION = "transaction.version"
 """0: as in KIP-98; 1: records of the state log with tagged fields; 2: an epoch for each transaction (KIP-890)."""
+EPOCHS_GROW_LEVEL = 2
+"""The `transaction.version` from which on each transaction has its own epoch, and its marker a higher one (KIP-890)."""
 
 METADATA_VERSION_4_3 = 30
 """4.3-IV0: the formats of metadata records that this version writes and reads."""

@@ -59,7 +59,7 @@ __all__ = ["LoopbackChannel", "MetadataService", "MetadataSettings"]
 REPLAY_RETRY_SECONDS = 1.0
 
 
-_Machine = ReplicatedStateMachine[MetadataImage, MetadataDelta]
+_Machine = ReplicatedStateMachine[MetadataImage, MetadataDelta, Any, Any]
 
 
 def _or_usual(records: Sequence[Message]) -> tuple[Message, ...]:
@@ -241,7 +241,9 @@ class MetadataService:
         """Tell `observer` of every image committed from now on, in order."""
         self._publisher.subscribe(observer)
 
-    def submit(self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF) -> Deferred:
+    def submit(
+        self, request: Any, api_version: int | None = None, sender: Sender = NODE_ITSELF
+    ) -> Deferred[Any, Any]:
         """Decide a request with the present time. The answer is NOT_CONTROLLER unless this node is active. `sender` is
         for the audit log."""
         if self._machine is None or not self._is_active:
@@ -262,7 +264,7 @@ class MetadataService:
     def _audit(
         self,
         auditor: Auditor,
-        deferred: Deferred,
+        deferred: Deferred[Any, Any],
         request: Any,
         sender: Sender,
         first_offset: int,

@@ -60,6 +60,10 @@ ERROR_LENGTH_MAX = 300
 S = TypeVar("S")
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
+Q = TypeVar("Q")
+Q_contra = TypeVar("Q_contra", contravariant=True)
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 
 
 @attrs.frozen
@@ -85,19 +89,22 @@ class Decision:
     response: Any
 
 
-class Machine(Protocol[S, D_co]):
-    """The replicated state and how it is decided. `S` is the state (immutable), `D_co` tells what a replay changed."""
+class Machine(Protocol[S, D_co, Q_contra, A_co]):
+    """The replicated state and how it is decided.
 
-    def decide(self, state: S, request: Any, context: DecisionContext) -> Decision:
+    `S` is the state (immutable), `D_co` is what a replay changed, `Q_contra` a request, `A_co` its answer.
+    """
+
+    def decide(self, state: S, request: Q_contra, context: DecisionContext) -> Decision:
         """Raises nothing: refusals are responses."""
 
     def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Any]) -> tuple[S, D_co]:
         """The state after `records`, which are at `base_offset` and after."""
 
-    def refuse(self, request: Any, code: ErrorCode) -> Any:
+    def refuse(self, request: Q_contra, code: ErrorCode) -> A_co:
         """The response that tells of `code`, when a request cannot be decided or its decision was taken back."""
 
-    def withdraw(self, state: S, request: Any, decision: Decision, context: DecisionContext) -> Any:
+    def withdraw(self, state: S, request: Q_contra, decision: Decision, context: DecisionContext) -> A_co:
         """The response in place of a decision whose records fit no log. `state` is as it was before.
 
         Soft state that counts on these records goes back as well. Everybody whom the decision has answered gets
@@ -131,28 +138,28 @@ class NotEncoded:
             )
 
 
-class Deferred:
+class Deferred(Generic[Q, A]):
     """A response that becomes valid when the log has committed what it saw."""
 
     __slots__ = ("_callbacks", "_response", "request", "required_offset")
 
-    def __init__(self, request: Any, response: Any, required_offset: int) -> None:
+    def __init__(self, request: Q, response: A, required_offset: int) -> None:
         self.request = request
         self.required_offset = required_offset
         self._response = response
-        self._callbacks: list[Callable[[Any], None]] | None = []
+        self._callbacks: list[Callable[[A], None]] | None = []
 
     @property
     def is_released(self) -> bool:
         return self._callbacks is None
 
     @property
-    def response(self) -> Any:
+    def response(self) -> A:
         """The response. Reading it before its release is a bug."""
         assert self._callbacks is None, "a response was read before the log committed what it tells"
         return self._response
 
-    def on_release(self, callback: Callable[[Any], None]) -> None:
+    def on_release(self, callback: Callable[[A], None]) -> None:
         """Call `callback(response)` once: now if it is released, otherwise when it is."""
         if self._callbacks is None:
             callback(self._response)
@@ -165,7 +172,7 @@ class Deferred:
         for callback in callbacks or ():
             callback(self._response)
 
-    def fail(self, response: Any) -> None:
+    def fail(self, response: A) -> None:
         """Release another response instead; the runtime's alone."""
         self._response = response
         self.release()
@@ -186,25 +193,21 @@ def _in_batches(records: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield records[start : start + RECORDS_PER_BATCH_MAX]
 
 
-CommittedListener = Callable[[Any, Any], None]
-"""Called with (state, delta) for each state that has become committed, in order."""
-
-
-class ReplicatedStateMachine(Generic[S, D]):
+class ReplicatedStateMachine(Generic[S, D, Q, A]):
     """The leader's runtime of one machine over one log. It is not reentrant for decisions: only callbacks may
     submit.
     """
 
     def __init__(
         self,
-        machine: Machine[S, D],
+        machine: Machine[S, D, Q, A],
         log: DecisionLog,
         state: S,
         *,
         random: Random,
         new_uuid: Callable[[], bytes],
         fail: Callable[[BaseException], None] | None = None,
-        not_encoded: Callable[[Any, Exception], None] | None = None,
+        not_encoded: Callable[[Q, Exception], None] | None = None,
     ) -> None:
         """`state` is the replay of everything that `log` holds below its log end offset.
 
@@ -221,8 +224,9 @@ class ReplicatedStateMachine(Generic[S, D]):
         self._committed_end = self._end_offset = log.log_end_offset
         self._state: S = state
         self._uncommitted: deque[_Version[S, D]] = deque()
-        self._waiting: deque[Deferred] = deque()
-        self._listeners: list[CommittedListener] = []
+        self._waiting: deque[Deferred[Q, A]] = deque()
+        self._listeners: list[Callable[[S, D], None]] = []
+        """Called with each state that has become committed and its change, in order."""
         self._leading = True
         log.subscribe(self.on_high_watermark)
 
@@ -240,11 +244,11 @@ class ReplicatedStateMachine(Generic[S, D]):
         """The offset below which the committed state holds everything."""
         return self._committed_end
 
-    def subscribe(self, listener: CommittedListener) -> None:
+    def subscribe(self, listener: Callable[[S, D], None]) -> None:
         """Tell `listener` of each state committed from now on."""
         self._listeners.append(listener)
 
-    def submit(self, request: Any, now_ms: int, api_version: int | None = None) -> Deferred:
+    def submit(self, request: Q, now_ms: int, api_version: int | None = None) -> Deferred[Q, A]:
         """Decide a request. The response is released when all that it depends on is committed.
 
         A node that does not lead answers NOT_CONTROLLER at once. One whose disk is too slow answers
@@ -267,7 +271,7 @@ class ReplicatedStateMachine(Generic[S, D]):
         base_offset = log.log_end_offset
         context = DecisionContext(now_ms, api_version, base_offset, log.epoch, self._random, self._new_uuid)
         decision = self._machine.decide(self._state, request, context)
-        response = decision.response
+        response: A = decision.response
         if decision.records:
             batches = self._encode_all(request, decision.records)
             if batches is None:
@@ -280,7 +284,7 @@ class ReplicatedStateMachine(Generic[S, D]):
         self._release(log.high_watermark)
         return deferred
 
-    def _encode_all(self, request: Any, records: Sequence[Any]) -> list[Any] | None:
+    def _encode_all(self, request: Q, records: Sequence[Any]) -> list[Any] | None:
         """The encoded batches of a decision; None where a value of it fits no record. Changes nothing."""
         try:
             return [self._log.encode_batch(some) for some in _in_batches(records)]

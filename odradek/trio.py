@@ -28,9 +28,10 @@ C = TypeVar("C", Producer, Consumer)
 def open_producer(
     config: Mapping[str, Any] | None = None, /, **keys: Any
 ) -> AbstractAsyncContextManager[Producer]:
-    """A producer for the block. At its end what is there is sent; after an error it is given up.
+    """Open a producer for an `async with` block.
 
-    `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad one.
+    At the end of the block it sends its records; after an exception it drops them. `config` has Kafka's keys, keyword
+    arguments the same with underscores. Raises `ValueError` for a bad configuration.
     """
     return _opened(Producer, config, keys)
 
@@ -38,9 +39,10 @@ def open_producer(
 def open_consumer(
     config: Mapping[str, Any] | None = None, /, **keys: Any
 ) -> AbstractAsyncContextManager[Consumer]:
-    """A consumer for the block, which leaves its group at the end of it; after an error it is given up.
+    """Open a consumer for an `async with` block.
 
-    `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad one.
+    At the end of the block it commits (`enable.auto.commit`) and leaves its group; after an exception it does neither.
+    `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad configuration.
     """
     return _opened(Consumer, config, keys)
 
@@ -62,9 +64,9 @@ async def _opened(
 
 @asynccontextmanager
 async def open_admin(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Admin]:
-    """An administrator for the block; its calls are those of `odradek.Admin`, to be awaited.
+    """Open an administrator for an `async with` block; its calls are those of `odradek.Admin`, to be awaited.
 
-    `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad one.
+    `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad configuration.
     """
     async with trio.open_nursery() as nursery:
         admin = Admin(RealEnv(), nursery, config, **keys)

@@ -36,6 +36,8 @@ settings.load_profile("odradek")
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = {"apache_kafka", "node", "spark"}
 """Fixtures that start a process of their own."""
+ON_REQUEST = ("attack", "ecosystem")
+"""Marked tests run only where `-m` names their marker."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what runs in its background like this, and a child would inherit it: the commands
@@ -94,17 +96,18 @@ def whole_matrix(request: pytest.FixtureRequest) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that use a server as long. Leave out full attacks unless they were asked for.
+    """Mark tests that use a server as long. Leave out full attacks and programs of others unless they were asked for.
 
     On a worker of xdist the longest scopes come first, so that all end together.
     """
     for item in items:
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.long)
-    if "attack" not in str(config.option.markexpr):
-        full = [item for item in items if item.get_closest_marker("attack") is not None]
-        items[:] = [item for item in items if item.get_closest_marker("attack") is None]
-        config.hook.pytest_deselected(items=full)
+    for marker in ON_REQUEST:
+        if marker not in str(config.option.markexpr):
+            full = [item for item in items if item.get_closest_marker(marker) is not None]
+            items[:] = [item for item in items if item.get_closest_marker(marker) is None]
+            config.hook.pytest_deselected(items=full)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -seconds_of(scope_of(item.nodeid)))
 

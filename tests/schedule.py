@@ -27,6 +27,7 @@ SPARK = frozenset(
         "source_batch",
         "source_jvm",
         "source_stream",
+        "stream_example",
         "two_phase_kills",
         "two_phase_spark",
     )
@@ -108,6 +109,7 @@ SECONDS = {
     "tests/wire/test_record_batch.py": 15,
     "tests/log/compacted/test_swap_crashes.py": 14,
     "tests/wire/test_codec.py": 14,
+    "tests/wire/test_anatomy.py": 12,
     "tests/groups/test_group_restart.py": 14,
     "tests/sim/test_cluster_in_sim.py": 10,
     "tests/sim/test_operators.py": 13,
@@ -120,6 +122,7 @@ SECONDS = {
     "tests/sim/test_node_in_sim.py": 11,
     "tests/client/test_aio_producer.py": 11,
     "tests/docs/test_quickstart.py": 10,
+    "tests/examples/test_examples.py": 10,
     "tests/cluster/test_rotten_replica.py": 10,
     "tests/node/test_kill9.py": 9,
     "tests/node/test_cleaning.py": 9,

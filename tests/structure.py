@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -216,7 +217,7 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
     """Paths of Python files that pages or docstrings name and that are not there."""
     known = {
         str(path.relative_to(ROOT))
-        for name in (*PACKAGES, "tests", "bench", "deploy")
+        for name in (*PACKAGES, "tests", "bench", "deploy", "examples")
         for path in (ROOT / name).rglob("*.py")
     }
     ends = {"/".join(path.split("/")[at:]) for path in known for at in range(path.count("/") + 1)}
@@ -228,6 +229,34 @@ def dead_mentions(texts: Sequence[str]) -> list[str]:
         for mention in pattern.findall(line)
         if mention not in ends
     ]
+
+
+def says_any(tree: ast.AST) -> bool:
+    """True if `Any` stands in a module, or `Callable[..., T]`, which takes anything."""
+    return any(
+        (isinstance(node, ast.Name) and node.id == "Any")
+        or (isinstance(node, ast.Constant) and node.value == "Any")
+        or (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Tuple)
+            and isinstance(node.slice.elts[0], ast.Constant)
+            and node.slice.elts[0].value is ...
+        )
+        for node in ast.walk(tree)
+    )
+
+
+def modules_with_any() -> set[str]:
+    """The modules, by their dotted names, of whose types mypy cannot know all."""
+    bench = (str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py"))
+    return {dotted_name(module) for module in (*modules(), *bench) if says_any(tree_of(module))}
+
+
+def modules_freed_from_any_rule() -> list[str]:
+    """The modules that pyproject.toml lets say `Any`."""
+    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    (freed,) = [each["module"] for each in overrides if each.get("disallow_any_explicit") is False]
+    return list(freed)
 
 
 _LONE = frozenset((")", "}", "]", "),", "],", "},", "):"))

@@ -52,10 +52,10 @@ from odradek.wire.batches.batch_header import (
 from odradek.wire.batches.compression import CompressionType, decompressed_size
 from odradek.wire.batches.records import RECORD_SIZE_MIN, RecordBatchBuilder
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import PRODUCE_ZSTD
 
 __all__ = ["Inflation", "RecordBatchBuilder", "check_timestamps", "parse_produced", "validate_for_append"]
 
-_ZSTD_SINCE_PRODUCE = 7
 _MESSAGE_SIZE_MIN = 14
 """The smallest message of format 0; Kafka calls a shorter one corrupt before it looks at the magic."""
 
@@ -80,7 +80,7 @@ def parse_produced(buf: Buffer, api_version: int) -> BatchHeader:
             raise _whole_batch_missing(buf)
         if _message_size(buf, batch_size) is not None:
             raise InvalidRecord("a Produce request holds exactly one batch per partition")
-    if api_version < _ZSTD_SINCE_PRODUCE and header.attributes & COMPRESSION_MASK == CompressionType.ZSTD:
+    if api_version < PRODUCE_ZSTD and header.attributes & COMPRESSION_MASK == CompressionType.ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in a Produce request version {api_version}"
         )

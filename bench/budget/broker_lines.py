@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.budget.frames import Costly, Stage
+from bench.budget.frames import THINGS, Costly, Stage
 from bench.budget.values import (
     TIMEOUT_MS,
     WITH_TIMEOUT,
@@ -96,19 +96,19 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.PRODUCE: (
         Costly(
             "Each batch inflates to nearly 128 MiB to be checked, and one partition takes many.",
-            ("topic_data.partition_data",),
+            THINGS,
             {**_PRODUCE, "topic_data.partition_data.records": _bomb(CompressionType.ZSTD)},
             "zstd",
         ),
         Costly(
             "Each batch inflates to nearly 128 MiB to be checked, at a third of a second of zlib.",
-            ("topic_data.partition_data",),
+            THINGS,
             {**_PRODUCE, "topic_data.partition_data.records": _bomb(CompressionType.GZIP)},
             "gzip",
         ),
         Costly(
             "Every 80 bytes are a batch that is checked and written by itself.",
-            ("topic_data.partition_data",),
+            THINGS,
             {
                 **_PRODUCE,
                 "topic_data.partition_data.index": partition,
@@ -120,7 +120,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.FETCH: (
         Costly(
             "Each partition that is named is looked up and read, and named again is asked again.",
-            ("topics.partitions",),
+            THINGS,
             _FETCH,
         ),
         Costly(
@@ -133,7 +133,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.LIST_OFFSETS: (
         Costly(
             "Each look-up by time searches an index and a batch.",
-            ("topics.partitions",),
+            THINGS,
             {
                 "replica_id": -1,
                 "topics.name": wide,
@@ -169,7 +169,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.OFFSET_COMMIT: (
         Costly(
             "Each partition is a record of the coordinator's log.",
-            ("topics.partitions",),
+            THINGS,
             {
                 "group_id": group,
                 "generation_id_or_member_epoch": -1,
@@ -254,7 +254,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
     ApiKey.DESCRIBE_GROUPS: (
-        Costly("A group with members is named again and again.", ("groups",), {"groups": any_group}),
+        Costly("A group with members is named again and again.", THINGS, {"groups": any_group}),
     ),
     ApiKey.LIST_GROUPS: (
         Costly(
@@ -264,20 +264,20 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
     ),
     ApiKey.DELETE_GROUPS: (
-        Costly("Each name is a decision of its coordinator.", ("groups_names",), {"groups_names": distinct}),
+        Costly("Each name is a decision of its coordinator.", THINGS, {"groups_names": distinct}),
     ),
     ApiKey.API_VERSIONS: (Costly("A software name as long as can be.", ("client_software_name",)),),
     ApiKey.DELETE_RECORDS: (
         Costly(
             "Each partition is looked up, cut, and waited for.",
-            ("topics.partitions",),
+            THINGS,
             {**WITH_TIMEOUT, "topics.name": wide, "topics.partitions.partition_index": partition},
         ),
     ),
     ApiKey.WRITE_TXN_MARKERS: (
         Costly(
             "Each partition that is named gets a marker, which is a batch of its own.",
-            ("markers.topics.partition_indexes",),
+            THINGS,
             {"markers.topics.name": wide, "markers.topics.partition_indexes": partition},
         ),
     ),
@@ -287,7 +287,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (
         Costly(
             "Each partition that is named searches its leader epochs.",
-            ("topics.partitions",),
+            THINGS,
             {
                 "replica_id": -2,
                 "topics.topic": wide,
@@ -299,7 +299,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DESCRIBE_CONFIGS: (
         Costly(
             "A broker with hundreds of keys, each with its documentation, is named again and again.",
-            ("resources",),
+            THINGS,
             {
                 "resources.resource_type": 4,
                 "resources.resource_name": "1",
@@ -311,7 +311,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
         Costly(
             "Each topic has dozens of keys.",
-            ("resources",),
+            THINGS,
             {
                 "resources.resource_type": 2,
                 "resources.resource_name": narrow,
@@ -355,7 +355,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.OFFSET_DELETE: (
         Costly(
             "Each partition is looked up, and would be a record of the coordinator's log.",
-            ("topics.partitions",),
+            THINGS,
             {"group_id": group, "topics.name": wide, "topics.partitions.partition_index": partition},
         ),
     ),
@@ -365,7 +365,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DESCRIBE_PRODUCERS: (
         Costly(
             "A partition is named again and again, each time with all its producers.",
-            ("topics.partition_indexes",),
+            THINGS,
             {"topics.name": wide, "topics.partition_indexes": 0},
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.budget.frames import Costly, Stage, costly_request, framed
+from bench.budget.frames import THINGS, Costly, Stage, costly_request, framed
 from bench.budget.values import (
     WITH_TIMEOUT,
     cluster,
@@ -33,7 +33,7 @@ _BROKER = {"broker_id": 2, "broker_epoch": epoch, "cluster_id": cluster}
 
 _JUDGED_TOPICS = Costly(
     "Each topic is judged with its whole configuration.",
-    ("resources",),
+    THINGS,
     {
         "resources.resource_type": 2,
         "resources.resource_name": distinct,
@@ -48,7 +48,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.CREATE_TOPICS: (
         Costly(
             "Each topic is judged and placed; they are not made, since what is made stays.",
-            ("topics",),
+            THINGS,
             {
                 **WITH_TIMEOUT,
                 "topics.name": distinct,
@@ -73,7 +73,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         ),
         Costly(
             "One number of partitions stands for as many records and replicas.",
-            ("topics",),
+            THINGS,
             {
                 **WITH_TIMEOUT,
                 "topics.name": distinct,
@@ -104,7 +104,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DELETE_TOPICS: (
         Costly(
             "Each name is looked up and answered, repeated ones too.",
-            ("topics", "topic_names"),
+            THINGS,
             {**WITH_TIMEOUT, "topics.name": distinct, "topic_names": distinct},
         ),
     ),
@@ -142,7 +142,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.CREATE_PARTITIONS: (
         Costly(
             "Each topic is judged, and its new partitions are placed.",
-            ("topics",),
+            THINGS,
             {
                 **WITH_TIMEOUT,
                 "topics.name": narrow,
@@ -168,7 +168,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.CREATE_ACLS: (
         Costly(
             "Each ACL is judged, and would be a record.",
-            ("creations",),
+            THINGS,
             {
                 "creations.resource_type": 2,
                 "creations.resource_name": distinct,
@@ -183,7 +183,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DELETE_ACLS: (
         Costly(
             "Each filter is compared with every ACL.",
-            ("filters",),
+            THINGS,
             {
                 "filters.resource_type_filter": 1,
                 "filters.resource_name_filter": distinct,
@@ -198,14 +198,14 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.ELECT_LEADERS: (
         Costly(
             "Each partition is looked up, and answered.",
-            ("topic_partitions.partitions",),
+            THINGS,
             {**WITH_TIMEOUT, "topic_partitions.topic": wide, "topic_partitions.partitions": partition},
         ),
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
         Costly(
             "Each partition's replicas are told, judged, and would be recorded.",
-            ("topics.partitions",),
+            THINGS,
             {
                 **WITH_TIMEOUT,
                 "topics.name": wide,
@@ -246,7 +246,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.ALTER_PARTITION: (
         Costly(
             "Each partition is judged against the image.",
-            ("topics.partitions",),
+            THINGS,
             {
                 **_BROKER,
                 "topics.topic_id": wide_id,
@@ -279,7 +279,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: (
         Costly(
             "Each entity is judged, and its values compared with those that are there.",
-            ("entries",),
+            THINGS,
             {
                 "entries.entity.entity_type": "user",
                 "entries.entity.entity_name": distinct,
@@ -349,7 +349,7 @@ CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: (
         Costly(
             "Each replica is looked up, and would be recorded.",
-            ("directories.topics.partitions",),
+            THINGS,
             {
                 **_BROKER,
                 "directories.id": bytes(15) + b"\x09",

@@ -14,8 +14,10 @@ from typing import Any, TypeAlias
 import attrs
 
 from odradek.wire.api import request_class, request_header_version
+from odradek.wire.api_keys import ApiKey
 from odradek.wire.codec import ELEMENTS_MAX, encode
 from odradek.wire.messages.headers import RequestHeader
+from odradek.wire.schema.anatomy_rows import ROWS
 from odradek.wire.structure import Message, Structure, WireField, version_range
 
 CLIENT_ID = "judge"
@@ -51,6 +53,20 @@ class Stage:
     """The producer of `transactional_id`, with epoch 0."""
 
 
+THINGS = ("*",)
+"""Stands for the innermost lists of the things that an API's row names (`odradek.wire.schema.anatomy_rows`)."""
+
+
+def paths_of_things(api_key: int) -> tuple[str, ...]:
+    """The innermost lists of an API's things, those of the newest row first: `topics.partitions`."""
+    found = []
+    for row in reversed(ROWS.get(ApiKey(api_key), ())):
+        within = "" if row.within is None else f" / {row.within.things}"
+        for things in row.things.split("+"):
+            found.append(".".join(step.split()[0] for step in (things + within).split("/") if step.strip()))
+    return tuple(path for path in found if path)
+
+
 @attrs.frozen
 class Costly:
     """The recipe of an expensive request of one API."""
@@ -58,8 +74,8 @@ class Costly:
     why: str
     """One sentence: which work a frame asks for, and what repeats."""
     grow: tuple[str, ...] = ()
-    """Paths (`topics.partitions`) of an array, string or bytes; the first one that a version has takes the room. With
-    `bytes_of` a path may also be an array whose elements are large."""
+    """Paths (`topics.partitions`) of an array, string or bytes; the first one that a version has takes the room. `THINGS`
+    are the paths of the API's row. With `body` a path may also be an array whose elements are large."""
     values: Mapping[str, Value] = attrs.field(factory=dict)
     """Values by path. Of fields that are not named, an array has its first element once, and others have their
     defaults."""
@@ -171,10 +187,18 @@ class _Maker:
         return "x" * self.count if element == "string" else bytes(self.count)
 
 
+def growing(line: Costly, cls: type[Message]) -> tuple[str, ...]:
+    """The paths of which one takes the room, for requests of a class."""
+    if line.grow != THINGS:
+        return line.grow
+    assert cls.API_KEY is not None
+    return paths_of_things(cls.API_KEY)
+
+
 def grown_path(line: Costly, cls: type[Message], version: int) -> str | None:
     """The first path of the line that a version has."""
     present = {path for path, _ in paths_of(cls, version)}
-    return next((path for path in line.grow if path in present), None)
+    return next((path for path in growing(line, cls) if path in present), None)
 
 
 def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> Message:

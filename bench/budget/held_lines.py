@@ -6,11 +6,11 @@ import attrs
 
 from bench.budget.broker_lines import BROKER_LINES
 from bench.budget.controller_lines import CONTROLLER_LINES
-from bench.budget.frames import Costly
+from bench.budget.frames import THINGS, Costly
 from bench.budget.transaction_lines import TRANSACTION_LINES
 from bench.budget.values import distinct
-from odradek.data_plane.handlers.grouping.group_offsets import GROUPS_SINCE
 from odradek.wire.api_keys import ApiKey
+from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS
 
 NAMES = 3_900
 """Just few enough that a frame is decoded and judged on the loop, unless each name brings elements of its own."""
@@ -39,7 +39,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DESCRIBE_GROUPS: (
         Costly(
             f"Each of {NAMES} names is compared with the rules for all names.",
-            ("groups",),
+            THINGS,
             {"groups": distinct},
             "names",
             count=NAMES,
@@ -63,7 +63,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
             },
             "names",
             count=NAMES,
-            since=GROUPS_SINCE,
+            since=OFFSET_FETCH_GROUPS,
         ),
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: (_named(ApiKey.DESCRIBE_TRANSACTIONS, 0),),
@@ -136,7 +136,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DELETE_ACLS: (
         Costly(
             "A filter without a name means none of the rules, and is compared with all of them.",
-            ("filters",),
+            THINGS,
             {
                 "filters.resource_type_filter": 1,
                 "filters.resource_name_filter": None,
@@ -153,7 +153,7 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: (
         Costly(
             "Nothing is changed, and each entity that is named has a quota.",
-            ("entries",),
+            THINGS,
             {
                 "entries.entity.entity_type": "user",
                 "entries.entity.entity_name": lambda _, n: f"user-{n}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.budget.frames import Costly
+from bench.budget.frames import THINGS, Costly
 from bench.budget.values import distinct, group, partition, producer_id, transactional_id, wide
 from odradek.wire.api_keys import ApiKey
 
@@ -12,7 +12,7 @@ TRANSACTION_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: (
         Costly(
             "Each partition is looked up, and kept in the state of the transaction.",
-            ("transactions.topics.partitions", "v3_and_below_topics.partitions"),
+            THINGS,
             {
                 "transactions.transactional_id": transactional_id,
                 "transactions.producer_id": producer_id,
@@ -34,7 +34,7 @@ TRANSACTION_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.TXN_OFFSET_COMMIT: (
         Costly(
             "Each partition is looked up, and would be a record of the coordinator's log.",
-            ("topics.partitions",),
+            THINGS,
             {
                 **_PRODUCER,
                 "group_id": group,
@@ -49,7 +49,7 @@ TRANSACTION_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: (
         Costly(
             "Each transactional id is a question to its coordinator.",
-            ("transactional_ids",),
+            THINGS,
             {"transactional_ids": distinct},
         ),
     ),

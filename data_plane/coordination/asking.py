@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Asks(Generic[A_co]):
+    """A coordinator's request that is answered by an `A_co`."""
+
+    __slots__ = ()
 
 
 class Reply(Protocol):

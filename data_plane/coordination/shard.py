@@ -35,6 +35,8 @@ from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 RELOAD_SECONDS = 1.0
 
 S = TypeVar("S")
+D = TypeVar("D")
+D_co = TypeVar("D_co", covariant=True)
 
 
 class CoordinatorHost(BrokerHost, Protocol):
@@ -67,14 +69,14 @@ class CoordinatorHost(BrokerHost, Protocol):
         """Do what is to happen after this turn. A task that has changed a log calls it."""
 
 
-class TimedMachine(Machine[S, Any], Protocol[S]):
+class TimedMachine(Machine[S, D_co, Ask, Answers], Protocol[S, D_co]):
     """A machine that says when it wants to look at the time again."""
 
     deadlines: Deadlines
 
 
-class Shard(ABC, Generic[S]):
-    """The coordinator of one partition. `load`, then `submit`, until `stop`."""
+class Shard(ABC, Generic[S, D]):
+    """The coordinator of one partition, with the state and the changes of its machine. `load`, then `submit`, until `stop`."""
 
     NAME: ClassVar[str]
     """What it coordinates, as figures name it."""
@@ -84,7 +86,7 @@ class Shard(ABC, Generic[S]):
         broker: CoordinatorHost,
         partition: Partition,
         failed: Callable[[Any], None],
-        machine: TimedMachine[S],
+        machine: TimedMachine[S, D],
         not_encoded: NotEncoded,
         *,
         compression_type: int,
@@ -100,7 +102,7 @@ class Shard(ABC, Generic[S]):
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self._log = CoordinatorLog(partition, broker.clock.wall_ms, compression_type)
-        self._runtime: ReplicatedStateMachine[S, Any] | None = None
+        self._runtime: ReplicatedStateMachine[S, D, Ask, Answers] | None = None
         self._unanswered: dict[Reply, Ask] = {}
         self._timer: Timer | None = None
         self._commit_timer: Timer | None = None

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.coordination.asking import Ask, Asks, Reply
 from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
@@ -16,7 +16,7 @@ from odradek.serving.timers import Timer
 from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode
 
-ShardT = TypeVar("ShardT", bound=Shard[Any])
+ShardT = TypeVar("ShardT", bound=Shard[Any, Any])
 
 
 class Shards(ABC, Generic[ShardT]):
@@ -53,6 +53,10 @@ class Shards(ABC, Generic[ShardT]):
             shard.submit(ask)
         elif ask.reply is not None:
             ask.reply.complete(self.refusal(ask, ErrorCode.NOT_COORDINATOR))
+
+    def ask(self, key: str, request: Asks[Any], reply: Reply) -> None:
+        """Submit a request whose version and client play no part in its answer."""
+        self.submit(key, Ask(request, 0, reply, self._broker.clock.wall_ms()))
 
     def answer(self, context: Context, key: str, request: Any) -> Result:
         """Submit a request for a handler; return the response, or a `Delayed`."""

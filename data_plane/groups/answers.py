@@ -16,10 +16,11 @@ from odradek.data_plane.groups.offsets import (
 )
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_groups import DescribedGroup
-from odradek.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from odradek.wire.messages.sync_group import SyncGroupResponse
+from odradek.wire.schema.anatomy import refuse
+from odradek.wire.structure import Message
 
 
 def refused_like(response: Any, code: ErrorCode) -> Any:
@@ -33,17 +34,13 @@ def refused_like(response: Any, code: ErrorCode) -> Any:
 def refusal(ask: Ask, code: ErrorCode) -> Any:
     """The answer to `ask` instead of a decision."""
     request = ask.request
-    if isinstance(request, HeartbeatRequest):
-        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # As Kafka does: nobody loses its session to a coordinator that is still reading.
-            code = ErrorCode.NONE
-        return HeartbeatResponse(0, code)
+    if isinstance(request, HeartbeatRequest) and code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        # As Kafka does: nobody loses its session to a coordinator that is still reading.
+        code = ErrorCode.NONE
     if isinstance(request, JoinGroupRequest):
         return join_refused(request.member_id, code, ask.version)
-    if isinstance(request, SyncGroupRequest):
-        return sync_refused(code)
-    if isinstance(request, LeaveGroupRequest):
-        return LeaveGroupResponse(0, code)
+    if isinstance(request, Message):
+        return refuse(request, code)
     if isinstance(request, CommitOffsets):
         return [code] * len(request.partitions)
     if isinstance(request, FetchOffsets):

@@ -48,7 +48,7 @@ _NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
 """Requests that lead to records, at once or later."""
 
 
-class Shard(CoordinatorShard[GroupsState]):
+class Shard(CoordinatorShard[GroupsState, None]):
     """The coordinator of the groups of one partition."""
 
     NAME: ClassVar[str] = "groups"

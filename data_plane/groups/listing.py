@@ -12,6 +12,7 @@ from odradek.data_plane.groups.turn import Turn
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from odradek.wire.messages.list_groups import ListedGroup
+from odradek.wire.schema.versions import DESCRIBE_GROUPS_NOT_FOUND
 
 CLASSIC_TYPE = "classic"
 
@@ -71,7 +72,7 @@ def describe(group_id: str, group: ClassicGroup | None, version: int) -> Describ
     """Protocol and metadata are told of a stable group only. A group that does not exist is `Dead`; from
     version 6 on that is an error (KIP-1043)."""
     if group is None:
-        if version >= 6:
+        if version >= DESCRIBE_GROUPS_NOT_FOUND:
             # An id may be as long as a string. An error's text is cut, so that it fits with the words around the id.
             message = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.").message
             return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, message, group_id, GroupPhase.DEAD.value)

@@ -42,11 +42,14 @@ from odradek.wire.messages.leave_group import (
 )
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from odradek.wire.primitives import INT32_MAX
+from odradek.wire.schema.versions import (
+    JOIN_GROUP_MEMBER_ID_REQUIRED,
+    JOIN_GROUP_NULL_PROTOCOL,
+    JOIN_GROUP_REBALANCE_TIMEOUT,
+    JOIN_GROUP_SKIP_ASSIGNMENT,
+    LEAVE_GROUP_MEMBERS,
+)
 
-MEMBER_ID_REQUIRED_SINCE = 4
-SKIP_ASSIGNMENT_SINCE = 9
-REBALANCE_TIMEOUT_SINCE = 1
-LEAVE_MANY_SINCE = 3
 UNKNOWN_MEMBER = ""
 STATIC_WAIT_MS_MIN = 1_000
 """The shortest wait of a rebalance that no member has joined, before it looks again. A member's timeout may be 0."""
@@ -56,7 +59,11 @@ EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
 
 def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
     """The answer to a refused JoinGroup. Before version 7 the protocol's name could not be null."""
-    return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=None if version >= 7 else "")
+    return JoinGroupResponse(
+        error_code=code,
+        member_id=member_id,
+        protocol_name=None if version >= JOIN_GROUP_NULL_PROTOCOL else "",
+    )
 
 
 def sync_refused(code: ErrorCode) -> SyncGroupResponse:
@@ -187,7 +194,7 @@ class Membership:
                 self._replace_static(turn, group, ask, request, member_id)
             else:
                 self._add(turn, group, ask, request, member_id)
-        elif ask.version >= MEMBER_ID_REQUIRED_SINCE:
+        elif ask.version >= JOIN_GROUP_MEMBER_ID_REQUIRED:
             deadline_ms = turn.now_ms + request.session_timeout_ms
             group.pending_members[member_id] = deadline_ms
             self._deadlines.at(deadline_ms, lambda later: self._expire_pending(later, group, member_id))
@@ -281,7 +288,7 @@ class Membership:
         """
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         group.set_join_reply(member, None)
-        skip = ask.version >= SKIP_ASSIGNMENT_SINCE
+        skip = ask.version >= JOIN_GROUP_SKIP_ASSIGNMENT
         leads = skip and group.leader == member.member_id
         turn.answer(
             ask.reply,
@@ -485,12 +492,12 @@ class Membership:
     def leave(self, turn: Turn, ask: Ask) -> None:
         request: LeaveGroupRequest = ask.request
         members = request.members
-        if ask.version < LEAVE_MANY_SINCE:
+        if ask.version < LEAVE_GROUP_MEMBERS:
             members = [MemberIdentity(request.member_id)]
         code, codes = self._leave_all(turn, request.group_id, members)
         if code:
             return turn.answer(ask.reply, LeaveGroupResponse(0, code))
-        if ask.version < LEAVE_MANY_SINCE:
+        if ask.version < LEAVE_GROUP_MEMBERS:
             return turn.answer(ask.reply, LeaveGroupResponse(0, codes[0]))
         results = [
             MemberResponse(each.member_id, each.group_instance_id, code)
@@ -609,7 +616,7 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
 
 
 def _rebalance_timeout(request: JoinGroupRequest, version: int) -> int:
-    if version < REBALANCE_TIMEOUT_SINCE or request.rebalance_timeout_ms == -1:
+    if version < JOIN_GROUP_REBALANCE_TIMEOUT or request.rebalance_timeout_ms == -1:
         return request.session_timeout_ms
     return request.rebalance_timeout_ms
 

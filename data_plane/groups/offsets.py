@@ -27,8 +27,8 @@ from odradek.data_plane.groups.records import (
 from odradek.data_plane.groups.state import GroupsState, OffsetKey
 from odradek.data_plane.groups.turn import Turn
 from odradek.wire.errors import ErrorCode
+from odradek.wire.schema.versions import OFFSET_COMMIT_GROUP_ID_NOT_FOUND
 
-GROUP_ID_NOT_FOUND_SINCE = 9
 RECORD_OVERHEAD_BYTES = 128
 INT64_MAX = (1 << 63) - 1
 
@@ -170,7 +170,7 @@ class OffsetStore:
         if group is None:
             if generation < 0:
                 return ErrorCode.NONE
-            newer = version >= GROUP_ID_NOT_FOUND_SINCE
+            newer = version >= OFFSET_COMMIT_GROUP_ID_NOT_FOUND
             return ErrorCode.GROUP_ID_NOT_FOUND if newer else ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and group.phase is GroupPhase.EMPTY:
             return ErrorCode.NONE

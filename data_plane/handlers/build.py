@@ -11,20 +11,15 @@ from odradek.data_plane.handlers.administration.alter_configs import (
     AlterConfigsHandler,
 )
 from odradek.data_plane.handlers.administration.delete_records import DeleteRecordsHandler
-from odradek.data_plane.handlers.administration.forwarded import forwarding_handlers
+from odradek.data_plane.handlers.administration.forwarded import forwarding_handlers, topic_handlers
+from odradek.data_plane.handlers.administration.forwarder import Forwarder
 from odradek.data_plane.handlers.administration.log_dirs import (
     AlterReplicaLogDirsHandler,
     DescribeLogDirsHandler,
 )
-from odradek.data_plane.handlers.administration.topic_partitions import (
-    CreatePartitionsHandler,
-    DescribeTopicPartitionsHandler,
-)
-from odradek.data_plane.handlers.administration.topic_requests import (
-    CreateTopicsHandler,
-    DeleteTopicsHandler,
-)
-from odradek.data_plane.handlers.doors.broker_doors import guarded
+from odradek.data_plane.handlers.administration.topic_partitions import DescribeTopicPartitionsHandler
+from odradek.data_plane.handlers.doors.broker_doors import broker_doors, guarded
+from odradek.data_plane.handlers.doors.decisions import decisions_of
 from odradek.data_plane.handlers.fetching.fetch import FetchHandler
 from odradek.data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from odradek.data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
@@ -66,6 +61,7 @@ from odradek.metadata_quorum.describing.describe_tokens import DescribeTokensHan
 from odradek.metadata_quorum.features import KRAFT_VERSION
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
+from odradek.security.doors.door import check_doors
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.contract import Handler
@@ -80,30 +76,28 @@ def build_table(
     broker: Broker, kraft_version: Callable[[], int] = lambda: 0, authorizer: Authorizer | None = None
 ) -> ApiTable:
     """The API table of a broker's client listener. With an authorizer each handler stands behind its door."""
-    forwarded = forwarding_handlers(broker)
-    markers = WriteTxnMarkersHandler(broker)
-    broker.transactions.markers.write_here = markers.write
+    partitions, own = broker.served, broker.own_config
+    forwarder = Forwarder(broker, broker.controller)
+    forwarded = forwarding_handlers(forwarder)
     handlers: dict[int, Handler] = {
         ApiKey.PRODUCE: ProduceHandler(broker).handle,
-        ApiKey.FETCH: FetchHandler(broker).handle,
-        ApiKey.LIST_OFFSETS: ListOffsetsHandler(broker).handle,
-        ApiKey.METADATA: MetadataHandler(broker).handle,
-        ApiKey.CREATE_TOPICS: CreateTopicsHandler(broker).handle,
-        ApiKey.DELETE_TOPICS: DeleteTopicsHandler(broker).handle,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(broker).handle,
-        ApiKey.CREATE_PARTITIONS: CreatePartitionsHandler(broker).handle,
+        ApiKey.FETCH: FetchHandler(broker, partitions, broker.sessions, broker.replication).handle,
+        ApiKey.LIST_OFFSETS: ListOffsetsHandler(broker, partitions).handle,
+        ApiKey.METADATA: MetadataHandler(broker, broker.controller, own).handle,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(broker, partitions).handle,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitionsHandler(broker).handle,
-        ApiKey.ALTER_CONFIGS: AlterConfigsHandler(broker, ABSOLUTE).handle,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: AlterConfigsHandler(broker, INCREMENTAL).handle,
+        ApiKey.ALTER_CONFIGS: AlterConfigsHandler(broker, forwarder, own, ABSOLUTE).handle,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: AlterConfigsHandler(broker, forwarder, own, INCREMENTAL).handle,
         ApiKey.LIST_CONFIG_RESOURCES: ListConfigResourcesHandler(broker).handle,
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(
             broker.settings.node_id, broker, broker.troubles.text
         ).handle,
-        ApiKey.DELETE_RECORDS: DeleteRecordsHandler(broker).handle,
-        ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker).handle,
-        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
-        ApiKey.WRITE_TXN_MARKERS: markers.handle,
+        ApiKey.DELETE_RECORDS: DeleteRecordsHandler(broker, partitions).handle,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker, broker.disks, partitions).handle,
+        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker, broker.disks, broker.scrubber).handle,
+        ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkersHandler(broker, broker.marker_writer).handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
+        **topic_handlers(forwarder),
         **_access_handlers(broker, authorizer),
         **_group_handlers(broker),
         **_producer_handlers(broker),
@@ -125,8 +119,9 @@ def build_table(
         advertised, release.features, lambda: broker.image, lambda: {KRAFT_VERSION: kraft_version()}
     )
     handlers[ApiKey.API_VERSIONS] = versions.handle
+    check_doors(handlers, broker_doors(broker), "data_plane/handlers/doors/broker_doors.py")
     if authorizer is not None:
-        handlers = guarded(broker, authorizer, handlers)
+        handlers = guarded(broker, authorizer, decisions_of(broker.groups, broker.transactions), handlers)
     return ApiTable(handlers, advertised, served, versions.unsupported)
 
 
@@ -149,28 +144,28 @@ def _access_handlers(broker: Broker, authorizer: Authorizer | None) -> dict[int,
 
 def _group_handlers(broker: Broker) -> dict[int, Handler]:
     return {
-        ApiKey.OFFSET_COMMIT: OffsetCommitHandler(broker).handle,
-        ApiKey.OFFSET_FETCH: OffsetFetchHandler(broker).handle,
-        ApiKey.FIND_COORDINATOR: FindCoordinatorHandler(broker).handle,
-        ApiKey.JOIN_GROUP: MemberRequestHandler(broker).handle,
-        ApiKey.HEARTBEAT: MemberRequestHandler(broker).handle,
-        ApiKey.LEAVE_GROUP: LeaveGroupHandler(broker).handle,
-        ApiKey.SYNC_GROUP: SyncGroupHandler(broker).handle,
-        ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker).handle,
-        ApiKey.LIST_GROUPS: ListGroupsHandler(broker).handle,
-        ApiKey.DELETE_GROUPS: DeleteGroupsHandler(broker).handle,
-        ApiKey.OFFSET_DELETE: OffsetDeleteHandler(broker).handle,
-        ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitHandler(broker).handle,
+        ApiKey.OFFSET_COMMIT: OffsetCommitHandler(broker, broker.groups).handle,
+        ApiKey.OFFSET_FETCH: OffsetFetchHandler(broker, broker.groups).handle,
+        ApiKey.FIND_COORDINATOR: FindCoordinatorHandler(broker, broker.controller).handle,
+        ApiKey.JOIN_GROUP: MemberRequestHandler(broker.groups).handle,
+        ApiKey.HEARTBEAT: MemberRequestHandler(broker.groups).handle,
+        ApiKey.LEAVE_GROUP: LeaveGroupHandler(broker, broker.groups).handle,
+        ApiKey.SYNC_GROUP: SyncGroupHandler(broker.groups).handle,
+        ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker, broker.groups).handle,
+        ApiKey.LIST_GROUPS: ListGroupsHandler(broker, broker.groups).handle,
+        ApiKey.DELETE_GROUPS: DeleteGroupsHandler(broker, broker.groups).handle,
+        ApiKey.OFFSET_DELETE: OffsetDeleteHandler(broker, broker.groups).handle,
+        ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitHandler(broker, broker.groups).handle,
     }
 
 
 def _producer_handlers(broker: Broker) -> dict[int, Handler]:
     return {
-        ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker).handle,
-        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
-        ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnHandler(broker).handle,
-        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnHandler(broker).handle,
-        ApiKey.END_TXN: EndTxnHandler(broker).handle,
-        ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsHandler(broker).handle,
-        ApiKey.LIST_TRANSACTIONS: ListTransactionsHandler(broker).handle,
+        ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker, broker.transactions).handle,
+        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker, broker.served).handle,
+        ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnHandler(broker, broker.transactions).handle,
+        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnHandler(broker.groups, broker.transactions).handle,
+        ApiKey.END_TXN: EndTxnHandler(broker, broker.transactions).handle,
+        ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsHandler(broker, broker.transactions).handle,
+        ApiKey.LIST_TRANSACTIONS: ListTransactionsHandler(broker, broker.transactions).handle,
     }

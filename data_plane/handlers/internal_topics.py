@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.broker_settings import BrokerSettings
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, transactions_topic
 from odradek.wire.messages.create_topics import CreatableTopic
 
 
-def internal_topic(broker: Broker, name: str) -> CreatableTopic | None:
+def internal_topic(settings: BrokerSettings, name: str) -> CreatableTopic | None:
     """The request that creates the topic; None for a client's."""
     if name == OFFSETS_TOPIC:
-        return offsets_topic(broker.groups.settings)
+        return offsets_topic(settings.groups)
     if name == TRANSACTIONS_TOPIC:
-        return transactions_topic(broker.transactions.settings)
+        return transactions_topic(settings.transactions)
     return None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.handlers.administration.topic_requests import sender_of
+from odradek.data_plane.handlers.administration.forwarder import sender_of
 from odradek.data_plane.handlers.availability import availability
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.internal_topics import internal_topic
+from odradek.data_plane.topic_configs import OwnConfig
 from odradek.env.ports import ConnectionLost
 from odradek.metadata_quorum.config.effective_config import broker_value
 from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from odradek.metadata_quorum.envelope import Sender
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from odradek.metadata_quorum.ports import ControllerPort
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.serving.authorized_operations import (
     BROKERS_ENDPOINT,
@@ -37,9 +39,9 @@ from odradek.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from odradek.wire.schema.versions import METADATA_EMPTY_MEANS_NONE, METADATA_QUERY_BY_ID
 from odradek.wire.structure import ZERO_UUID
 
-QUERY_BY_ID_SINCE = 12
 CREATED_PER_REQUEST_MAX = 100
 """The most topics that one Metadata request creates; the next requests create the others."""
 CREATED_AT_ONCE_MAX = 500
@@ -49,19 +51,21 @@ CREATED_AT_ONCE_MAX = 500
 class MetadataHandler:
     """Handler of Metadata (API 3): describes topics, and has missing ones created where that is allowed."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, controller: ControllerPort, own: OwnConfig) -> None:
+        self._desk = desk
+        self._controller = controller
+        self._own = own
         self._creating: dict[str, None] = {}
         """Topics that the controller has been asked for and that it has not answered yet."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
         """Most clients ask about one small topic: that needs no slices."""
-        broker, version = self._broker, context.api_version
-        image, asked_topics = broker.image, request.topics
-        if asked_topics is None or (version == 0 and not asked_topics):
+        desk, version = self._desk, context.api_version
+        image, asked_topics = desk.image, request.topics
+        if asked_topics is None or (version < METADATA_EMPTY_MEANS_NONE and not asked_topics):
             everything = [topic for _, topic in sorted(image.topics.items())]
-            return in_slices(broker.long_work, self._answer(image, everything, request, context.listener))
-        if version < QUERY_BY_ID_SINCE and any(
+            return in_slices(desk.long_work, self._answer(image, everything, request, context.listener))
+        if version < METADATA_QUERY_BY_ID and any(
             asked.name is None or asked.topic_id != ZERO_UUID for asked in asked_topics
         ):
             code = ErrorCode.INVALID_REQUEST
@@ -75,11 +79,11 @@ class MetadataHandler:
             if not isinstance(found, TopicImage):
                 return self._respond([found], image, request, context.listener)
             if len(found.partitions) <= SCANT_UNITS:
-                broker.long_work.described += 1 + len(found.partitions)
+                desk.long_work.described += 1 + len(found.partitions)
                 described = _describe_all(sorted(found.partitions.items()), image)
                 return self._respond([_found(found, described, request)], image, request, context.listener)
         wanted = self._find_all(asked_topics, image, request, version, sender_of(context))
-        return in_slices(broker.long_work, self._answer(image, wanted, request, context.listener))
+        return in_slices(desk.long_work, self._answer(image, wanted, request, context.listener))
 
     def _answer(
         self,
@@ -120,13 +124,14 @@ class MetadataHandler:
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         )
         return MetadataResponse(
-            0, brokers, image.cluster_id, self._controller_id(), topics, cluster_operations, ErrorCode.NONE
+            0,
+            brokers,
+            image.cluster_id,
+            _controller_id(self._desk),
+            topics,
+            cluster_operations,
+            ErrorCode.NONE,
         )
-
-    def _controller_id(self) -> int:
-        """A broker that passes requests on to the controller: this one, as soon as it may serve."""
-        own = self._broker.image.brokers.get(self._broker.settings.node_id)
-        return -1 if own is None or own.fenced else self._broker.settings.node_id
 
     def _find_all(
         self,
@@ -160,7 +165,7 @@ class MetadataHandler:
     ) -> TopicImage | MetadataResponseTopic:
         """The topic, or the answer about one that does not exist."""
         name = asked.name
-        if name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
+        if name is None or (asked.topic_id != ZERO_UUID and version >= METADATA_QUERY_BY_ID):
             by_id = image.topics_by_id.get(asked.topic_id)
             return self._missing(asked.topic_id, request, unknown) if by_id is None else by_id
         by_name = image.topics.get(name)
@@ -175,7 +180,7 @@ class MetadataHandler:
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
         if invalid_topic_name_reason(key) is not None:
             return _missing(key, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
-        if request.allow_auto_topic_creation and self._broker.settings.auto_create_topics_enable:
+        if request.allow_auto_topic_creation and self._desk.settings.auto_create_topics_enable:
             unknown[key] = None
         return _missing(key, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
 
@@ -185,39 +190,47 @@ class MetadataHandler:
         One request for all, none twice at a time, and no more than the bounds: the rest waits for the next Metadata.
         """
         names = [name for name in unknown if name not in self._creating]
-        partitions = broker_value("num.partitions", self._broker.config_layers)
+        partitions = broker_value("num.partitions", self._own.layers)
         fitting = RECORDS_PER_REQUEST_MAX // (1 + partitions) if isinstance(partitions, int) else 1
         room = min(CREATED_PER_REQUEST_MAX, max(1, fitting), CREATED_AT_ONCE_MAX - len(self._creating))
         names = names[: max(0, room)]
         if names:
             self._creating.update(dict.fromkeys(names))
-            self._broker.tasks.start_soon(self._create, names, sender)
+            self._desk.tasks.start_soon(self._create, names, sender)
 
     async def _create(self, names: list[str], sender: Sender) -> None:
-        broker = self._broker
-        topics = [internal_topic(broker, name) or CreatableTopic(name, -1, -1, [], []) for name in names]
-        request = CreateTopicsRequest(topics, broker.settings.request_timeout_ms, False)
-        deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
+        desk = self._desk
+        topics = [
+            internal_topic(desk.settings, name) or CreatableTopic(name, -1, -1, [], []) for name in names
+        ]
+        request = CreateTopicsRequest(topics, desk.settings.request_timeout_ms, False)
+        deadline = desk.clock.monotonic() + desk.settings.request_timeout_ms / 1000
         try:
             version = CreateTopicsRequest.VALID_VERSIONS[1]
-            response = await broker.controller.forward(sender, request, version, deadline)
+            response = await self._controller.forward(sender, request, version, deadline)
             refused = [
                 result
                 for result in response.topics
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
             ]
             if refused:
-                broker.log.warning(
+                desk.log.warning(
                     "topic.auto_create_refused",
                     topic=refused[0].name,
                     error=ErrorCode(refused[0].error_code).name,
                     count=len(refused),
                 )
         except (KafkaError, ConnectionLost) as error:
-            broker.log.warning("topic.auto_create_failed", topic=names[0], error=str(error), count=len(names))
+            desk.log.warning("topic.auto_create_failed", topic=names[0], error=str(error), count=len(names))
         finally:
             for name in names:
                 del self._creating[name]
+
+
+def _controller_id(desk: Desk) -> int:
+    """A broker that passes requests on to the controller: this one, as soon as it may serve."""
+    own = desk.image.brokers.get(desk.settings.node_id)
+    return -1 if own is None or own.fenced else desk.settings.node_id
 
 
 def _found(
@@ -251,11 +264,11 @@ def _describe_all(
 class DescribeClusterHandler:
     """API 60 (KIP-700), for brokers; controllers have no listener of their own yet."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     def handle(self, context: Context, request: DescribeClusterRequest) -> Result:
-        image = self._broker.image
+        image = self._desk.image
         if request.endpoint_type != BROKERS_ENDPOINT:
             return DescribeClusterResponse(
                 0,
@@ -274,8 +287,7 @@ class DescribeClusterHandler:
             and (endpoint := broker.endpoint(context.listener)) is not None
         ]
         operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
-        own = image.brokers.get(self._broker.settings.node_id)
-        controller_id = -1 if own is None or own.fenced else self._broker.settings.node_id
+        controller_id = _controller_id(self._desk)
         return DescribeClusterResponse(
             0, ErrorCode.NONE, None, BROKERS_ENDPOINT, image.cluster_id, controller_id, brokers, operations
         )

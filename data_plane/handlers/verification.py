@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.ports import VerifiedPartition
+from odradek.data_plane.handlers.desk import Desk
+from odradek.data_plane.ports import TransactionVerifier, VerifiedPartition
 from odradek.wire.errors import ErrorCode
 
 
+class VerifyingDesk(Desk, Protocol):
+    """The desk of a leader that asks coordinators of transactions."""
+
+    @property
+    def transaction_verifier(self) -> TransactionVerifier: ...
+
+
 async def verified(
-    broker: Broker,
+    desk: VerifyingDesk,
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
@@ -27,10 +35,10 @@ async def verified(
     with the new ones. Guards are renewed only where epochs grow with each transaction. Elsewhere the answer may be about
     another transaction of the same producer.
     """
-    clock, settings = broker.clock, broker.settings
+    clock, settings = desk.clock, desk.settings
     deadline = clock.monotonic() + settings.add_partitions_retry_backoff_ms_max / 1000
     while True:
-        codes = await broker.transaction_verifier.verify(
+        codes = await desk.transaction_verifier.verify(
             transactional_id, producer_id, producer_epoch, partitions, adds=adds
         )
         retry_at = clock.monotonic() + settings.add_partitions_retry_backoff_ms / 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.env.ports import Event
 from odradek.serving.contract import Delayed
 
@@ -17,11 +17,11 @@ class _Waiter:
         self._done.set()
 
 
-async def response_of(delayed: Delayed, broker: Broker) -> Any:
+async def response_of(delayed: Delayed, desk: Desk) -> Any:
     """Wait for the response. Followers may have to fetch first what was appended for it."""
     if delayed.response is None:
-        done = broker.env.event()
+        done = desk.env.event()
         delayed.answer = _Waiter(done)
-        broker.run_woken()
+        desk.run_woken()
         await done.wait()
     return delayed.response

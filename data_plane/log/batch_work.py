@@ -30,6 +30,7 @@ from odradek.wire.batches.compression import CompressionType, Inflated, decompre
 from odradek.wire.batches.recompression import codec_of
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.record_batch import parse_produced
+from odradek.wire.schema.versions import PRODUCE_ZSTD
 
 RATION = 2 << 20
 """The ration of the loop for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).
@@ -51,7 +52,6 @@ REQUEST_RATIO = 16
 """The batches of one request may decompress to so many bytes, and to so many times their size besides."""
 RECORD_BYTES = 16
 """Bytes of a request for each record that is looked at; as many records as one batch may have come on top."""
-EVERY_CODEC_VERSION = 13
 SMALL_BYTES_MAX = 16 << 20
 """The decompressed size up to which a batch counts as small."""
 
@@ -312,7 +312,7 @@ class HandedOff:
         Raises `LargerThanThought`.
         """
         try:
-            header = parse_produced(self.records, EVERY_CODEC_VERSION)
+            header = parse_produced(self.records, PRODUCE_ZSTD)
             self.size = self._budget.inflate(
                 header.compression_type,
                 self.records[HEADER_SIZE : header.size],

@@ -64,9 +64,7 @@ from odradek.wire.batches.batch_header import (
 )
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.record_batch import check_timestamps, parse_produced, validate_for_append
-
-PRODUCE_VERSION = 13
-"""Rules for older Produce requests are their handler's."""
+from odradek.wire.schema.versions import PRODUCE_ZSTD
 
 __all__ = ["AppendResult", "FileRange", "LogOwner", "LogRead", "Origin", "PartitionLog"]
 
@@ -257,7 +255,8 @@ class PartitionLog(LogOffsets):
             return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
         # In one piece: of some 6 us a call costs 50 ns. To unpack a header costs more than the names that are used.
         config = self.config
-        header = parse_produced(batch, PRODUCE_VERSION) if origin is _CLIENT else parse_header(batch)
+        # Rules for older Produce requests are their handler's.
+        header = parse_produced(batch, PRODUCE_ZSTD) if origin is _CLIENT else parse_header(batch)
         size = header.batch_length + SIZE_PREFIX
         if len(batch) != size:
             batch = batch[:size]

@@ -21,7 +21,7 @@ from odradek.data_plane.producer_ids import ProducerIds
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.transactions.counts import TransactionCounts
 from odradek.data_plane.transactions.machine import Changed, TransactionMachine, refusal
-from odradek.data_plane.transactions.markers import MarkerSender
+from odradek.data_plane.transactions.markers import MarkerSender, WriteHere
 from odradek.data_plane.transactions.peers import BrokerPeers, TransactionHost
 from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
@@ -52,7 +52,7 @@ class OldestOpen(NamedTuple):
     prepared_ms: int | None
 
 
-class TransactionShard(Shard[TransactionsState]):
+class TransactionShard(Shard[TransactionsState, Changed]):
     """The coordinator of the transactional ids of one partition."""
 
     NAME: ClassVar[str] = "transactions"
@@ -203,16 +203,18 @@ class TransactionCoordinator(Shards[TransactionShard]):
         broker: TransactionHost,
         settings: TransactionSettings,
         producer_ids: ProducerIds,
+        write_here: WriteHere | None = None,
         peers: BrokerPeers | None = None,
     ) -> None:
-        """`peers` is the way to other brokers, if it is another one than connections."""
+        """`write_here` writes markers to partitions that are led here. `peers` is the way to other brokers, if it is
+        another one than connections."""
         super().__init__(broker, TRANSACTIONS_TOPIC)
         self._host = broker
         self.settings = settings
         self.producer_ids = producer_ids
         self.counts = TransactionCounts()
         self.peers = BrokerPeers(broker) if peers is None else peers
-        self.markers = MarkerSender(broker, self.peers)
+        self.markers = MarkerSender(broker, self.peers, write_here)
         self.verifier = CoordinatorVerifier(broker, self, self.peers)
         self._timeouts: Timer | None = None
         self._expiry: Timer | None = None

@@ -12,10 +12,10 @@ from odradek.data_plane.transactions.state import (
     Transaction,
     TransactionStatus,
 )
+from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
 from odradek.wire.errors import ErrorCode
 
 __all__ = [
-    "EPOCHS_GROW_SINCE",
     "after_end",
     "completed",
     "decided",
@@ -27,9 +27,6 @@ __all__ = [
     "outcome_of",
 ]
 
-EPOCHS_GROW_SINCE = 2
-"""The client version (`transaction.version`) from which on each transaction has its own epoch."""
-
 
 def expected_producer(transaction: Transaction) -> tuple[int, int]:
     """The producer id and epoch that requests must have: after a resumption those of the producer that has resumed."""
@@ -40,7 +37,7 @@ def expected_producer(transaction: Transaction) -> tuple[int, int]:
 
 def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
     """The error for a producer that is not the transaction's, or that asks while markers are on their way."""
-    if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_SINCE:
+    if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_LEVEL:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = expected_producer(transaction)
     if request.producer_epoch == EPOCH_MAX:
@@ -52,7 +49,7 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
         )
     if request.producer_id != producer_id and not _repeats_overflow(transaction, request):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if request.client_version < EPOCHS_GROW_SINCE:
+    if request.client_version < EPOCHS_GROW_LEVEL:
         is_valid = request.producer_epoch == epoch
     elif transaction.status.is_complete:
         is_valid = request.producer_epoch == epoch or _is_retry(transaction, request)
@@ -77,7 +74,7 @@ def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
 def outcome_of(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
     """The next state, or the answer that changes nothing."""
     status, is_commit = transaction.status, request.is_commit
-    grows = request.client_version >= EPOCHS_GROW_SINCE
+    grows = request.client_version >= EPOCHS_GROW_LEVEL
     if status is TransactionStatus.ONGOING:
         return TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT
     if status.is_ending:
@@ -106,7 +103,7 @@ def decided(
     """
     epoch, last_epoch = transaction.producer_epoch, transaction.last_producer_epoch
     next_epoch = transaction.next_producer_epoch
-    if client_version >= EPOCHS_GROW_SINCE:
+    if client_version >= EPOCHS_GROW_LEVEL:
         last_epoch = expected_producer(transaction)[1]
         epoch, next_epoch = _grown(epoch), _next_epoch(next_epoch, next_id)
     is_open = transaction.status is TransactionStatus.ONGOING

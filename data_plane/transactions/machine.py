@@ -58,7 +58,6 @@ from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, Repl
 from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from odradek.data_plane.transactions.counts import TransactionCounts
 from odradek.data_plane.transactions.endings import (
-    EPOCHS_GROW_SINCE,
     after_end,
     completed,
     decided,
@@ -98,6 +97,7 @@ from odradek.data_plane.transactions.state import (
     weight_of,
 )
 from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
 from odradek.wire.errors import ErrorCode
 
@@ -413,7 +413,7 @@ class TransactionMachine:
         if isinstance(outcome, ErrorCode):
             return turn.answer(ask.reply, Producer(outcome))
         next_id = NO_PRODUCER_ID
-        grows = request.client_version >= EPOCHS_GROW_SINCE
+        grows = request.client_version >= EPOCHS_GROW_LEVEL
         if grows and needs_next_id(transaction):
             taken = self._take_producer_id()
             if taken is None:

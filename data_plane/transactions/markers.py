@@ -106,15 +106,17 @@ class _Destination:
 class MarkerSender:
     """All markers of a broker's coordinators."""
 
-    def __init__(self, broker: TransactionHost, peers: BrokerPeers) -> None:
+    def __init__(
+        self, broker: TransactionHost, peers: BrokerPeers, write_here: WriteHere | None = None
+    ) -> None:
+        """Without `write_here`, this broker is asked as the others are."""
         self._broker = broker
         self._peers = peers
         self._destinations: dict[int, _Destination] = {}
         self._endings: dict[tuple[MarkerShard, str], _Ending] = {}
         self._starts = PacedActions(broker, STARTS_PER_TURN)
         self._ends = PacedActions(broker, ENDS_PER_TURN)
-        self.write_here: WriteHere | None = None
-        """Set by the broker's API table."""
+        self._write_here = write_here
 
     def begin(self, shard: MarkerShard, transaction: Transaction) -> None:
         """Write the markers of a transaction whose outcome is committed."""
@@ -190,9 +192,9 @@ class MarkerSender:
                 return
             destination.under_way += 1
             request = WriteTxnMarkersRequest([_marker(*part) for part in parts])
-            if is_here and self.write_here is not None:
+            if is_here and self._write_here is not None:
                 self._rest(leader, destination)
-                self.write_here(request, partial(self._answered, leader, parts))
+                self._write_here(request, partial(self._answered, leader, parts))
             else:
                 self._broker.tasks.start_soon(self._ask, leader, parts, request)
 

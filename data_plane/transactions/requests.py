@@ -6,26 +6,15 @@ from collections.abc import Mapping
 
 import attrs
 
+from odradek.data_plane.coordination.asking import Asks
 from odradek.data_plane.transactions.state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     TopicPartitionPair,
     Transaction,
+    TransactionsState,
 )
 from odradek.wire.errors import ErrorCode
-
-
-@attrs.frozen
-class InitProducer:
-    """An InitProducerId with a transactional id. Answered by `Producer`."""
-
-    transactional_id: str
-    timeout_ms: int
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
-    """What the producer has now (KIP-360); both are -1 for one that begins."""
-    two_phase: bool = False
-    keep_prepared: bool = False
 
 
 @attrs.frozen
@@ -41,8 +30,29 @@ class Producer:
 
 
 @attrs.frozen
-class AddPartitions:
-    """Partitions that the transaction is about to write to. Answered by an error code."""
+class Verified:
+    """One error for all partitions, or one for each."""
+
+    code: ErrorCode
+    codes: Mapping[TopicPartitionPair, ErrorCode] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class InitProducer(Asks[Producer]):
+    """An InitProducerId with a transactional id."""
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    """What the producer has now (KIP-360); both are -1 for one that begins."""
+    two_phase: bool = False
+    keep_prepared: bool = False
+
+
+@attrs.frozen
+class AddPartitions(Asks[ErrorCode]):
+    """Partitions that the transaction is about to write to."""
 
     transactional_id: str
     producer_id: int
@@ -53,8 +63,8 @@ class AddPartitions:
 
 
 @attrs.frozen
-class VerifyPartitions:
-    """Partitions that should be in the open transaction (KIP-890). Answered by `Verified`."""
+class VerifyPartitions(Asks[Verified]):
+    """Partitions that should be in the open transaction (KIP-890)."""
 
     transactional_id: str
     producer_id: int
@@ -63,16 +73,8 @@ class VerifyPartitions:
 
 
 @attrs.frozen
-class Verified:
-    """One error for all partitions, or one for each."""
-
-    code: ErrorCode
-    codes: Mapping[TopicPartitionPair, ErrorCode] = attrs.field(factory=dict)
-
-
-@attrs.frozen
-class EndTransaction:
-    """An EndTxn. Answered by `Producer`: from client version 2 on with the epoch of the next transaction."""
+class EndTransaction(Asks[Producer]):
+    """An EndTxn. Answered from client version 2 on with the epoch of the next transaction."""
 
     transactional_id: str
     producer_id: int
@@ -93,26 +95,22 @@ class MarkersWritten:
 
 
 @attrs.frozen
-class AbortTimedOut:
-    """Abort transactions that have taken longer than their producers allow. Answered by True if some are left, or by an
-    error code."""
+class AbortTimedOut(Asks[bool | ErrorCode]):
+    """Abort transactions that have taken longer than their producers allow. Answered by True if some are left."""
 
 
 @attrs.frozen
-class ExpireIds:
+class ExpireIds(Asks[bool | ErrorCode]):
     """Forget transactional ids that nobody has used for long. Answered as `AbortTimedOut`."""
 
 
 @attrs.frozen
-class DescribeTransaction:
-    """Answered by the transaction, or by an error code."""
+class DescribeTransaction(Asks[Transaction | ErrorCode]):
+    """The transaction of one id."""
 
     transactional_id: str
 
 
 @attrs.frozen
-class ListTransactions:
-    """Answered by all transactions of the shard, or by an error code."""
-
-
-Described = Transaction | ErrorCode
+class ListTransactions(Asks[TransactionsState | ErrorCode]):
+    """All transactions of the shard."""

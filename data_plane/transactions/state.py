@@ -19,10 +19,10 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 EPOCH_MAX = (1 << 15) - 1
 NO_TIME = -1
-FLEXIBLE_SINCE = 1
+RECORD_VERSION_FLEXIBLE = 1
+"""The first version of records that says what transaction version 2 needs."""
 CLIENT_VERSION_MAX = (1 << 7) - 1
 """A marker's request has one byte for the transaction version; the record has two."""
-"""The first version of records that tells what transaction version 2 needs."""
 CHARACTERS_PER_WEIGHT = 256
 PARTITIONS_PER_WEIGHT = 8
 """The characters of a transactional id, and the partitions of its transaction, that take about 1 KiB of memory."""
@@ -184,7 +184,7 @@ def _value(transaction: Transaction, version: int) -> TransactionLogValue:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(transaction.partitions):
         topics.setdefault(topic, []).append(partition)
-    is_flexible = version >= FLEXIBLE_SINCE
+    is_flexible = version >= RECORD_VERSION_FLEXIBLE
     return TransactionLogValue(
         transaction.producer_id,
         transaction.previous_producer_id if is_flexible else NO_PRODUCER_ID,

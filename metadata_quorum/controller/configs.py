@@ -88,16 +88,6 @@ class AlterConfigs:
             return Decision([], response)
         return Decision(with_partition_changes(image, records, context, basis.settings), response)
 
-    def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Message:
-        """One error for every resource."""
-        return self.response_class(
-            0,
-            [
-                self.result_class(code, message, each.resource_type, each.resource_name)
-                for each in request.resources
-            ],
-        )
-
 
 def _operated(
     image: MetadataImage, resource: incremental.AlterConfigsResource, before: Mapping[str, str]

@@ -10,9 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
-
-from odradek.metadata_quorum.controller.refusals import refusal
 from odradek.metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC
 from odradek.security.acls.authorizer import Authorizer, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
@@ -24,31 +21,22 @@ from odradek.security.doors.door import (
     Door,
     Topics,
     operations_of,
-    split,
 )
-from odradek.security.doors.needing import for_cluster
+from odradek.security.doors.needing import for_cluster, refusing
 from odradek.security.doors.token_doors import create_token_door, describe_tokens_door, own_token_door
 from odradek.security.doors.user_doors import refuse_describe_users
+from odradek.serving.contract import ClientRights, Outcome
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages import alter_configs as absolute
-from odradek.wire.messages import incremental_alter_configs as incremental
-from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
-from odradek.wire.messages.create_topics import (
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from odradek.wire.messages.delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
 from odradek.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from odradek.wire.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from odradek.wire.schema.anatomy import anatomy_of, refuse
 from odradek.wire.structure import ZERO_UUID, Message
 
 __all__ = ["CONTROLLER_DOORS", "OF_NODES", "ControllerDoors"]
@@ -57,24 +45,19 @@ _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _refuse(request: Any) -> Any:
-    return refusal(request, _DENIED, _DENIED.message)
-
-
 def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
     """CREATE on the cluster or the topic; what a topic was created with is told to who may DESCRIBE_CONFIGS."""
     counts = Counter(each.name for each in request.topics)
     may_all = asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
 
-    def passes(topic: Any) -> bool:
+    def refused_code(name: str) -> ErrorCode:
         # The decision refuses names that stand twice, and the name that nobody may use.
-        is_judged = counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
-        return may_all or not is_judged or asked.may(Operation.CREATE, topic.name)
+        is_judged = counts[name] == 1 and name != CLUSTER_METADATA_TOPIC
+        passes = may_all or not is_judged or asked.may(Operation.CREATE, name)
+        return ErrorCode.NONE if passes else _TOPIC_DENIED
 
-    allowed, refused = split(request.topics, passes)
-    told = [
-        CreatableTopicResult(each.name, ZERO_UUID, _TOPIC_DENIED, "Authorization failed.") for each in refused
-    ]
+    codes = [refused_code(each.name) for each in request.topics]
+    inner, add = anatomy_of(request).without(request, codes, lambda *_: "Authorization failed.")
 
     def merge(response: CreateTopicsResponse) -> CreateTopicsResponse:
         for each in response.topics:
@@ -84,27 +67,20 @@ def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
                 each.topic_config_error_code = _TOPIC_DENIED
                 each.num_partitions = each.replication_factor = -1
                 each.configs = []
-        response.topics = [*response.topics, *told]
-        return response
+        added: CreateTopicsResponse = add(response)
+        return added
 
-    return Admitted(attrs.evolve(request, topics=allowed), merge)
+    return Admitted(inner, merge)
 
 
 def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Admitted | None:
     """ALTER on each topic."""
     counts = Counter(each.name for each in request.topics)
-    allowed, refused = split(
-        request.topics, lambda topic: counts[topic.name] > 1 or asked.may(Operation.ALTER, topic.name)
-    )
-    if not refused:
-        return None
-    told = [CreatePartitionsTopicResult(each.name, _TOPIC_DENIED, None) for each in refused]
-
-    def merge(response: Any) -> Any:
-        response.results = [*response.results, *told]
-        return response
-
-    return Admitted(attrs.evolve(request, topics=allowed), merge)
+    codes = [
+        ErrorCode.NONE if counts[each.name] > 1 or asked.may(Operation.ALTER, each.name) else _TOPIC_DENIED
+        for each in request.topics
+    ]
+    return refusing(anatomy_of(request), request, codes)
 
 
 def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
@@ -127,16 +103,12 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
             told[name, topic_id] = refused
         return refused is None
 
-    names = [name for name in request.topic_names if passes(name, ZERO_UUID)]
-    topics = [topic for topic in request.topics if passes(topic.name, topic.topic_id)]
-    if not told:
+    kept = [passes(name, ZERO_UUID) for name in request.topic_names]
+    kept += [passes(topic.name, topic.topic_id) for topic in request.topics]
+    if all(kept):
         return None
-
-    def merge(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
-        response.responses = [*response.responses, *told.values()]
-        return response
-
-    return Admitted(attrs.evolve(request, topic_names=names, topics=topics), merge)
+    anatomy = anatomy_of(request)
+    return Admitted(anatomy.only(request, kept), anatomy.adding(kept, list(told.values())))
 
 
 def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
@@ -173,7 +145,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | Any | None:
     """ALTER on the cluster: a controller tells its peers' addresses to administrators alone (KIP-919)."""
     if not asked.may_cluster(Operation.ALTER):
-        return DescribeClusterResponse(0, _DENIED, _DENIED.message, 1)
+        return refuse(request, _DENIED, _DENIED.message)
     if not request.include_cluster_authorized_operations:
         return None
 
@@ -189,7 +161,7 @@ def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admi
 
 def _no_list(request: Any) -> Any:
     """Kafka names the partitions that were asked for, with nothing in them."""
-    response = _refuse(request)
+    response = refuse(request, _DENIED, _DENIED.message)
     response.topics = [
         OngoingTopicReassignment(
             topic.name, [OngoingPartitionReassignment(index, [], [], []) for index in topic.partition_indexes]
@@ -232,8 +204,8 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.CREATE_TOPICS: create_topics_door,
     ApiKey.DELETE_TOPICS: delete_topics_door,
     ApiKey.CREATE_PARTITIONS: create_partitions_door,
-    ApiKey.ALTER_CONFIGS: alter_configs_door(absolute.AlterConfigsResourceResponse),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(incremental.AlterConfigsResourceResponse),
+    ApiKey.ALTER_CONFIGS: alter_configs_door(),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(),
     ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster_door,
     ApiKey.DESCRIBE_ACLS: PASSES,
@@ -258,19 +230,19 @@ class ControllerDoors:
     def __init__(self, authorizer: Authorizer, topics: Callable[[], Topics]) -> None:
         self.authorizer = authorizer
         self.topics = topics
-        self._judged: deque[tuple[Rights, int]] = deque()
+        self._judged: deque[tuple[ClientRights, int]] = deque()
 
-    def admit(self, principal: str, host: str, request: Message, version: int) -> Admitted | Message:
+    def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
         """The part of a client's request that is decided, or the refusal of the whole. May run in a worker; the caller
         calls `tell_denials` on the loop afterwards."""
-        assert request.API_KEY is not None
+        request: Any = message
+        """Of the class that the door of its API judges."""
+        assert message.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
-        admitted = CONTROLLER_DOORS[ApiKey(request.API_KEY)](asked, request)
-        self._judged.append((asked.rights, request.API_KEY))
-        if admitted is None:
-            return Admitted(request, _as_it_is)
-        result: Admitted | Message = admitted
-        return result
+        admitted = CONTROLLER_DOORS[ApiKey(message.API_KEY)](asked, request)
+        assert not isinstance(admitted, Outcome), "a controller's doors close no connection"
+        self._judged.append((asked.rights, message.API_KEY))
+        return Admitted(message, _as_it_is) if admitted is None else admitted
 
     def tell_denials(self) -> None:
         """Give the refusals to the audit log."""

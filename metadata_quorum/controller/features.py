@@ -29,13 +29,12 @@ from odradek.wire.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from odradek.wire.schema.versions import UPDATE_FEATURES_NO_RESULTS, UPDATE_FEATURES_UPGRADE_TYPE
 from odradek.wire.structure import Message
 
 UPGRADE = 1
 SAFE_DOWNGRADE = 2
 UNSAFE_DOWNGRADE = 3
-RESULTS_UNTIL = 1
-"""The last version of the response that names every feature."""
 
 
 def update_features(
@@ -56,7 +55,7 @@ def update_features(
     if enables_eligible_replicas(records):
         records += cluster_wide_min_isr(image, settings)
     results = []
-    if context.api_version <= RESULTS_UNTIL:
+    if context.api_version < UPDATE_FEATURES_NO_RESULTS:
         results = [
             UpdatableFeatureResult(update.feature, ErrorCode.NONE, None) for update in request.feature_updates
         ]
@@ -70,7 +69,7 @@ def _update(
     """The record of one level, none when it holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
     name, level = update.feature, update.max_version_level
     upgrade_type = update.upgrade_type
-    if api_version == 0:
+    if api_version < UPDATE_FEATURES_UPGRADE_TYPE:
         upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
     if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(update, "The controller does not support the given upgrade type.")

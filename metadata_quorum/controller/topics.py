@@ -37,9 +37,10 @@ from odradek.wire.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from odradek.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from odradek.wire.schema.anatomy import refuse
+from odradek.wire.schema.versions import DELETE_TOPICS_DISABLED
 from odradek.wire.structure import ZERO_UUID, Message
 
-TOPIC_DELETION_DISABLED_SINCE = 3
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 """The answer about new topics' configurations: topics with the same overrides share it."""
 
@@ -62,7 +63,7 @@ def create_topics(
                 records += topic_records
                 check_batch(records)
     except KafkaError as error:
-        return Decision([], refuse_create_topics(request, error.code, error.message))
+        return Decision([], refuse(request, error.code, error.message))
     for name, count in counts.items():
         if count > 1:
             results.append(_refused(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -85,13 +86,6 @@ def partitions_asked(topic: CreatableTopic, settings: ControllerSettings) -> int
     if topic.assignments:
         return len(topic.assignments)
     return settings.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
-
-
-def refuse_create_topics(
-    request: CreateTopicsRequest, code: ErrorCode, message: str | None
-) -> CreateTopicsResponse:
-    """One error for every topic."""
-    return CreateTopicsResponse(0, [_refused(topic.name, code, message) for topic in request.topics])
 
 
 def _refused(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
@@ -234,9 +228,9 @@ def delete_topics(
 ) -> Decision:
     """Delete topics by name or by id. Kafka shuffles the results; here the refused ones come first."""
     if not basis.settings.delete_topic_enable:
-        old = context.api_version < TOPIC_DELETION_DISABLED_SINCE
+        old = context.api_version < DELETE_TOPICS_DISABLED
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
-        return Decision([], refuse_delete_topics(request, code, "Topic deletion is disabled."))
+        return Decision([], refuse(request, code, "Topic deletion is disabled."))
     results: list[DeletableTopicResult] = []
     names: dict[str, int] = {}
     ids: dict[bytes, int] = {}
@@ -298,12 +292,3 @@ def _not_deleted(
     name: str | None, topic_id: bytes, code: ErrorCode, message: str | None
 ) -> DeletableTopicResult:
     return DeletableTopicResult(name, topic_id, code, message)
-
-
-def refuse_delete_topics(
-    request: DeleteTopicsRequest, code: ErrorCode, message: str | None
-) -> DeleteTopicsResponse:
-    """One error for every topic."""
-    results = [_not_deleted(name, ZERO_UUID, code, message) for name in request.topic_names]
-    results += [_not_deleted(state.name, state.topic_id, code, message) for state in request.topics]
-    return DeleteTopicsResponse(0, results)

@@ -53,6 +53,7 @@ from odradek.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from odradek.wire.schema.versions import LIST_CONFIG_RESOURCES_KINDS
 
 _DOC_SCOPES = {
     RESOURCE_TOPIC: "topic",
@@ -269,7 +270,7 @@ class ListConfigResourcesHandler:
 
     def handle(self, context: Context, request: ListConfigResourcesRequest) -> Result:
         kinds = frozenset(request.resource_types)
-        if context.api_version == 0:
+        if context.api_version < LIST_CONFIG_RESOURCES_KINDS:
             kinds = frozenset((RESOURCE_CLIENT_METRICS,))
         elif not kinds.issubset(RESOURCES):
             return ListConfigResourcesResponse(0, ErrorCode.UNSUPPORTED_VERSION, [])

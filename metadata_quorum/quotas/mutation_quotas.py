@@ -34,12 +34,15 @@ from odradek.metadata_quorum.quotas.token_bucket import TokenBucket, wait_ms
 from odradek.metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.security.doors.door import Admitted
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopicResult,
-)
-from odradek.wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.messages.create_topics import CreateTopicsRequest
 from odradek.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
+from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    CREATE_PARTITIONS_STRICT_QUOTA,
+    CREATE_TOPICS_STRICT_QUOTA,
+    DELETE_TOPICS_STRICT_QUOTA,
+)
 from odradek.wire.structure import Message
 
 __all__ = ["MutationQuotas"]
@@ -50,9 +53,9 @@ would be the same."""
 SWEEP_SECONDS_MIN = 1.0
 """The time between two looks for room."""
 _STRICT_SINCE: Mapping[type[Message], int] = {
-    CreateTopicsRequest: 6,
-    DeleteTopicsRequest: 5,
-    CreatePartitionsRequest: 3,
+    CreateTopicsRequest: CREATE_TOPICS_STRICT_QUOTA,
+    DeleteTopicsRequest: DELETE_TOPICS_STRICT_QUOTA,
+    CreatePartitionsRequest: CREATE_PARTITIONS_STRICT_QUOTA,
 }
 _EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -85,16 +88,15 @@ class MutationQuotas:
         if version < _STRICT_SINCE[kind]:
             seconds = bucket.charge(sum(self._costs(image, request)), now)
             return Admitted(request, lambda response: _with_wait(response, seconds))
-        refused: set[int] = set()
-        for number, cost in enumerate(self._costs(image, request)):
-            if cost and bucket.wait_seconds(now) > 0:
-                refused.add(number)
-            elif cost:
+        kept = []
+        for cost in self._costs(image, request):
+            kept.append(not cost or bucket.wait_seconds(now) <= 0)
+            if cost and kept[-1]:
                 bucket.charge(cost, now)
-        if not refused:
+        if all(kept):
             return Admitted(request, lambda response: response)
-        self._refused += len(refused)
-        return _without(image, request, refused, bucket.wait_seconds(now))
+        self._refused += kept.count(False)
+        return _without(image, request, kept, bucket.wait_seconds(now))
 
     def charge_one(self, image: MetadataImage, sender: Sender, now: float) -> float:
         """Charge one change of a delegation token. The seconds to wait if the sender is in debt: then it is refused."""
@@ -180,44 +182,16 @@ _COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings]
 }
 
 
-def _without(image: MetadataImage, request: Any, refused: set[int], seconds: float) -> Admitted:
-    """The request without the topics that are refused, and how their errors come into its answer."""
-    if isinstance(request, DeleteTopicsRequest):
-        names = len(request.topic_names)
-        inner: Any = attrs.evolve(
-            request,
-            topic_names=[each for number, each in enumerate(request.topic_names) if number not in refused],
-            topics=[each for number, each in enumerate(request.topics, names) if number not in refused],
-        )
-        told: list[Any] = [
-            DeletableTopicResult(each, image.topics[each].topic_id, _EXCEEDED, None)
-            for number, each in enumerate(request.topic_names)
-            if number in refused
-        ]
-        told += [
-            DeletableTopicResult(
-                each.name,
-                each.topic_id if each.name is None else image.topics[each.name].topic_id,
-                _EXCEEDED,
-                None,
-            )
-            for number, each in enumerate(request.topics, names)
-            if number in refused
-        ]
-        return Admitted(inner, lambda response: _joined(response, "responses", told, seconds))
-    kept = [each for number, each in enumerate(request.topics) if number not in refused]
-    gone = [each for number, each in enumerate(request.topics) if number in refused]
-    inner = attrs.evolve(request, topics=kept)
-    if isinstance(request, CreatePartitionsRequest):
-        told = [CreatePartitionsTopicResult(each.name, _EXCEEDED, None) for each in gone]
-        return Admitted(inner, lambda response: _joined(response, "results", told, seconds))
-    told = [CreatableTopicResult(name=each.name, error_code=_EXCEEDED, error_message=None) for each in gone]
-    return Admitted(inner, lambda response: _joined(response, "topics", told, seconds))
-
-
-def _joined(response: Any, field: str, told: list[Any], seconds: float) -> Any:
-    changed = attrs.evolve(response, **{field: [*getattr(response, field), *told]})
-    return _with_wait(changed, seconds)
+def _without(image: MetadataImage, request: Message, kept: Sequence[bool], seconds: float) -> Admitted:
+    """The request with those topics alone that are kept, and how the errors of the others come into its answer."""
+    anatomy = anatomy_of(request)
+    heads = zip(anatomy.heads(request), kept, strict=True)
+    refused = [anatomy.refused(head, _EXCEEDED) for head, is_kept in heads if not is_kept]
+    for each in refused:
+        if isinstance(each, DeletableTopicResult) and each.name is not None:
+            each.topic_id = image.topics[each.name].topic_id
+    add = anatomy.adding(kept, refused)
+    return Admitted(anatomy.only(request, kept), lambda response: _with_wait(add(response), seconds))
 
 
 def _with_wait(response: Any, seconds: float) -> Any:

@@ -17,13 +17,15 @@ import attrs
 from odradek.env.ports import Buffer
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, Snapshot
 from odradek.metadata_quorum.replica.metadata_batches import (
+    DECOMPRESSED_BYTES_MAX,
     batch_of_control_records,
     batch_of_values,
     encode_values,
     is_whole_batch,
     read_batches,
 )
-from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.batches.batch_header import HEADER_SIZE, BatchHeader, parse_header
+from odradek.wire.batches.records import RECORD_SIZE_MIN
 from odradek.wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from odradek.wire.structure import Message
 
@@ -142,6 +144,10 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
         elif header is None:
             raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
         else:
+            if not _may_hold_its_records(batch_header):
+                raise MetadataLogCorrupt(
+                    f"{source}: the batch at position {position} counts {batch_header.record_count} records"
+                )
             batches.append((position, size))
             count += batch_header.record_count
         position += size
@@ -149,6 +155,12 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
         raise MetadataLogCorrupt(f"{source}: has no footer, so the snapshot is incomplete")
     records = _StoredRecords(data, batches, count, source)
     return Snapshot(header.last_contained_log_timestamp, tuple(control), records)
+
+
+def _may_hold_its_records(header: BatchHeader) -> bool:
+    """True if as many records as a batch counts can be in its bytes: memory for so many is taken before they are read."""
+    room = DECOMPRESSED_BYTES_MAX if header.compression_type else header.size - HEADER_SIZE
+    return 0 <= header.record_count * RECORD_SIZE_MIN <= room
 
 
 def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:

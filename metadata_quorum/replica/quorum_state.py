@@ -23,7 +23,7 @@ class FileQuorumStateStore:
             return None
         try:
             return _parse(json.loads(self._directory.read_bytes(FILE_NAME, _SIZE_MAX)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise MetadataLogCorrupt(f"{self._directory.path}/{FILE_NAME} cannot be read: {error}") from error
 
     def save(self, state: QuorumState) -> None:

@@ -11,6 +11,7 @@ import re
 from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = [
+    "AuthenticationFailed",
     "BrokerUnavailable",
     "BufferFull",
     "ClientClosed",

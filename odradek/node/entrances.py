@@ -104,7 +104,7 @@ class Entrances:
         def apply() -> None:
             certificates.apply(broker.config_layers.dynamic)
 
-        broker.check_key_stores = certificates.check
+        broker.own_config.check_key_stores = certificates.check
         broker.config_listeners.append(apply)
         apply()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from typing import Any
 
 STARTING_THRESHOLD = 100_000
 """A start makes a million objects that stay, and hardly any garbage. With the usual threshold, collections look at
@@ -41,7 +40,7 @@ class Collections:
         gc.freeze()
         gc.callbacks.append(self._on_collection)
 
-    def _on_collection(self, phase: str, facts: Mapping[str, Any]) -> None:
+    def _on_collection(self, phase: str, facts: Mapping[str, int]) -> None:
         if facts["generation"] != 2:
             return
         if phase == "stop":

@@ -24,6 +24,7 @@ from odradek.security.tokens import TokenLogin
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from odradek.wire.schema.versions import SASL_HANDSHAKE_FRAMED_TOKENS
 
 __all__ = [
     "OAUTHBEARER",
@@ -183,7 +184,7 @@ class Login:
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
         """The answer to the choice of a mechanism; look at `state` afterwards."""
         if self.state is LoginState.DONE:
-            if not self.may_renew or version == 0:
+            if not self.may_renew or version < SASL_HANDSHAKE_FRAMED_TOKENS:
                 # Bare tokens could not be told from requests.
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
@@ -205,7 +206,7 @@ class Login:
         mechanism = MECHANISMS.get(self.mechanism)
         if mechanism is not None:
             self._scram = self._scram_server(mechanism)
-        self.state = LoginState.BARE_TOKEN if version == 0 else LoginState.TOKEN
+        self.state = LoginState.BARE_TOKEN if version < SASL_HANDSHAKE_FRAMED_TOKENS else LoginState.TOKEN
         return SaslHandshakeResponse(ErrorCode.NONE, names)
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:

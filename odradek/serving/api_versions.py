@@ -16,9 +16,8 @@ from odradek.wire.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from odradek.wire.schema.versions import API_VERSIONS_FEATURE_ZERO, API_VERSIONS_SOFTWARE
 
-CLIENT_SOFTWARE_SINCE = 3
-KEY_ONLY_FEATURE_ZERO = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -51,7 +50,7 @@ class ApiVersionsHandler:
         self._quorum_levels = quorum_levels
 
     def handle(self, context: Context, request: ApiVersionsRequest) -> Result:
-        if context.api_version >= CLIENT_SOFTWARE_SINCE and not (
+        if context.api_version >= API_VERSIONS_SOFTWARE and not (
             _SOFTWARE.fullmatch(request.client_software_name)
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
@@ -60,7 +59,7 @@ class ApiVersionsHandler:
         supported = [
             SupportedFeatureKey(name, low, high)
             for name, (low, high) in sorted(self._supported.items())
-            if low > 0 or context.api_version >= KEY_ONLY_FEATURE_ZERO
+            if low > 0 or context.api_version >= API_VERSIONS_FEATURE_ZERO
         ]
         levels = {**agreed.features, **self._quorum_levels()}
         finalized = [

@@ -17,10 +17,10 @@ request, a name, a batch. Of a decoded request, `records` alone is a view of tha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Never, Protocol, TypeAlias
 
 import attrs
 
@@ -137,6 +137,39 @@ Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
 """A response message, `Delayed`, `Suspend`, None or `CLOSE`."""
 
 
+class ClientRights(Protocol):
+    """The decisions about what one client may do, by Kafka's numbers of operations and resource types."""
+
+    @property
+    def principal(self) -> str: ...
+
+    def allows(self, operation: int, resource_type: int, name: str) -> bool:
+        """True if the client may do this to the resource. A refusal is put down."""
+
+    def would_allow(self, operation: int, resource_type: int, name: str) -> bool:
+        """True if the client may do this to the resource, for a caller that refuses nothing."""
+
+    def allows_any(self, operation: int, resource_type: int) -> bool:
+        """True if the client may do this to some resource of the type. A refusal is put down."""
+
+    def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
+        """The decisions that hold now, by operation, resource type and name."""
+
+    def tell_denials(self, api_key: int) -> None:
+        """Give the refusals of a request to the audit log."""
+
+    def for_many(self) -> ClientRights:
+        """A copy that remembers everything, for one request that names very many things."""
+
+
+class ClientQuota(Protocol):
+    """The accounts that one client is charged to, as far as handlers ask."""
+
+    @property
+    def fetch_bytes_max(self) -> int | None:
+        """The most bytes of one fetch; None where no quota holds."""
+
+
 class Context:
     """The client that asks, and how it asks. There is one per connection; `client_id` and `api_version` are those of
     the current request.
@@ -163,11 +196,11 @@ class Context:
         self.listener = listener
         self.client_address = client_address
         self.principal = ANONYMOUS
-        self.rights: Any = None
-        """The client's `Rights`, which remember decisions; None without an authorizer."""
+        self.rights: ClientRights | None = None
+        """The client's rights, which remember decisions; None without an authorizer."""
         self.login: Login | None = None
         """The SASL login of the connection; None where the listener has none."""
-        self.quota: Any = None
+        self.quota: ClientQuota | None = None
         """The accounts that the client is charged to; None while no quota holds for anybody."""
         self.throttle_ms = 0
         """The time for which the client of the current request has to wait, in milliseconds."""
@@ -210,4 +243,5 @@ class Context:
         return self.rights is None or self.rights.allows(operation, resource_type, resource)
 
 
-Handler: TypeAlias = Callable[[Context, Any], Result]
+Handler: TypeAlias = Callable[[Context, Never], Result]
+"""Handles the requests of its own API and of no other (`Never`): the API table pairs the two."""

@@ -25,14 +25,13 @@ from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.batches.records import Record, records
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
 
 __all__ = ["FetchConfig", "FetchedPartition", "Fetcher"]
-
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 
 
 @attrs.frozen
@@ -142,7 +141,7 @@ class Fetcher:
                 message,
                 node=node,
                 deadline=self._core.now + self._core.config.request_timeout,
-                version_max=None if ids_known else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+                version_max=None if ids_known else FETCH_TOPIC_IDS - 1,
             )
             self._in_flight[node] = (call, {key: self.positions[key] for key in of_leader})
         return [broker_error(ErrorCode.LEADER_NOT_AVAILABLE, None, str(key)) for key in without]

@@ -25,6 +25,7 @@ from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 from odradek.spark.delivery.markers import MarkerLog, partition_of
 from odradek.spark.delivery.two_phase import Decision, last_of
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Decisions", "new_topic"]
@@ -45,7 +46,6 @@ _SETTINGS = {
 _SAFE = {"min.insync.replicas": "2"}
 """What three replicas have besides: a marker is never on one disk alone."""
 _READ_COMMITTED = 1
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
 _TIMEOUT_MS_MAX = "transaction.max.timeout.ms"
@@ -195,7 +195,7 @@ class Decisions:
             self._request(key, topic_id, position, isolation_level),
             node=core.cluster.leader(key.topic, key.partition),
             deadline=core.now + core.config.request_timeout,
-            version_max=None if topic_id != NO_TOPIC_ID else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            version_max=None if topic_id != NO_TOPIC_ID else FETCH_TOPIC_IDS - 1,
         )
         yield Wait([call])
         response = call.result()

@@ -18,6 +18,7 @@ from odradek.client.core.scatter import to_transaction_coordinators
 from odradek.client.errors import UnsupportedByBroker, broker_error, error_code, is_retriable
 from odradek.spark.delivery.two_phase import Prepared
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import END_TXN_EPOCHS_GROW, INIT_PRODUCER_ID_TWO_PHASE
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_transactions import TransactionDescription
@@ -40,8 +41,6 @@ _BEGUN = "Empty"
 _SLOTS_LOOKED_AT = 16
 _SLOTS_MAX = 1024
 _ID = re.compile(rf"{PREFIX}(.*)-(\d+)-(\d+)", re.DOTALL)
-_END_TXN_VERSION = 5
-"""The version of EndTxn from which each transaction has an epoch of its own (KIP-890)."""
 _AT_A_TIME = 64
 _ENDED_BEFORE = frozenset(
     {
@@ -207,7 +206,7 @@ def _end_once(
         for name in of_node:
             each = names[name]
             request = EndTxnRequest(name, each.producer_id, each.producer_epoch, commit)
-            call = core.call(request, node=node, deadline=deadline, version_min=_END_TXN_VERSION)
+            call = core.call(request, node=node, deadline=deadline, version_min=END_TXN_EPOCHS_GROW)
             calls.append((call, each))
     if calls:
         yield Wait([call for call, _ in calls])
@@ -289,7 +288,7 @@ def _resume_and_end(
     routed = yield from to_transaction_coordinators(core, [name], deadline)
     [node] = routed.by_node or [None]
     resume = InitProducerIdRequest(name, TIMELESS_MS, enable2_pc=True, keep_prepared_txn=True)
-    call = core.call(resume, node=node, deadline=deadline, version_min=6)
+    call = core.call(resume, node=node, deadline=deadline, version_min=INIT_PRODUCER_ID_TWO_PHASE)
     yield Wait([call])
     if call.error is not None or error_code(call.response.error_code) is not ErrorCode.NONE:
         return
@@ -298,7 +297,7 @@ def _resume_and_end(
     if ongoing != (wanted.producer_id, wanted.producer_epoch):
         return
     end = EndTxnRequest(name, answer.producer_id, answer.producer_epoch, commit)
-    yield Wait([core.call(end, node=node, deadline=deadline, version_min=_END_TXN_VERSION)])
+    yield Wait([core.call(end, node=node, deadline=deadline, version_min=END_TXN_EPOCHS_GROW)])
 
 
 def queries_of(transactional_ids: Iterable[str]) -> list[str]:

@@ -47,12 +47,12 @@ from odradek.spark.worker_process import spare_collector
 from odradek.wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["close_idle_clients", "read_ranges"]
 
 _LOGGER = logging.getLogger("odradek.spark")
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _PARTITION_BYTES = int(SOURCE_DEFAULTS["max.partition.fetch.bytes"])
 _ROWS = 10_000
 _RANGES_TOGETHER = 256
@@ -333,7 +333,7 @@ class _RangeReader:
             self._request(position, partition.leader_epoch),
             node=core.cluster.leader(wanted.topic, wanted.partition) if node is None else node,
             deadline=core.now + core.config.request_timeout,
-            version_max=None if self._with_id else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            version_max=None if self._with_id else FETCH_TOPIC_IDS - 1,
         )
         yield Wait([call])
         return call.result()

@@ -14,14 +14,13 @@ from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import known_leaders, refresh_metadata
 from odradek.spark.reading.offset_ranges import OffsetRange
 from odradek.wire.errors import ErrorCode
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
 
 __all__ = ["first_fetch"]
-
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 
 
 def first_fetch(
@@ -95,5 +94,5 @@ def _call(
         ),
         node=node,
         deadline=core.now + core.config.request_timeout,
-        version_max=None if with_ids else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+        version_max=None if with_ids else FETCH_TOPIC_IDS - 1,
     )

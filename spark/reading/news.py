@@ -11,6 +11,7 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import known_leaders
 from odradek.client.core.scatter import CallError, item_error, scatter, to_leaders
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["News", "epoch_ends"]
 
 _LANE = 1
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 
 
 @attrs.define
@@ -72,7 +72,7 @@ class News:
             ),
             node=node,
             deadline=core.now + core.config.request_timeout,
-            version_max=None if with_ids else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            version_max=None if with_ids else FETCH_TOPIC_IDS - 1,
             lane=_LANE,
         )
 

@@ -10,7 +10,9 @@ from bench.budget.attackers import ATTACKERS, attackers, sink
 from bench.budget.beside import askers
 from bench.budget.costs import attacked, costliest
 from bench.budget.figures import Cost, Frame, line_row, line_table, write_rows
-from bench.budget.frames import Costly
+from bench.budget.frames import THINGS, Costly, growing, paths_of_things
+from bench.budget.lines import LINES
+from odradek.wire.api import request_class
 from odradek.wire.api_keys import ApiKey
 
 FRAME = (1 << 16).to_bytes(4, "big") + bytes(1 << 16)
@@ -20,6 +22,27 @@ ANSWER_BYTES = 3 << 20
 def cost(version: int, size: str = "1M", stall_ms: float = 1.0, cpu_ms: float = 1.0) -> Cost:
     frame = Frame("broker", ApiKey.METADATA, version, Costly("."), size)
     return Cost(frame, stall_ms, cpu_ms, 0.0, 0.0, "10 B")
+
+
+def test_a_line_leaves_to_the_row_what_the_row_says() -> None:
+    """A line names a path only if something else grows than the things of the API."""
+    for key, lines in LINES.items():
+        for line in lines:
+            if line.grow != THINGS:
+                assert not line.grow or {*line.grow} != {*paths_of_things(key)}, line
+            else:
+                assert growing(line, request_class(key)), line
+
+
+def test_things_are_those_of_the_newest_row_first() -> None:
+    """A version has the lists of one row; OffsetFetch has groups around its topics since version 8."""
+    assert paths_of_things(ApiKey.FETCH) == ("topics.partitions",)
+    assert paths_of_things(ApiKey.OFFSET_FETCH) == (
+        "groups.topics.partition_indexes",
+        "topics.partition_indexes",
+    )
+    assert paths_of_things(ApiKey.DELETE_TOPICS) == ("topic_names", "topics")
+    assert paths_of_things(ApiKey.HEARTBEAT) == ()
 
 
 def test_every_frame_is_counted_with_its_whole_answer() -> None:

@@ -18,7 +18,7 @@ from odradek.wire.messages.offset_commit import OffsetCommitRequest
 from odradek.wire.messages.sync_group import SyncGroupResponse
 from tests.client.fake_broker import HANG_UP, SILENCE
 from tests.client.fake_group import FakeConsumer
-from tests.client.test_consumer_machine import T0, everything, member
+from tests.client.test_consumer_machine import T0, consumer, everything, member
 
 _THREE = OffsetAndMetadata(3)
 
@@ -220,3 +220,19 @@ def test_a_close_waits_for_commits_that_were_asked_for() -> None:
     assert kinds.count(OffsetCommitRequest) == 2
     assert OffsetCommitRequest not in kinds[kinds.index(LeaveGroupRequest) :]
     assert found.broker.commits == {T0: (3, -1, "")}
+
+
+def test_before_the_first_join_there_is_nothing_to_commit() -> None:
+    """`poll(); commit()` with a first poll that is too short for the join: Java's client returns at once, too."""
+    found = consumer(3, group_id="g", enable_auto_commit=False)
+    found.machine.subscribe(["t"])
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(SILENCE)
+    found.poll(0.1)
+    found.run(found.machine.commits.commit(found.machine.positions(), timeout=5))
+    heard: list[tuple[Any, Exception | None]] = []
+    found.run(found.machine.commits.commit_later({}, lambda offsets, error: heard.append((offsets, error))))
+    assert found.machine.commits.completed
+    assert found.broker.asked(OffsetCommitRequest) == []
+    callback, offsets, error = found.machine.commits.completed[0]
+    callback(offsets, error)
+    assert heard == [({}, None)]

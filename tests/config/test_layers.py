@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.data_plane.broker import BrokerSettings
+from odradek.data_plane.broker_settings import BrokerSettings
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.log.directory.log_dir import LogDirContext
 from odradek.data_plane.log.log_config import LogConfig, log_config

@@ -44,7 +44,7 @@ def test_the_table_of_calls_is_complete() -> None:
     calls = {name for name in vars(BlockingAdminMethods) if not name.startswith("_")}
     assert calls == {name for name in vars(AsyncAdminMethods) if not name.startswith("_")}
     page = (ROOT / "docs/client.md").read_text()
-    table = page[page.index("All calls:") : page.index("## On trio")]
+    table = page[page.index("All calls, ") : page.index("## On trio")]
     named = {
         word.strip("`")
         for line in table.splitlines()

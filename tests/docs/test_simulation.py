@@ -56,10 +56,23 @@ def test_a_file_without_a_workload_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_findings_have_every_mutant() -> None:
-    """The table of seeds to detection is of the mutants that there are."""
-    rows = re.findall(r"^\| ([a-z-]+) \| .* \|$", (ROOT / FINDINGS).read_text(), re.MULTILINE)
-    named = {mutant.name for mutant in MUTANTS}
-    assert [row for row in rows if row in named] == [mutant.name for mutant in MUTANTS]
+    """A row for each mutant in their order, with its area, history and driver, and a finder that fits what the code says."""
+    table = (ROOT / FINDINGS).read_text().partition("| mutant |")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if re.match(r"\| [a-z]+-", line)]
+    assert [tuple(row[:4]) for row in rows] == [
+        (mutant.name, mutant.area, mutant.history, mutant.driver) for mutant in MUTANTS
+    ]
+    for mutant, row in zip(MUTANTS, rows, strict=True):
+        assert (row[4].rstrip(" |") == "nobody") == bool(mutant.unseen), mutant.name
+        if mutant.aimed_only:
+            assert row[4] == mutant.driver, mutant.name
+
+
+def test_the_findings_say_why_a_mutant_is_missed() -> None:
+    """The two lists of reasons are those of the code, in its order."""
+    reasons = re.findall(r"^\* `([a-z-]+)`: (.*)$", (ROOT / FINDINGS).read_text(), re.MULTILINE)
+    aimed = [(mutant.name, mutant.aimed_only) for mutant in MUTANTS if mutant.aimed_only]
+    assert reasons == aimed + [(mutant.name, mutant.unseen) for mutant in MUTANTS if mutant.unseen]
 
 
 @pytest.mark.parametrize("page", [PAGE, FINDINGS])

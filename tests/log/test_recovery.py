@@ -234,6 +234,24 @@ def test_rot_below_the_recovery_point_is_found_by_verification() -> None:
     ]
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_rot_below_the_recovery_point_keeps_no_log_from_opening(clean: bool) -> None:
+    """Producers are read from a snapshot within a rotten segment on: what cannot be found there is left out."""
+    disk, log = written()
+    end, within = log.log_end_offset, 6
+    assert within < log.segments[1].base_offset
+    directory = disk.open_dir(ROOT)
+    newest = max(name for name in directory.list() if name.endswith(".snapshot"))
+    directory.write_atomic(file_name(within, ".snapshot"), directory.read_bytes(newest))
+    for name in directory.list():
+        if name.endswith(".snapshot") and name != file_name(within, ".snapshot"):
+            directory.remove(name)
+    disk.corrupt(FIRST_LOG, 16)
+    again = reopened(disk, clean=clean, recovery_point=end)
+    assert again.log_end_offset == end
+    assert {found.producer_id for found in again.active_producers()} == {0, 1}
+
+
 def test_a_lost_segment_ends_the_log() -> None:
     """Segments join without gaps, so a missing tail is noticed even if it began at a batch's start."""
     disk, log = written()

@@ -23,6 +23,7 @@ AREAS = {
     "odradek.metadata_quorum": "quorum driver",
     "odradek.data_plane.log.cleaning": "cleaner",
     "odradek.data_plane.log": "log",
+    "odradek.data_plane.coordination": "groups",
     "odradek.data_plane.groups": "groups",
     "odradek.data_plane.transactions": "transactions",
     "odradek.data_plane": "replication",

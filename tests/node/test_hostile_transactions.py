@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -126,8 +126,9 @@ def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
     group = hostile.topic
     assert not hostile.client.request(AddOffsetsToTxnRequest(*hostile.producer, group), 3).error_code
 
-    def commit(count: int) -> set[int]:
+    def commit(count: int, more: Sequence[TxnOffsetCommitRequestPartition] = ()) -> set[int]:
         places = [TxnOffsetCommitRequestPartition(at % PARTITIONS, 5, -1, "m" * 4_000) for at in range(count)]
+        places += more
         topics = [TxnOffsetCommitRequestTopic(hostile.topic, places)]
         name, producer_id, epoch = hostile.producer
         answer = hostile.client.request(
@@ -137,6 +138,9 @@ def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
 
     assert commit(2_000) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert commit(PARTITIONS) == {ErrorCode.NONE}
+    # What is refused for its own metadata takes no room from the rest.
+    longer = [TxnOffsetCommitRequestPartition(0, 5, -1, "m" * 30_000)] * 200
+    assert commit(PARTITIONS, longer) == {ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert not hostile.client.request(EndTxnRequest(*hostile.producer, True), 3).error_code
 
 

@@ -18,6 +18,7 @@ from bench.budget.frames import (
     Stage,
     costly_frame,
     count_elements,
+    growing,
     grown_path,
     paths_of,
 )
@@ -29,8 +30,8 @@ from bench.small_requests import record_batch
 from odradek.data_plane.handlers.fetching.fetch_job import READ_UNITS
 from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS
 from odradek.data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
-from odradek.data_plane.handlers.producing.txn_markers import APPEND_UNITS
 from odradek.data_plane.log.batch_work import RATION
+from odradek.data_plane.transactions.marker_writer import APPEND_UNITS
 from odradek.metadata_quorum.describing.describe_configs import RESOURCE_UNITS
 from odradek.metadata_quorum.describing.describe_tokens import TOKEN_UNITS
 from odradek.wire.api import request_class, request_header_version, response_class, response_header_version
@@ -138,7 +139,7 @@ def test_the_fields_of_a_line_exist(key: ApiKey) -> None:
     low, high = cls.VALID_VERSIONS
     present = {path for version in range(low, high + 1) for path, _ in paths_of(cls, version)}
     for line in LINES[key]:
-        assert set(line.grow) <= present, line
+        assert set(growing(line, cls)) <= present, line
         assert line.grow or "Nothing in it grows" in line.why
 
 

@@ -94,12 +94,13 @@ def test_a_torn_tail_is_cut_off_silently() -> None:
     assert "log.truncated" in journal.events
 
 
-def test_a_damaged_quorum_state_stops_the_node() -> None:
+@pytest.mark.parametrize("text", [b'{"leaderId":1', b"[" * 100_000])
+def test_a_damaged_quorum_state_stops_the_node(text: bytes) -> None:
     """A voter that forgot its epoch might vote twice."""
     world = make_world()
     world.run(run, world, write_some)
     directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
-    directory.write_atomic("quorum-state", b'{"leaderId":1')
+    directory.write_atomic("quorum-state", text)
     assert "quorum-state cannot be read" in refused(again(world))
 
 

@@ -18,11 +18,15 @@ from odradek.metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.wire.api import api_name
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages import alter_client_quotas as alter_quotas
 from odradek.wire.messages import alter_configs as absolute
 from odradek.wire.messages import alter_partition as isr
 from odradek.wire.messages import alter_partition_reassignments as moving
+from odradek.wire.messages import alter_user_scram_credentials as alter_users
 from odradek.wire.messages import assign_replicas_to_dirs as assigning
+from odradek.wire.messages import create_acls
 from odradek.wire.messages import create_partitions as growing
 from odradek.wire.messages import create_topics as creating
 from odradek.wire.messages import delete_topics as deleting
@@ -89,7 +93,7 @@ class Cluster:
     """A controller of its own over the image."""
 
     def __init__(self, image: MetadataImage = SMALL) -> None:
-        self.controller = Controller(ControllerSettings())
+        self.controller = Controller(ControllerSettings(has_authorizer=True))
         log = InstantLog()
         log.append_batch([NoOpRecord()] * (image.offset + 1))
         ids = Random(3)
@@ -127,6 +131,9 @@ class Cluster:
                 for name, topic in image.topics.items()
             },
             "configs": dict(image.configs.items()),
+            "acls": set(image.access.acl_ids),
+            "credentials": dict(image.access.scram_credentials.items()),
+            "quotas": dict(image.access.client_quotas.items()),
         }
 
 
@@ -135,6 +142,7 @@ names = st.sampled_from(
 )
 ids = st.sampled_from([*(topic_id(number) for number in range(TOPICS)), bytes(16), b"x" * 16])
 numbers = st.integers(0, PARTITIONS)
+users = st.sampled_from(["alice", "bob", ""])
 brokers = st.lists(st.integers(1, BROKERS + 1), max_size=3)
 
 
@@ -260,6 +268,61 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
             )
         ),
     ),
+    "CreateAcls": st.builds(
+        create_acls.CreateAclsRequest,
+        lists(
+            st.builds(
+                create_acls.AclCreation,
+                st.sampled_from([2, 3, 99]),
+                names,
+                st.sampled_from([3, 4]),
+                st.sampled_from(["User:a", "User:b", "nobody"]),
+                st.just("*"),
+                st.sampled_from([3, 4]),
+                st.just(3),
+            )
+        ),
+    ),
+    "AlterUserScramCredentials": st.builds(
+        alter_users.AlterUserScramCredentialsRequest,
+        st.lists(st.builds(alter_users.ScramCredentialDeletion, users, st.integers(0, 2)), max_size=6),
+        lists(
+            st.builds(
+                alter_users.ScramCredentialUpsertion,
+                users,
+                st.integers(0, 2),
+                st.sampled_from([1, 4096]),
+                st.just(b"s" * 16),
+                st.just(b"p" * 32),
+            )
+        ),
+    ),
+    "AlterClientQuotas": st.builds(
+        alter_quotas.AlterClientQuotasRequest,
+        lists(
+            st.builds(
+                alter_quotas.AlterClientQuotasRequestEntryData,
+                st.permutations(["user", "client-id"]).flatmap(
+                    lambda kinds: st.builds(
+                        lambda some: [
+                            alter_quotas.EntityData(*each) for each in zip(kinds, some, strict=False)
+                        ],
+                        st.lists(st.none() | users, max_size=2),
+                    )
+                ),
+                st.lists(
+                    st.builds(
+                        alter_quotas.OpData,
+                        st.sampled_from(["producer_byte_rate", "consumer_byte_rate", "x"]),
+                        st.sampled_from([1.0, 2.0, -1.0]),
+                        st.booleans(),
+                    ),
+                    max_size=3,
+                ),
+            )
+        ),
+        st.booleans(),
+    ),
 }
 
 
@@ -280,10 +343,17 @@ def told(response: Any) -> Any:
     return response
 
 
+def test_every_request_that_is_divided_is_tried() -> None:
+    """The property below is about each API whose requests are cut into parts."""
+    tried = [api_key for api_key in parts._KINDS if api_name(api_key) in REQUESTS]
+    assert tried == list(parts._KINDS)
+    assert len(REQUESTS) == len(tried)
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 @given(data=st.data())
 def test_parts_joined_are_the_whole(name: str, data: st.DataObject) -> None:
-    """The same answers, with one result per thing, and the same state: also where things are named more than once."""
+    """The same answers and state, with one result per thing. Things may be named twice, or all be refused at once."""
     request = data.draw(REQUESTS[name])
     whole, parted = Cluster(), Cluster()
     joined = parted.decide_in_parts(request, data.draw(st.integers(0, 6)))
@@ -401,11 +471,3 @@ def test_a_controller_that_is_lost_in_between_is_told_for_the_rest() -> None:
     assert len(response.topics) == 1000
     assert {each.name for each in response.topics if each.error_code == ErrorCode.NONE} == first
     assert {each.error_code for each in response.topics} == {ErrorCode.NONE, ErrorCode.NOT_CONTROLLER}
-
-
-def test_a_broker_that_is_not_itself_any_more_is_told_so_once() -> None:
-    """AlterPartition under an old registration: one error for the whole, as without parts."""
-    partitions = [isr.AlterPartitionRequestPartitionData(number) for number in range(1000)]
-    request = isr.AlterPartitionRequest(1, 77, [isr.AlterPartitionRequestTopicData(topic_id(0), partitions)])
-    response = Cluster().decide_in_parts(request)
-    assert (response.error_code, response.topics) == (ErrorCode.STALE_BROKER_EPOCH, [])

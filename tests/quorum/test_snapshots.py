@@ -21,7 +21,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
 from odradek.metadata_quorum.raft.core_state import RaftConfig
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
+from odradek.metadata_quorum.replica.checkpoint_files import open_snapshot, snapshot_chunks, snapshot_name
 from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
 from odradek.metadata_quorum.replica.snapshot_transfer import (
     LeaderView,
@@ -29,6 +29,7 @@ from odradek.metadata_quorum.replica.snapshot_transfer import (
     fetch_snapshot,
 )
 from odradek.metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter, write_snapshot
+from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, parse_header, seal
 from odradek.wire.codec import decode, encode
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages import metadata_records as records
@@ -219,6 +220,20 @@ def test_a_draft_that_is_not_whole_is_refused_and_removed(cut: int) -> None:
         assert env.open_dir("/a").list() == [snapshot_name(END.offset, END.epoch)]
 
     in_world(main)
+
+
+@pytest.mark.parametrize("count", [-1, 1000, 2**31 - 1])
+def test_a_snapshot_that_counts_more_records_than_it_has_bytes_for_is_refused(count: int) -> None:
+    """Records are counted before they are read, so no memory is taken for a number that a damaged header claims."""
+    chunks = list(snapshot_chunks([records.FeatureLevelRecord("a", 1)], epoch=0, timestamp_ms=1))
+    damaged = (
+        bytearray(HEADER.pack(*parse_header(chunks[1])._replace(record_count=count)))
+        + chunks[1][HEADER_SIZE:]
+    )
+    seal(damaged)
+    chunks[1] = damaged
+    with pytest.raises(MetadataLogCorrupt, match=f"counts {count} records"):
+        open_snapshot(b"".join(chunks), source="snapshot")
 
 
 def test_a_full_disk_leaves_no_draft() -> None:

@@ -15,7 +15,8 @@ import attrs
 import structlog
 import trio
 
-from odradek.data_plane.broker import Broker, BrokerSettings
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.broker_settings import BrokerSettings
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.handlers.build import build_table
 from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext

@@ -22,7 +22,7 @@ from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Acl, Operation, ResourceType
 from odradek.security.doors.door import DECISIONS_AT_ONCE, Asked, GuardedHandler
 from odradek.serving.contract import Context, Delayed, Suspend
-from odradek.wire.api import api_versions, request_class
+from odradek.wire.api import api_versions, request_class, response_class
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.api_versions import ApiVersionsRequest
@@ -31,6 +31,7 @@ from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartiti
 from odradek.wire.messages.envelope import EnvelopeRequest
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.schema.anatomy_rows import ODD, ROWS
 from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
 from tests.conformance.acls.questions import QUESTIONS, api_of
 from tests.conformance.acls.recording import SEAL, compare, load, seal
@@ -69,6 +70,14 @@ def test_every_api_with_a_door_has_questions() -> None:
     """Whatever is judged on a broker or a controller was asked of Kafka with and without rights."""
     asked = {api_of(question) for question in QUESTIONS}
     assert {*DOORS, ApiKey.METADATA, *CONTROLLER_DOORS} - asked == BETWEEN_NODES_ALONE
+
+
+def test_what_a_refusal_looks_like_is_known_of_every_api_with_a_door() -> None:
+    """An API has a row, or one error for all, or a reason why its refusals are code."""
+    served = {*DOORS, ApiKey.METADATA, *CONTROLLER_DOORS}
+    assert [
+        api for api in served - ROWS.keys() - ODD.keys() if not hasattr(response_class(api)(), "error_code")
+    ] == []
 
 
 def test_what_brokers_pass_on_is_judged_by_controllers() -> None:
@@ -170,8 +179,8 @@ def test_all_topics_with_operations_count_as_many_decisions() -> None:
     held = Authorizer(AuthorizerSettings())
     topics: Any = SimpleNamespace(topics=dict.fromkeys(f"t{number}" for number in range(500)))
     asked = Asked(_rights(held), 12, topics)
-    broker: Any = None
-    counts = decisions_of(broker)
+    coordinators: Any = None
+    counts = decisions_of(coordinators, coordinators)
     every = MetadataRequest(None, False, False, True)
     assert counts[ApiKey.METADATA](asked, every) > DECISIONS_AT_ONCE
     assert (

@@ -156,8 +156,7 @@ def end(
     """Commit a transaction that has so many partitions on this broker."""
     loop, shard = Loop(), Shard()
     loop.codes, loop.open_at, loop.lost, loop.denied = refused or {}, open_at or {}, lost, denied
-    sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
-    sender.write_here = loop.write
+    sender = MarkerSender(loop, loop, loop.write)  # type: ignore[arg-type]
     partitions = frozenset(("t", index) for index in range(partition_count))
     sender.begin(shard, Transaction("id", 7, 0, 1000, TransactionStatus.PREPARE_COMMIT, partitions))
     loop.run()
@@ -223,8 +222,7 @@ def test_a_transaction_that_the_end_of_the_last_one_decides_gets_its_markers() -
     first = Transaction("id", 7, 1, 1000, TransactionStatus.PREPARE_COMMIT, frozenset({("t", 0)}))
     second = Transaction("id", 7, 2, 1000, TransactionStatus.PREPARE_ABORT, frozenset({("t", 1)}))
     loop = Loop()
-    sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
-    sender.write_here = loop.write
+    sender = MarkerSender(loop, loop, loop.write)  # type: ignore[arg-type]
 
     class Deciding(Shard):
         """A coordinator alone in its ISR: what it decides is committed at once."""
@@ -278,8 +276,7 @@ class Beginning(TransactionShard):
 def test_a_coordinator_that_begins_sends_no_marker_of_what_may_be_lost() -> None:
     """A decision above the high watermark may be lost with this broker, and its successor could decide otherwise."""
     loop = Loop()
-    sender = MarkerSender(loop, loop)  # type: ignore[arg-type]
-    sender.write_here = loop.write
+    sender = MarkerSender(loop, loop, loop.write)  # type: ignore[arg-type]
     shard = Beginning(loop, sender, LOADED_END - 1)
     shard.began(prepared(3))
     loop.run()
@@ -295,8 +292,7 @@ def test_a_coordinator_that_begins_completes_many_transactions_a_few_in_each_tur
     """100,000 transactions in PrepareCommit after a load stall no turn, and each of them ends once."""
     count = 100_000
     loop, ends = Loop(), Shard()
-    sender = MarkerSender(loop, None)  # type: ignore[arg-type]
-    sender.write_here = loop.write
+    sender = MarkerSender(loop, None, loop.write)  # type: ignore[arg-type]
     begun = [0]
     told = [0]
 

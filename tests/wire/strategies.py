@@ -1,13 +1,17 @@
-"""Random records and batches for the tests of this folder."""
+"""Random records, batches and messages for the tests of this folder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
 from odradek.wire.batches.records import Header
 from odradek.wire.record_batch import RecordBatchBuilder
+from odradek.wire.structure import Structure, WireField
+from tests.wire.message_values import INTEGERS, contains
 
 RecordFields = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 """Timestamp, key, value, headers: what a producer gives."""
@@ -37,3 +41,35 @@ def build_batch(fields: Sequence[RecordFields], compression_type: int = 0, base_
     for timestamp, key, value, headers in fields:
         builder.append(timestamp, key, value, headers)
     return builder.build()
+
+
+@cache
+def structures(cls: type[Structure], version: int) -> st.SearchStrategy[Any]:
+    """Random values of the fields of a class in a version: few of each kind, so that things are named twice."""
+    facts = {attribute.name: attribute.metadata["kafka"] for attribute in cls.__attrs_attrs__}
+    return st.builds(
+        cls,
+        **{name: _field(fact, version) for name, fact in facts.items() if contains(fact.versions, version)},
+    )
+
+
+def _field(fact: WireField, version: int) -> st.SearchStrategy[Any]:
+    if isinstance(fact.type, (str, type)):
+        values = _value(fact.type, version)
+    else:
+        values = st.lists(_value(fact.type[0], version), max_size=4)
+    return st.none() | values if contains(fact.nullable, version) else values
+
+
+def _value(kind: str | type[Structure], version: int) -> st.SearchStrategy[Any]:
+    if not isinstance(kind, str):
+        return structures(kind, version)
+    if kind in INTEGERS:
+        return st.integers(0, 2)
+    if kind == "bool":
+        return st.booleans()
+    if kind == "float64":
+        return st.floats(0, 2)
+    if kind == "uuid":
+        return st.sampled_from([bytes(16), b"a" * 16, b"b" * 16])
+    return st.sampled_from(["", "a", "b"] if kind == "string" else [b"", b"a"])

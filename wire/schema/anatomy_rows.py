@@ -27,6 +27,16 @@ from typing import Literal, TypeAlias
 import attrs
 
 from odradek.wire.api_keys import ApiKey
+from odradek.wire.schema.versions import (
+    ADD_PARTITIONS_TO_TXN_BATCHED,
+    FETCH_TOPIC_IDS,
+    FIND_COORDINATOR_BATCHED,
+    JOIN_GROUP_NULL_PROTOCOL,
+    OFFSET_COMMIT_TOPIC_IDS,
+    OFFSET_FETCH_GROUPS,
+    OFFSET_FETCH_TOPIC_IDS,
+    PRODUCE_TOPIC_IDS,
+)
 
 __all__ = ["ODD", "ROWS", "Place", "Row"]
 
@@ -67,7 +77,7 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
             "topic_data name topic_id / partition_data index",
             "responses name topic_id / partition_responses index",
             "error_message base_offset=-1",
-            ids_since=13,
+            ids_since=PRODUCE_TOPIC_IDS,
         ),
     ),
     ApiKey.FETCH: (
@@ -75,7 +85,7 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
             "topics topic topic_id / partitions partition",
             "responses topic topic_id / partitions partition_index",
             "high_watermark=-1 records=b''",
-            ids_since=13,
+            ids_since=FETCH_TOPIC_IDS,
         ),
     ),
     ApiKey.LIST_OFFSETS: (Row(_TOPIC_PARTITIONS, _TOPIC_PARTITIONS),),
@@ -83,7 +93,7 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
         Row(
             "topics name topic_id / partitions partition_index",
             "topics name topic_id / partitions partition_index",
-            ids_since=10,
+            ids_since=OFFSET_COMMIT_TOPIC_IDS,
         ),
     ),
     ApiKey.OFFSET_FETCH: (
@@ -91,20 +101,25 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
         Row(
             "groups group_id",
             "groups group_id",
-            since=8,
+            since=OFFSET_FETCH_GROUPS,
             within=Row(
                 "topics name topic_id / partition_indexes *",
                 "topics name topic_id / partitions partition_index",
                 _NO_OFFSET,
-                ids_since=10,
+                ids_since=OFFSET_FETCH_TOPIC_IDS,
             ),
         ),
     ),
     ApiKey.FIND_COORDINATOR: (
         Row(whole="node_id=-1 port=-1"),
-        Row("coordinator_keys *", "coordinators key", "error_message node_id=-1 port=-1", since=4),
+        Row(
+            "coordinator_keys *",
+            "coordinators key",
+            "error_message node_id=-1 port=-1",
+            since=FIND_COORDINATOR_BATCHED,
+        ),
     ),
-    ApiKey.JOIN_GROUP: (Row(), Row(whole="protocol_name=None", since=7)),
+    ApiKey.JOIN_GROUP: (Row(), Row(whole="protocol_name=None", since=JOIN_GROUP_NULL_PROTOCOL)),
     ApiKey.DESCRIBE_GROUPS: (Row("groups *", "groups group_id", "error_message", place="before"),),
     ApiKey.CREATE_TOPICS: (Row(_TOPICS, _TOPICS, "error_message"),),
     ApiKey.DELETE_TOPICS: (
@@ -125,7 +140,7 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
             "transactions transactional_id / topics name / partitions *",
             "results_by_transaction transactional_id / topic_results name / results_by_partition partition_index",
             code="partition_error_code",
-            since=4,
+            since=ADD_PARTITIONS_TO_TXN_BATCHED,
         ),
     ),
     ApiKey.WRITE_TXN_MARKERS: (
@@ -144,6 +159,8 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (
         Row(_RESOURCES, "responses resource_type resource_name", "error_message", place="in place"),
     ),
+    ApiKey.RENEW_DELEGATION_TOKEN: (Row(whole="expiry_timestamp_ms=-1"),),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (Row(whole="expiry_timestamp_ms=-1"),),
     ApiKey.CREATE_PARTITIONS: (Row(_TOPICS, "results name", "error_message", once=True),),
     ApiKey.DELETE_GROUPS: (Row("groups_names *", "results group_id", once=True),),
     ApiKey.ELECT_LEADERS: (
@@ -194,7 +211,7 @@ ODD: Mapping[ApiKey, str] = {
     ApiKey.METADATA: "a refusal hides whether the topic exists, and depends on who would create it",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "an empty list means all topics, and a refusal says whether a topic is internal",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "the answer leaves the outermost level out, and joins what it held by topic",
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: "a refusal at the door names each partition with nothing in it, without an error",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "a refusal at the door names each partition, with empty lists",
     ApiKey.DESCRIBE_QUORUM: "one refused partition is shared by all with the same number: there may be tens of thousands",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "a refusal has one result for each user, without the user's name",
     ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, whom the message alone does not tell",

@@ -1,8 +1,8 @@
 """Writes the generated sources from the fact tables: `python -m odradek.wire.schema.generate [--check]`.
 
-Writes `wire/messages/*.py`, `wire/api_keys.py` and `wire/error_codes.py`, in the form that the project's
-formatter gives, so that formatting leaves them alone. `--check` writes nothing, names each file that differs
-and exits with 1.
+Writes `wire/messages/*.py`, `wire/api_keys.py`, `wire/error_codes.py` and `wire/schema/versions.py`. They have the form
+that the project's formatter gives, so that formatting leaves them alone. `--check` writes nothing, names each file that
+differs and exits with 1.
 
 Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name. Where two
 messages of a module use a name for different structures, the message's name comes before it.
@@ -16,7 +16,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from odradek.wire.schema.table import ApiFact, ErrorFact, FieldFact, MessageFact, apis, errors, messages
+from odradek.wire.schema.table import (
+    ApiFact,
+    ErrorFact,
+    FieldFact,
+    MessageFact,
+    VersionFact,
+    apis,
+    errors,
+    messages,
+    versions,
+)
 
 PACKAGE = Path(__file__).parent.parent
 LINE_LENGTH = 110
@@ -327,6 +337,21 @@ def _quoted(text: str) -> str:
     return repr(text) if '"' in text and "'" not in text else '"' + text.replace('"', '\\"') + '"'
 
 
+def versions_source(facts: list[VersionFact]) -> str:
+    """The source of `wire/schema/versions.py`."""
+    lines = [
+        f'"""The versions in which APIs changed: each is the first one of the new form.\n\n{NOTICE}"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import Final",
+        "",
+    ]
+    for fact in facts:
+        lines += [f"{fact.name}: Final = {fact.version}", f'"""{fact.reason}"""']
+    return "\n".join(lines) + "\n"
+
+
 def sources() -> dict[Path, str]:
     """Every generated file and its text."""
     groups: dict[str, list[MessageFact]] = {}
@@ -335,6 +360,7 @@ def sources() -> dict[Path, str]:
     result = {
         PACKAGE / "api_keys.py": api_keys_source(apis()),
         PACKAGE / "error_codes.py": error_codes_source(errors()),
+        PACKAGE / "schema" / "versions.py": versions_source(versions()),
         PACKAGE
         / "messages"
         / "__init__.py": f'"""{NOTICE}\n\nOne module per API, and modules of records."""\n',

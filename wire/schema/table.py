@@ -1,8 +1,8 @@
-"""Reads the fact tables: `messages.tsv`, `apis.tsv`, `errors.tsv`. Only the generator and tests need them."""
+"""Reads the fact tables: `messages.tsv`, `versions.tsv`, `apis.tsv`, `errors.tsv`. Only the generator and tests need them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -68,6 +68,15 @@ class ErrorFact:
     name: str
     retriable: bool
     text: str
+
+
+@attrs.frozen
+class VersionFact:
+    """The first version of an API in which something is so, and the reason in one sentence."""
+
+    name: str
+    version: int
+    reason: str
 
 
 def _rows(name: str) -> Iterator[list[str]]:
@@ -155,3 +164,32 @@ def errors() -> list[ErrorFact]:
         ErrorFact(code=int(code), name=name, retriable=retriable == "yes", text=text)
         for code, name, retriable, text in _rows("errors.tsv")
     ]
+
+
+def versions() -> list[VersionFact]:
+    """The versions in which APIs changed, in the order of the table. Those that follow a field have its version."""
+    by_name = {message.name: message for message in messages()}
+    return [
+        VersionFact(name, version_of(version, by_name), reason)
+        for name, version, reason in _rows("versions.tsv")
+    ]
+
+
+def version_of(text: str, by_name: Mapping[str, MessageFact]) -> int:
+    """The number that `since FIELD`, `after FIELD` or a number stands for. Raises `ValueError` for any other text."""
+    if text.isdecimal():
+        return int(text)
+    word, _, path = text.partition(" ")
+    message, *parts = path.split(".")
+    if word not in ("since", "after") or message not in by_name or not parts:
+        raise ValueError(f"{text!r} is neither a number nor `since` or `after` a field")
+    fields, span = by_name[message].fields, ""
+    for part in parts:
+        found = next((field for field in fields if field.name == part), None)
+        if found is None:
+            raise ValueError(f"{message} has no field {path.partition('.')[2]}")
+        fields, span = found.fields, found.versions
+    first, last = version_range(span)
+    if word == "after" and last == VERSION_END:
+        raise ValueError(f"{path} is in every version from {first} on")
+    return first if word == "since" else last + 1

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.handlers.administration.topic_requests import ask_controller, names_many, sender_of
+from odradek.data_plane.handlers.administration.forwarder import Forwarder, names_many, sender_of
+from odradek.data_plane.handlers.desk import Desk
+from odradek.data_plane.topic_configs import OwnConfig
 from odradek.metadata_quorum.config.config_defs import broker_defs
 from odradek.metadata_quorum.config.config_resources import Operation, parse_node_id
 from odradek.metadata_quorum.config.dynamic_broker_config import (
@@ -45,7 +46,7 @@ THINGS_PER_TURN = 400
 _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
-Judge: TypeAlias = Callable[[Broker, Any, bool], Outcome | None]
+Judge: TypeAlias = Callable[[OwnConfig, Any, bool], Outcome | None]
 """This broker's outcome for one resource of a request that may only validate; None leaves it to the controller.
 
 Raises `KafkaError`.
@@ -57,7 +58,7 @@ class AlterApi:
     """One of the two APIs: they differ in how a resource is judged, and in the names of their messages."""
 
     judge: Judge
-    values_after: Callable[[Broker, Any], Mapping[str, str]]
+    values_after: Callable[[OwnConfig, Any], Mapping[str, str]]
     """The dynamic values that a broker would have after one resource of a request."""
     result_class: Callable[[int, str | None, int, str], Any]
     response_class: Callable[[int, list[Any]], Message]
@@ -66,17 +67,19 @@ class AlterApi:
 class AlterConfigsHandler:
     """Handler of AlterConfigs (API 33) or IncrementalAlterConfigs (API 44)."""
 
-    def __init__(self, broker: Broker, api: AlterApi) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, forwarder: Forwarder, own: OwnConfig, api: AlterApi) -> None:
+        self._desk = desk
+        self._forwarder = forwarder
+        self._own = own
         self._api = api
 
     def handle(self, context: Context, request: Any) -> Result:
         version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
-            judged = await _judge_all(self._broker, self._api.judge, request)
+            judged = await self._judge_all(request)
             judged = await self._judge_stores(request, judged)
-            outcomes = await _decide(self._broker, sender, request, judged, version)
+            outcomes = await self._decide(sender, request, judged, version)
             return self._api.response_class(
                 0,
                 [
@@ -87,9 +90,33 @@ class AlterConfigsHandler:
 
         return Suspend(ask, is_long=names_many(request))
 
+    async def _judge_all(self, request: Any) -> list[Outcome | None]:
+        """This broker's outcome for each resource, some milliseconds at a time; None leaves it to the controller."""
+        counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+
+        def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
+            return [
+                _NAMED_TWICE
+                if counts[(each.resource_type, each.resource_name)] > 1
+                else self._judged(each, request.validate_only)
+                for each in resources
+            ]
+
+        groups = _groups(request.resources)
+        if len(groups) == 1:
+            return judge_some(groups[0])
+        share = self._desk.long_work.begin()
+        return [outcome for group in groups for outcome in await share.on_loop(judge_some, group)]
+
+    def _judged(self, resource: Any, validate_only: bool) -> Outcome | None:
+        try:
+            return self._api.judge(self._own, resource, validate_only)
+        except KafkaError as error:
+            return error.code, error.message
+
     async def _judge_stores(self, request: Any, judged: Sequence[Outcome | None]) -> list[Outcome | None]:
         """The outcomes, with those of listeners' keys and certificates, for which files are read."""
-        broker = self._broker
+        own = self._own
         outcomes = list(judged)
         for index, resource in enumerate(request.resources):
             if (
@@ -97,53 +124,70 @@ class AlterConfigsHandler:
                 and resource.resource_type == RESOURCE_BROKER
                 and resource.resource_name
             ):
-                after = self._api.values_after(broker, resource)
-                if has_key_stores(after) and broker.check_key_stores is not None:
-                    reason = await broker.check_key_stores(after)
+                after = self._api.values_after(own, resource)
+                if has_key_stores(after) and own.check_key_stores is not None:
+                    reason = await own.check_key_stores(after)
                     if reason:
                         refused = refused_stores(reason)
                         outcomes[index] = (refused.code, refused.message)
         return outcomes
 
+    async def _decide(
+        self, sender: Sender, request: Any, judged: Sequence[Outcome | None], version: int
+    ) -> list[Outcome]:
+        """The outcome of every resource, the controller's for those that are left to it."""
+        left = [
+            _normalised(self._own, resource)
+            for resource, outcome in zip(request.resources, judged, strict=True)
+            if outcome is None
+        ]
+        decided: list[Outcome] = []
+        if left:
+            asked = attrs.evolve(request, resources=left)
+            try:
+                response = await self._forwarder.ask(sender, asked, version)
+                decided = [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
+            except KafkaError as error:
+                decided = [(error.code, error.message or None)] * len(left)
+        rest = iter(decided)
+        return [next(rest) if outcome is None else outcome for outcome in judged]
 
-def _values_after_operations(broker: Broker, resource: incremental.AlterConfigsResource) -> Mapping[str, str]:
-    before = broker.image.broker_configs(broker.settings.node_id if resource.resource_name else None)
-    return _operated(before, resource.configs)
+
+def _values_after_operations(own: OwnConfig, resource: incremental.AlterConfigsResource) -> Mapping[str, str]:
+    return _operated(own.dynamic(for_all=not resource.resource_name), resource.configs)
 
 
-def _values_after_replacement(_: Broker, resource: absolute.AlterConfigsResource) -> Mapping[str, str]:
+def _values_after_replacement(_: OwnConfig, resource: absolute.AlterConfigsResource) -> Mapping[str, str]:
     return {c.name: c.value for c in resource.configs if c.value is not None}
 
 
 def _judge_operations(
-    broker: Broker, resource: incremental.AlterConfigsResource, validate_only: bool
+    own: OwnConfig, resource: incremental.AlterConfigsResource, validate_only: bool
 ) -> Outcome | None:
     _check_shape(
         resource.configs, [c.name for c in resource.configs if c.config_operation != Operation.DELETE]
     )
     kind, name = resource.resource_type, resource.resource_name
     if kind == RESOURCE_BROKER_LOGGER:
-        check_node_id(broker, name, "Unexpected node id. Expected {}, but received {}")
-        broker.log_levels.alter(
-            [(c.name, c.config_operation, c.value) for c in resource.configs], validate_only
-        )
+        _check_node_id(own, name, "Unexpected node id. Expected {}, but received {}")
+        own.log_levels.alter([(c.name, c.config_operation, c.value) for c in resource.configs], validate_only)
         return _DONE
     if kind == RESOURCE_BROKER:
-        _check_is_own(broker, name)
-        _check_broker(broker, name, _values_after_operations(broker, resource))
+        _check_is_own(own, name)
+        _check_broker(own, name, _values_after_operations(own, resource))
     else:
         _check_is_stored(kind)
     return None
 
 
 def _judge_replacement(
-    broker: Broker, resource: absolute.AlterConfigsResource, validate_only: bool
+    own: OwnConfig, resource: absolute.AlterConfigsResource, validate_only: bool
 ) -> Outcome | None:
     _check_shape(resource.configs, [c.name for c in resource.configs])
     kind, name = resource.resource_type, resource.resource_name
     if kind == RESOURCE_BROKER:
-        _check_is_own(broker, name)
-        _check_broker(broker, name, _values_after_replacement(broker, resource))
+        _check_is_own(own, name)
+        _check_broker(own, name, _values_after_replacement(own, resource))
     else:
         _check_is_stored(kind)
     return None
@@ -165,33 +209,13 @@ ABSOLUTE = AlterApi(
 """API 33, AlterConfigs, replaces all overrides of resources."""
 
 
-def check_node_id(broker: Broker, name: str, otherwise: str) -> None:
+def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
     """A resource that is one broker must be this one. Raises `KafkaError` INVALID_REQUEST."""
-    own = broker.settings.node_id
     number = parse_node_id(name)
     if number is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-    if number != own:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own, name))
-
-
-async def _judge_all(broker: Broker, judge: Judge, request: Any) -> list[Outcome | None]:
-    """This broker's outcome for each resource, some milliseconds at a time; None leaves it to the controller."""
-    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
-
-    def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
-        return [
-            _NAMED_TWICE
-            if counts[(each.resource_type, each.resource_name)] > 1
-            else _judged(broker, judge, each, request.validate_only)
-            for each in resources
-        ]
-
-    groups = _groups(request.resources)
-    if len(groups) == 1:
-        return judge_some(groups[0])
-    share = broker.long_work.begin()
-    return [outcome for group in groups for outcome in await share.on_loop(judge_some, group)]
+    if number != own.node_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own.node_id, name))
 
 
 def _groups(resources: Sequence[Any]) -> list[list[Any]]:
@@ -207,40 +231,10 @@ def _groups(resources: Sequence[Any]) -> list[list[Any]]:
     return groups
 
 
-def _judged(broker: Broker, judge: Judge, resource: Any, validate_only: bool) -> Outcome | None:
-    try:
-        return judge(broker, resource, validate_only)
-    except KafkaError as error:
-        return error.code, error.message
-
-
-async def _decide(
-    broker: Broker, sender: Sender, request: Any, judged: Sequence[Outcome | None], version: int
-) -> list[Outcome]:
-    """The outcome of every resource, the controller's for those that are left to it."""
-    left = [
-        _normalised(broker, resource)
-        for resource, outcome in zip(request.resources, judged, strict=True)
-        if outcome is None
-    ]
-    decided: list[Outcome] = []
-    if left:
-        asked = attrs.evolve(request, resources=left)
-        try:
-            response = await ask_controller(
-                broker, sender, asked, broker.settings.request_timeout_ms, version
-            )
-            decided = [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
-        except KafkaError as error:
-            decided = [(error.code, error.message or None)] * len(left)
-    rest = iter(decided)
-    return [next(rest) if outcome is None else outcome for outcome in judged]
-
-
-def _normalised(broker: Broker, resource: Any) -> Any:
+def _normalised(own: OwnConfig, resource: Any) -> Any:
     """`01` is this broker, too; Kafka stores it under that name, where nobody looks."""
     if resource.resource_type == RESOURCE_BROKER and resource.resource_name:
-        return attrs.evolve(resource, resource_name=str(broker.settings.node_id))
+        return attrs.evolve(resource, resource_name=str(own.node_id))
     return resource
 
 
@@ -260,17 +254,17 @@ def _check_is_stored(kind: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def _check_is_own(broker: Broker, name: str) -> None:
+def _check_is_own(own: OwnConfig, name: str) -> None:
     if name:
-        check_node_id(broker, name, "Unexpected broker id, expected {}, but received {}")
+        _check_node_id(own, name, "Unexpected broker id, expected {}, but received {}")
 
 
-def _check_broker(broker: Broker, name: str, after: Mapping[str, str]) -> None:
+def _check_broker(own: OwnConfig, name: str, after: Mapping[str, str]) -> None:
     check_broker_change(
         after,
-        broker.config_layers,
+        own.layers,
         per_broker=bool(name),
-        log_dirs=[log_dir.path for log_dir in broker.log_dirs],
+        log_dirs=own.log_dir_paths,
     )
 
 

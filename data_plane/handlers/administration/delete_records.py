@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices
@@ -27,24 +28,26 @@ OWN_DISK_SECONDS_MIN = 2.0
 class DelayedDelete(Delayed):
     """Deleted in memory, but not yet in the checkpoints of all replicas that live."""
 
-    __slots__ = ("broker", "delete_response", "is_late", "own_disk_until", "pending", "timer")
+    __slots__ = ("delete_response", "desk", "is_late", "own_disk_until", "partitions", "pending", "timer")
 
     def __init__(
         self,
-        broker: Broker,
+        desk: Desk,
+        partitions: ServedPartitions,
         response: DeleteRecordsResponse,
         pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]],
         timeout_ms: int,
     ) -> None:
         super().__init__()
-        self.broker = broker
+        self.desk = desk
+        self.partitions = partitions
         self.delete_response = response
         self.pending = pending
         self.is_late = False
         """True once the request's time is up: then followers are not waited for."""
-        now = broker.clock.monotonic()
+        now = desk.clock.monotonic()
         self.own_disk_until = now + OWN_DISK_SECONDS_MIN
-        self.timer: Timer = broker.timers.at(now + timeout_ms / 1000, self._time_out)
+        self.timer: Timer = desk.timers.at(now + timeout_ms / 1000, self._time_out)
         for partition, _, _ in pending:
             partition.waiting.watch(self.check)
 
@@ -54,7 +57,7 @@ class DelayedDelete(Delayed):
             partition, offset, answer = waiting
             if not partition.is_leader:
                 answer.low_watermark = NO_OFFSET
-                answer.error_code = self.broker.lost_partition_error(partition)
+                answer.error_code = self.partitions.lost_error(partition)
             elif partition.low_watermark >= offset:
                 answer.low_watermark = partition.low_watermark
             elif self.is_late and partition.log.stored_start_offset >= offset:
@@ -69,9 +72,9 @@ class DelayedDelete(Delayed):
             self.complete(self.delete_response)
 
     def _time_out(self) -> None:
-        if not self.is_late and self.broker.clock.monotonic() < self.own_disk_until:
+        if not self.is_late and self.desk.clock.monotonic() < self.own_disk_until:
             self.is_late = True
-            self.timer = self.broker.timers.at(self.own_disk_until, self._time_out)
+            self.timer = self.desk.timers.at(self.own_disk_until, self._time_out)
             self.check()
             return
         for _, _, answer in self.pending:
@@ -104,8 +107,9 @@ class DeleteRecordsHandler:
     most.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._partitions = partitions
 
     def handle(self, context: Context, request: DeleteRecordsRequest) -> Result:
         # As in Kafka the last of several entries about one partition holds.
@@ -113,7 +117,7 @@ class DeleteRecordsHandler:
         for topic in request.topics:
             for partition in topic.partitions:
                 asked.setdefault(topic.name, {})[partition.partition_index] = partition.offset
-        return in_slices(self._broker.long_work, self._delete_all(asked, request.timeout_ms))
+        return in_slices(self._desk.long_work, self._delete_all(asked, request.timeout_ms))
 
     def _delete_all(
         self, asked: dict[str, dict[int, int]], timeout_ms: int
@@ -129,7 +133,7 @@ class DeleteRecordsHandler:
         response = DeleteRecordsResponse(0, results)
         if not pending:
             return response
-        delayed = DelayedDelete(self._broker, response, pending, timeout_ms)
+        delayed = DelayedDelete(self._desk, self._partitions, response, pending, timeout_ms)
         # Followers may have caught up between two slices, when nobody watched yet.
         delayed.check()
         return delayed
@@ -153,12 +157,11 @@ class DeleteRecordsHandler:
 
     def _raise_log_start(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
         """The partition, and where it starts now at the latest. Raises `KafkaError`, in Kafka's order of checks."""
-        broker = self._broker
-        if broker.image.partition(topic, index) is None:
+        if self._desk.image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        partition = broker.partition(topic, index)
+        partition = self._partitions.find(topic, index)
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log

@@ -1,6 +1,6 @@
 """Requests that a broker only hands on: the controller decides them, or the quorum answers them.
 
-Elections, reassignments, registrations, features, voters. Each goes to the active controller as it is, and its answer
+Topics, elections, reassignments, registrations, features, voters. Each goes to the active controller as it is, and its answer
 comes back as it is. Where no controller could be asked in time, the broker answers itself.
 """
 
@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.handlers.administration.topic_requests import (
-    ask_controller,
-    names_many,
-    refuse_in_turn,
-    sender_of,
-)
+from odradek.data_plane.handlers.administration.forwarder import Forwarder, names_many, sender_of
 from odradek.metadata_quorum.controller.refusals import refusal
 from odradek.metadata_quorum.controller_channel import TOKEN_APIS
 from odradek.security.acls.acl_requests import AclFilter, has_unknown
@@ -23,14 +17,12 @@ from odradek.security.doors.token_doors import refuse_token_request, token_reque
 from odradek.serving.contract import Context, Handler, Result, Suspend
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
-from odradek.wire.messages.add_raft_voter import AddRaftVoterResponse
 from odradek.wire.messages.create_acls import CreateAclsRequest
 from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from odradek.wire.messages.delete_acls import DeleteAclsRequest
-from odradek.wire.messages.describe_quorum import DescribeQuorumResponse
-from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterResponse
+from odradek.wire.schema.anatomy import refuse
 
-__all__ = ["ForwardingHandler", "forwarding_handlers"]
+__all__ = ["ForwardingHandler", "forwarding_handlers", "topic_handlers"]
 
 Refuse = Callable[[Any, ErrorCode, str | None], Any]
 
@@ -43,31 +35,30 @@ _OF_THE_CONTROLLER = (
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     ApiKey.ALTER_CLIENT_QUOTAS,
 )
-_OF_THE_QUORUM: dict[ApiKey, Refuse] = {
-    ApiKey.DESCRIBE_QUORUM: lambda _, code, text: DescribeQuorumResponse(code, text, [], []),
-    ApiKey.ADD_RAFT_VOTER: lambda _, code, text: AddRaftVoterResponse(0, code, text),
-    ApiKey.REMOVE_RAFT_VOTER: lambda _, code, text: RemoveRaftVoterResponse(0, code, text),
-}
+_OF_TOPICS = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS)
+"""A request about topics says itself how long its client waits."""
+_OF_THE_QUORUM = (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 """UpdateRaftVoter is no broker's: nodes send it to the controllers' listener themselves."""
 
 
 class ForwardingHandler:
     """Asks the active controller. A broker waits `request.timeout.ms` for it, whatever time the request gives the
-    controller (KIP-590)."""
+    controller (KIP-590). `waits_as_asked`: it waits no longer than the request says."""
 
-    def __init__(self, broker: Broker, refuse: Refuse) -> None:
-        self._broker = broker
+    def __init__(self, forwarder: Forwarder, refuse: Refuse, *, waits_as_asked: bool = False) -> None:
+        self._forwarder = forwarder
         self._refuse = refuse
+        self._waits_as_asked = waits_as_asked
 
     def handle(self, context: Context, request: Any) -> Result:
         version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
             try:
-                timeout_ms = self._broker.settings.request_timeout_ms
-                return await ask_controller(self._broker, sender, request, timeout_ms, version)
+                timeout_ms = request.timeout_ms if self._waits_as_asked else None
+                return await self._forwarder.ask(sender, request, version, timeout_ms)
             except KafkaError as error:
-                return await refuse_in_turn(self._broker, self._refuse, request, error)
+                return await self._forwarder.refuse_in_turn(self._refuse, request, error)
 
         return Suspend(ask, is_long=_means_all(request) or names_many(request))
 
@@ -104,7 +95,7 @@ class AclForwardingHandler(ForwardingHandler):
         later, forward = context.for_later(), super().handle
 
         async def check_first() -> Any:
-            await self._broker.long_work.begin().in_worker(_check_known, request)
+            await self._forwarder.beside_loop(_check_known, request)
             return forward(later, request)
 
         return Suspend(check_first, is_long=True)
@@ -125,17 +116,22 @@ def _means_all(request: Any) -> bool:
     return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None
 
 
-def forwarding_handlers(broker: Broker) -> dict[int, Handler]:
-    """The handlers that forward requests, by API key."""
-    handlers: dict[int, Handler] = {
-        int(key): ForwardingHandler(broker, refuse).handle for key, refuse in _OF_THE_QUORUM.items()
-    }
-    decided = ForwardingHandler(broker, refusal).handle
-    acls = AclForwardingHandler(broker, refusal).handle
-    tokens = TokenForwardingHandler(broker, refusal).handle
-    return (
-        handlers
-        | {int(key): tokens for key in TOKEN_APIS}
-        | {int(key): decided for key in _OF_THE_CONTROLLER}
-        | dict.fromkeys((int(ApiKey.CREATE_ACLS), int(ApiKey.DELETE_ACLS)), acls)
+def topic_handlers(forwarder: Forwarder) -> dict[int, Handler]:
+    """The handlers that forward requests about topics, by API key."""
+    handle = ForwardingHandler(forwarder, refuse, waits_as_asked=True).handle
+    return {int(key): handle for key in _OF_TOPICS}
+
+
+def forwarding_handlers(forwarder: Forwarder) -> dict[int, Handler]:
+    """The handlers that forward all other requests, by API key."""
+    asked = ForwardingHandler(forwarder, refuse).handle
+    decided = ForwardingHandler(forwarder, refusal).handle
+    acls = AclForwardingHandler(forwarder, refusal).handle
+    tokens = TokenForwardingHandler(forwarder, refusal).handle
+    handlers = (
+        (asked, _OF_THE_QUORUM),
+        (decided, _OF_THE_CONTROLLER),
+        (acls, (ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS)),
+        (tokens, TOKEN_APIS),
     )
+    return {int(key): handle for handle, keys in handlers for key in keys}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.disks.replica_moves import Move
+from odradek.data_plane.disks.scrubber import Scrubber
+from odradek.data_plane.handlers.desk import Desk
+from odradek.data_plane.hosted_partitions import ReplicaDisks
 from odradek.data_plane.log.cleaning.log_views import view_of
 from odradek.data_plane.log.cleaning.plan import plan_log
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.log.log_config import LONG_MAX
 from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -40,22 +43,24 @@ class DescribeLogDirsHandler:
     Odradek's own clients may ask for the state of cleaning, too. Others would not know what to do with those fields.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, disks: ReplicaDisks, scrubber: Scrubber) -> None:
+        self._desk = desk
+        self._disks = disks
+        self._scrubber = scrubber
 
     def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
         wanted = None if request.topics is None else _wanted(request.topics)
-        return in_slices(self._broker.long_work, self._describe_all(wanted, request.include_cleaning))
+        return in_slices(self._desk.long_work, self._describe_all(wanted, request.include_cleaning))
 
     def _describe_all(self, wanted: Wanted | None, include_cleaning: bool) -> Work[DescribeLogDirsResponse]:
-        now_ms = self._broker.env.clock.wall_ms() if include_cleaning else None
-        placement = self._broker.placement
+        now_ms = self._desk.clock.wall_ms() if include_cleaning else None
+        placement = self._disks.placement
         results = []
-        for log_dir in self._broker.log_dirs:
-            moving_in = self._broker.moves.in_directory(log_dir)
+        for log_dir in placement.log_dirs:
+            moving_in = self._disks.moves.in_directory(log_dir)
             told = yield from _describe(log_dir, moving_in, wanted, placement.cordoned, now_ms)
             if include_cleaning and (log_dir.offline_reason is None or log_dir.is_released):
-                told.health = _health(log_dir, self._broker.scrubber.statistics()[log_dir.path])
+                told.health = _health(log_dir, self._scrubber.statistics()[log_dir.path])
             results.append(told)
         results += [_offline(path) for path in placement.unavailable]
         return DescribeLogDirsResponse(0, ErrorCode.NONE, results)
@@ -152,8 +157,10 @@ class AlterReplicaLogDirsHandler:
     REPLICA_NOT_AVAILABLE, as in Kafka.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, disks: ReplicaDisks, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._disks = disks
+        self._partitions = partitions
 
     def handle(self, context: Context, request: AlterReplicaLogDirsRequest) -> Result:
         # As in Kafka the last of several entries about one partition holds.
@@ -162,7 +169,7 @@ class AlterReplicaLogDirsHandler:
             for topic in entry.topics:
                 for index in topic.partitions:
                     paths.setdefault(topic.name, {})[index] = entry.path
-        return in_slices(self._broker.long_work, self._move_all(paths))
+        return in_slices(self._desk.long_work, self._move_all(paths))
 
     def _move_all(self, paths: dict[str, dict[int, str]]) -> Work[AlterReplicaLogDirsResponse]:
         results = []
@@ -172,31 +179,31 @@ class AlterReplicaLogDirsHandler:
                 checked.append(AlterReplicaLogDirPartitionResult(index, self._move(name, index, path)))
                 yield 1
             results.append(AlterReplicaLogDirTopicResult(name, checked))
-        self._broker.moves.sync_given_up()
+        self._disks.moves.sync_given_up()
         return AlterReplicaLogDirsResponse(0, results)
 
     def _move(self, topic: str, index: int, path: str) -> ErrorCode:
-        broker = self._broker
+        placement, moves, partitions = self._disks.placement, self._disks.moves, self._partitions
         try:
-            broker.moves.check_name(topic, index)
-            target = next((log_dir for log_dir in broker.log_dirs if log_dir.path == path), None)
+            moves.check_name(topic, index)
+            target = next((log_dir for log_dir in placement.log_dirs if log_dir.path == path), None)
             if target is None:
-                away = path in broker.placement.unavailable
+                away = path in placement.unavailable
                 return ErrorCode.KAFKA_STORAGE_ERROR if away else ErrorCode.LOG_DIR_NOT_FOUND
             if target.offline_reason is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            if target.directory_id in broker.placement.cordoned:
+            if target.directory_id in placement.cordoned:
                 # Kafka's rule, also for a replica that lies there already (KIP-1066).
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
-            hosted = broker.topics.get(topic)
+            hosted = partitions.by_name.get(topic)
             partition = None if hosted is None else hosted.partitions.get(index)
             if partition is not None:
-                broker.moves.ask(partition, target)
+                moves.ask(partition, target)
                 return ErrorCode.NONE
         except KafkaError as error:
             return error.code
-        missing = broker.missing_partition_error(topic, index)
+        missing = partitions.missing_error(topic, index)
         if missing is ErrorCode.KAFKA_STORAGE_ERROR:
             return missing
-        broker.placement.prefer(topic, index, target.directory_id)
+        placement.prefer(topic, index, target.directory_id)
         return ErrorCode.REPLICA_NOT_AVAILABLE if missing is ErrorCode.NOT_LEADER_OR_FOLLOWER else missing

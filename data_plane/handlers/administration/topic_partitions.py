@@ -1,25 +1,15 @@
-"""CreatePartitions, and DescribeTopicPartitions (KIP-966): topics in the order of their names, page by page."""
+"""DescribeTopicPartitions (KIP-966): topics in the order of their names, page by page."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.handlers.administration.topic_requests import (
-    ask_controller,
-    names_many,
-    refuse_in_turn,
-    sender_of,
-)
 from odradek.data_plane.handlers.availability import availability
-from odradek.metadata_quorum.controller.partitions.create_partitions import refuse_create_partitions
+from odradek.data_plane.handlers.desk import Desk
 from odradek.metadata_quorum.image.metadata_image import TopicImage
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.serving.authorized_operations import TOPIC_OPERATIONS
-from odradek.serving.contract import Context, Result, Suspend
+from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
-from odradek.wire.errors import ErrorCode, KafkaError
-from odradek.wire.messages.create_partitions import CreatePartitionsRequest
+from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -29,35 +19,17 @@ from odradek.wire.messages.describe_topic_partitions import (
 )
 
 
-class CreatePartitionsHandler:
-    """Handler of CreatePartitions (API 37), which the controller decides."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def handle(self, context: Context, request: CreatePartitionsRequest) -> Result:
-        version, sender = context.api_version, sender_of(context)
-
-        async def ask() -> Any:
-            try:
-                return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
-            except KafkaError as error:
-                return await refuse_in_turn(self._broker, refuse_create_partitions, request, error)
-
-        return Suspend(ask, is_long=names_many(request))
-
-
 class DescribeTopicPartitionsHandler:
     """Handler of DescribeTopicPartitions (API 75), in pages with a cursor."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     def handle(self, context: Context, request: DescribeTopicPartitionsRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(request))
+        return in_slices(self._desk.long_work, self._answer(request))
 
     def _answer(self, request: DescribeTopicPartitionsRequest) -> Work[DescribeTopicPartitionsResponse]:
-        topics = self._broker.image.topics
+        topics = self._desk.image.topics
         cursor = request.cursor
         first = "" if cursor is None else cursor.topic_name
         every = not request.topics
@@ -70,7 +42,7 @@ class DescribeTopicPartitionsHandler:
         if cursor is not None and (cursor.partition_index < 0 or (not every and first not in wanted)):
             return _refused(request, ErrorCode.INVALID_REQUEST)
         response = DescribeTopicPartitionsResponse(0, [], None)
-        room = max(1, min(self._broker.settings.request_partitions_max, request.response_partition_limit))
+        room = max(1, min(self._desk.settings.request_partitions_max, request.response_partition_limit))
         for name in names:
             if room == 0:
                 response.next_cursor = Cursor(name, 0)
@@ -91,7 +63,7 @@ class DescribeTopicPartitionsHandler:
         return response
 
     def _describe(self, topic: TopicImage, start: int, count: int) -> DescribeTopicPartitionsResponseTopic:
-        brokers = self._broker.image.brokers
+        brokers = self._desk.image.brokers
         partitions = []
         for index in range(start, min(len(topic.partitions), start + count)):
             image = topic.partitions[index]

@@ -1,20 +1,19 @@
-"""The door of each API that a broker serves, in one table. Under an authorizer only APIs with a door are served."""
+"""The door of each API that a broker serves, in one table. A broker that serves another API does not start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.doors import group_doors as groups
 from odradek.data_plane.handlers.doors import producing_doors as producing
 from odradek.data_plane.handlers.doors import topic_doors as topics
 from odradek.data_plane.handlers.doors import transaction_doors as transactions
-from odradek.data_plane.handlers.doors.decisions import decisions_of
+from odradek.data_plane.handlers.doors.decisions import Decisions
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.config_doors import alter_configs_door, describe_configs_door
-from odradek.security.doors.door import PASSES, Admitted, Asked, Door, GuardedHandler
+from odradek.security.doors.door import PASSES, Admitted, Again, Asked, Door, GuardedHandler
 from odradek.security.doors.needing import (
     for_cluster,
     needing,
@@ -29,8 +28,6 @@ from odradek.serving.contract import Handler
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.config_resources import RESOURCE_BROKER_LOGGER
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages import alter_configs as absolute
-from odradek.wire.messages import incremental_alter_configs as incremental
 from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -126,12 +123,8 @@ DOORS: Mapping[ApiKey, Door] = {
     ),
     ApiKey.DESCRIBE_ACLS: PASSES,
     ApiKey.DESCRIBE_CONFIGS: describe_configs_door,
-    ApiKey.ALTER_CONFIGS: alter_configs_door(
-        absolute.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
-    ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(
-        incremental.AlterConfigsResourceResponse, (RESOURCE_BROKER_LOGGER,)
-    ),
+    ApiKey.ALTER_CONFIGS: alter_configs_door(RESOURCE_BROKER_LOGGER),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs_door(RESOURCE_BROKER_LOGGER),
     ApiKey.ALTER_REPLICA_LOG_DIRS: for_cluster(Operation.ALTER, refuse=_no_move),
     ApiKey.SASL_AUTHENTICATE: PASSES,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: for_cluster(Operation.DESCRIBE, refuse=refuse_describe_users),
@@ -151,27 +144,29 @@ DOORS: Mapping[ApiKey, Door] = {
 """Doors by API; that of Metadata depends on the broker (`broker_doors`). DescribeAcls and the requests about delegation
 tokens judge by themselves."""
 
-_AGAIN: Mapping[ApiKey, Callable[[Asked, Any], Any]] = {ApiKey.PRODUCE: producing.produce_again}
+_AGAIN: Mapping[ApiKey, Again] = {ApiKey.PRODUCE: producing.produce_again}
 """Requests that wait and are judged again. A Fetch reads anew, and so judges anew."""
 
 
-def broker_doors(broker: Broker) -> Mapping[ApiKey, Door]:
+def broker_doors(desk: Desk) -> Mapping[ApiKey, Door]:
     """The door of each API of a broker."""
-    return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: broker.settings.auto_create_topics_enable)}
+    return {**DOORS, ApiKey.METADATA: topics.metadata_door(lambda: desk.settings.auto_create_topics_enable)}
 
 
-def guarded(broker: Broker, authorizer: Authorizer, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """Handlers behind their doors. Raises `KeyError` for an API without one."""
-    doors, decisions = broker_doors(broker), decisions_of(broker)
+def guarded(
+    desk: Desk, authorizer: Authorizer, decisions: Decisions, handlers: Mapping[int, Handler]
+) -> dict[int, Handler]:
+    """Handlers behind their doors, which `check_doors` has found complete."""
+    doors = broker_doors(desk)
     return {
         key: GuardedHandler(
             handle,
             doors[ApiKey(key)],
             authorizer,
-            lambda: broker.image,
+            lambda: desk.image,
             _AGAIN.get(ApiKey(key)),
-            long_work=broker.long_work,
-            after_work=broker.run_woken,
+            long_work=desk.long_work,
+            after_work=desk.run_woken,
             api_key=key,
         )
         .counting(decisions.get(ApiKey(key)))

@@ -7,9 +7,10 @@ one thing and those of the hot path stand outside of the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.coordinator import GroupCoordinator
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.security.acls.rules import SUPPORTED, ResourceType
 from odradek.security.doors.door import Asked
 from odradek.wire.api_keys import ApiKey
@@ -18,21 +19,25 @@ from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartiti
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.offset_fetch import OffsetFetchRequest
 
-__all__ = ["decisions_of"]
+__all__ = ["Decisions", "decisions_of"]
 
 _PER_TOPIC = len(SUPPORTED[ResourceType.TOPIC])
 _PER_GROUP = len(SUPPORTED[ResourceType.GROUP])
 
 
-def decisions_of(broker: Broker) -> Mapping[ApiKey, Callable[[Asked, Any], int]]:
+Decisions: TypeAlias = Mapping[ApiKey, Callable[[Asked, Any], int]]
+"""The number of decisions about a request, by its API."""
+
+
+def decisions_of(coordinated: GroupCoordinator, transactions: TransactionCoordinator) -> Decisions:
     """The counts by API."""
 
     def groups(asked: Asked, request: Any) -> int:
-        states = [shard.state for shard in broker.groups.shards.values()]
+        states = [shard.state for shard in coordinated.shards.values()]
         return sum(len(state.metadata) + len(state.offsets) for state in states if state is not None)
 
     def transactional_ids(asked: Asked, request: Any) -> int:
-        states = [shard.state for shard in broker.transactions.shards.values()]
+        states = [shard.state for shard in transactions.shards.values()]
         return sum(len(state.transactions) for state in states if state is not None)
 
     return {

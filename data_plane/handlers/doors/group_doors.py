@@ -16,10 +16,10 @@ from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from odradek.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from odradek.wire.schema.anatomy import Anatomy, anatomy_of
+from odradek.wire.schema.versions import FIND_COORDINATOR_SHARE
 
 __all__ = ["describe_groups_door", "find_coordinator_door", "list_groups_door", "offset_fetch_door"]
 
-SHARE_SINCE = 6
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 _MAY_SEE = on_topic(Operation.DESCRIBE)
 
@@ -105,6 +105,10 @@ def _refused_key(asked: Asked, kind: int, key: str) -> ErrorCode:
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if kind == TRANSACTION_KEY and not asked.may_transact(Operation.DESCRIBE, key):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if kind == SHARE_KEY and asked.version >= SHARE_SINCE and not asked.may_cluster(Operation.CLUSTER_ACTION):
+    if (
+        kind == SHARE_KEY
+        and asked.version >= FIND_COORDINATOR_SHARE
+        and not asked.may_cluster(Operation.CLUSTER_ACTION)
+    ):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return ErrorCode.NONE

@@ -17,11 +17,10 @@ from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
 from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import FETCH_REPLICA_STATE, PRODUCE_TOPIC_IDS
 
 __all__ = ["fetch_door", "produce_again", "produce_door"]
 
-IDS_SINCE = 13
-REPLICA_STATE_SINCE = 15
 _WRITE, _TOPIC = int(Operation.WRITE), int(ResourceType.TOPIC)
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -35,7 +34,7 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
             return CLOSE
         refused: ProduceResponse = anatomy_of(request, asked.version).refuse(request, code, code.message)
         return refused
-    remembered, by_id = asked.rights.remembered(), asked.version >= IDS_SINCE
+    remembered, by_id = asked.rights.remembered(), asked.version >= PRODUCE_TOPIC_IDS
     topics_by_id = asked.topics.topics_by_id
     for topic in request.topic_data:
         name = topic.name
@@ -51,7 +50,7 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
     """The reason why a topic may not be written to. An id that is unknown here may be known in a later turn."""
-    name = asked.name_of(topic.topic_id) if asked.version >= IDS_SINCE else topic.name
+    name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     return ErrorCode.NONE if asked.may(Operation.WRITE, name) else _DENIED
@@ -94,7 +93,7 @@ def produce_again(asked: Asked, response: Any) -> Any:
 def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
     """READ on each topic, judged when it is read; CLUSTER_ACTION for followers."""
     replica_id = (
-        request.replica_state.replica_id if asked.version >= REPLICA_STATE_SINCE else request.replica_id
+        request.replica_state.replica_id if asked.version >= FETCH_REPLICA_STATE else request.replica_id
     )
     if replica_id < 0 or asked.may_cluster(Operation.CLUSTER_ACTION):
         return None

@@ -24,6 +24,11 @@ from odradek.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from odradek.wire.schema.versions import (
+    METADATA_EMPTY_MEANS_NONE,
+    METADATA_NO_CLUSTER_OPERATIONS,
+    METADATA_QUERY_BY_ID,
+)
 from odradek.wire.structure import ZERO_UUID
 
 __all__ = [
@@ -33,8 +38,6 @@ __all__ = [
 ]
 
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-QUERY_BY_ID_SINCE = 12
-CLUSTER_OPERATIONS_UNTIL = 10
 
 
 def metadata_door(creates_topics: Callable[[], bool]) -> Door:
@@ -50,14 +53,14 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
             _tell_operations(asked, request, response)
             return response
 
-        if request.topics is None or (asked.version == 0 and not request.topics):
+        if request.topics is None or (asked.version < METADATA_EMPTY_MEANS_NONE and not request.topics):
 
             def hide(response: MetadataResponse) -> MetadataResponse:
                 response.topics = hiding(asked, ResourceType.TOPIC, response.topics, "name")
                 return with_operations(response)
 
             return Admitted(request, hide)
-        if asked.version < QUERY_BY_ID_SINCE and any(
+        if asked.version < METADATA_QUERY_BY_ID and any(
             each.name is None or each.topic_id != ZERO_UUID for each in request.topics
         ):
             return Admitted(request, with_operations)
@@ -81,7 +84,7 @@ def _metadata_refusal(
 ) -> MetadataResponseTopic | None:
     """The answer about a topic that the client may not see, or may not create by asking."""
     name = topic.name
-    by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= QUERY_BY_ID_SINCE)
+    by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= METADATA_QUERY_BY_ID)
     if by_id:
         found = asked.name_of(topic.topic_id)
         if found is not None and asked.may(Operation.DESCRIBE, found):
@@ -105,7 +108,7 @@ def _tell_operations(asked: Asked, request: MetadataRequest, response: MetadataR
                 topic.topic_authorized_operations = operations_of(
                     asked.rights, ResourceType.TOPIC, topic.name
                 )
-    if request.include_cluster_authorized_operations and asked.version <= CLUSTER_OPERATIONS_UNTIL:
+    if request.include_cluster_authorized_operations and asked.version < METADATA_NO_CLUSTER_OPERATIONS:
         response.cluster_authorized_operations = cluster_operations(asked)
 
 

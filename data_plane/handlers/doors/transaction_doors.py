@@ -15,6 +15,7 @@ from odradek.wire.messages.describe_transactions import (
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from odradek.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import ADD_PARTITIONS_TO_TXN_BATCHED
 
 __all__ = [
     "add_partitions_to_txn_door",
@@ -24,7 +25,6 @@ __all__ = [
 ]
 
 _ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-BATCHED_SINCE = 4
 
 
 def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
@@ -48,7 +48,7 @@ def add_partitions_to_txn_door(
     asked: Asked, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | None:
     """WRITE on the transactional id and on each topic; brokers, which ask since version 4, need CLUSTER_ACTION."""
-    if asked.version >= BATCHED_SINCE:
+    if asked.version >= ADD_PARTITIONS_TO_TXN_BATCHED:
         if asked.may_cluster(Operation.CLUSTER_ACTION):
             return None
         return _refused(asked, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -90,8 +90,7 @@ def _by_workers(
         records: Any = answer.records
         if not isinstance(records, FileRange) or records not in cold:
             continue
-        partition = job.hosted(fetched)
-        workers = job.broker.env.workers if partition is None else job.broker.workers_for(partition.log)
+        workers = job.partitions.workers_of(job.hosted(fetched))
         for known, ranges in groups:
             if known is workers:
                 ranges.append(records)
@@ -109,7 +108,7 @@ async def answer_when_warm(
         for workers, ranges in _by_workers(job, attempt, cold):
             await workers.run(_warm, ranges)
     except DiskError as error:
-        job.broker.disk_errors.tell("fetch.disk_error", error=str(error))
+        job.desk.disk_errors.tell("fetch.disk_error", error=str(error))
         _refuse_unreadable(job, attempt, cold, error)
     if delayed.answer is None:
         attempt.release()

@@ -24,8 +24,8 @@ class DelayedFetch(Delayed):
         self.queued = False
         self.waits = True
         self.tickets: list[tuple[Partition, Ticket]] = []
-        broker = job.broker
-        self.timer: Timer = broker.timers.at(broker.clock.monotonic() + wait_ms / 1000, self._time_out)
+        desk = job.desk
+        self.timer: Timer = desk.timers.at(desk.clock.monotonic() + wait_ms / 1000, self._time_out)
         session = job.plan.session
         self.session = session if session is not None and session.privileged else None
         if self.session is not None:
@@ -49,7 +49,7 @@ class DelayedFetch(Delayed):
     def _wake(self) -> None:
         if not self.queued:
             self.queued = True
-            self.job.broker.woken.append(self._try_again)
+            self.job.desk.woken.append(self._try_again)
 
     def _try_again(self) -> None:
         self.queued = False
@@ -76,7 +76,7 @@ class DelayedFetch(Delayed):
         self._stop_waiting()
         cold = cold_ranges(attempt)
         if cold:
-            self.job.broker.tasks.start_soon(answer_when_warm, self, self.job, attempt, cold)
+            self.job.desk.tasks.start_soon(answer_when_warm, self, self.job, attempt, cold)
         else:
             self.complete(self.job.respond(attempt))
 

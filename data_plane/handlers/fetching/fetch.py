@@ -10,15 +10,18 @@ partition's limit counts as the limit.
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.fetch_sessions import FetchPlan
+from odradek.data_plane.fetch_sessions import FetchPlan, FetchSessions
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.fetching.cold_pages import WarmingFetch, answer_when_warm, cold_ranges
 from odradek.data_plane.handlers.fetching.delayed_fetch import DelayedFetch
-from odradek.data_plane.handlers.fetching.fetch_job import TOPIC_IDS_SINCE, FetchJob, FetchRound
+from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from odradek.data_plane.handlers.fetching.fetch_waits import what_to_wait_for
+from odradek.data_plane.replication.replication import Replication
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices
 from odradek.wire.messages.fetch import FetchRequest, FetchResponse
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 
 PARTITIONS_AT_ONCE = 2_000
 """A fetch that names or reads more goes in slices; a follower's session is always read at once, so that it knows what stirred
@@ -28,26 +31,31 @@ since."""
 class FetchHandler:
     """Handler of Fetch (API 1): reads at once, parks, or has a worker warm cold pages."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, desk: Desk, partitions: ServedPartitions, sessions: FetchSessions, replication: Replication
+    ) -> None:
+        self._desk = desk
+        self._partitions = partitions
+        self._sessions = sessions
+        self._replication = replication
 
     def handle(self, context: Context, request: FetchRequest) -> Result:
-        broker = self._broker
+        desk = self._desk
         named = 0
         for topic in request.topics:
             named += len(topic.partitions)
         if named > PARTITIONS_AT_ONCE:
-            return in_slices(broker.long_work, self._answer_many(context.for_later(), request))
-        by_id = context.api_version >= TOPIC_IDS_SINCE
-        plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000))
+            return in_slices(desk.long_work, self._answer_many(context.for_later(), request))
+        by_id = context.api_version >= FETCH_TOPIC_IDS
+        plan = self._sessions.plan(request, by_id, int(desk.clock.monotonic() * 1000))
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
         if context.throttle_ms:
             # The client has to wait: as in Kafka (KIP-219), its session goes on and it gets nothing.
             return FetchResponse(0, 0, plan.session_id, [], [])
-        job = FetchJob(broker, plan, request, context)
+        job = FetchJob(desk, self._partitions, self._replication, plan, request, context)
         if len(plan.partitions) > PARTITIONS_AT_ONCE and not _is_followers(plan):
-            return in_slices(broker.long_work, self._read_many(job, request.max_wait_ms))
+            return in_slices(desk.long_work, self._read_many(job, request.max_wait_ms))
         attempt = job.read(is_first=True)
         if request.max_wait_ms > 0 or attempt.ranges:
             delayed = self._wait(job, attempt, request.max_wait_ms)
@@ -67,22 +75,22 @@ class FetchHandler:
             cold = cold_ranges(attempt)
             if cold:
                 warming = WarmingFetch()
-                self._broker.tasks.start_soon(answer_when_warm, warming, job, attempt, cold)
+                self._desk.tasks.start_soon(answer_when_warm, warming, job, attempt, cold)
                 return warming
         return None
 
     def _answer_many(self, context: Context, request: FetchRequest) -> Work[Result]:
         """Handle a request of many partitions. The session changes in one piece, when all that the request names is put
         together."""
-        broker = self._broker
-        by_id = context.api_version >= TOPIC_IDS_SINCE
-        named = yield from broker.sessions.name(request, by_id)
-        plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000), named)
+        desk = self._desk
+        by_id = context.api_version >= FETCH_TOPIC_IDS
+        named = yield from self._sessions.name(request, by_id)
+        plan = self._sessions.plan(request, by_id, int(desk.clock.monotonic() * 1000), named)
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
         if context.throttle_ms:
             return FetchResponse(0, 0, plan.session_id, [], [])
-        job = FetchJob(broker, plan, request, context)
+        job = FetchJob(desk, self._partitions, self._replication, plan, request, context)
         if _is_followers(plan):
             attempt = job.read(is_first=True)
             return self._wait(job, attempt, request.max_wait_ms) or job.respond(attempt)

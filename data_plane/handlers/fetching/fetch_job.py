@@ -15,19 +15,21 @@ from typing import Any
 
 import attrs
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.fetching.empty_batches import read_records
 from odradek.data_plane.handlers.leader_hints import leader_endpoints
 from odradek.data_plane.log.log_types import LogRead
 from odradek.data_plane.log.partition_log import FileRange, PartitionLog
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.read_replica import preferred_read_replica
+from odradek.data_plane.replication.replication import Replication
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.data_plane.replication.throttle import ReplicationThrottle
 from odradek.data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
-from odradek.serving.contract import Context, PinsFiles
+from odradek.serving.contract import ClientRights, Context, PinsFiles
 from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
 from odradek.wire.api_keys import ApiKey
@@ -43,12 +45,14 @@ from odradek.wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
+from odradek.wire.schema.versions import (
+    FETCH_FROM_FOLLOWERS,
+    FETCH_LEADER_HINTS,
+    FETCH_REPLICA_STATE,
+    FETCH_TOPIC_IDS,
+)
 from odradek.wire.structure import ZERO_UUID
 
-TOPIC_IDS_SINCE = 13
-FOLLOWERS_SERVE_SINCE = 11
-REPLICA_STATE_SINCE = 15
-LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
 _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
 CHUNK = 64
@@ -102,58 +106,70 @@ class FetchJob:
 
     __slots__ = (
         "api_version",
-        "broker",
         "by_id",
         "committed",
+        "desk",
         "is_follower",
         "listener",
         "max_bytes",
         "min_bytes",
         "needs_leader",
         "now_ms",
+        "partitions",
         "plan",
         "rack",
         "replica_epoch",
         "replica_id",
+        "replication",
         "rights",
     )
 
-    def __init__(self, broker: Broker, plan: FetchPlan, request: FetchRequest, context: Context) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        partitions: ServedPartitions,
+        replication: Replication,
+        plan: FetchPlan,
+        request: FetchRequest,
+        context: Context,
+    ) -> None:
         api_version = context.api_version
         self.listener = context.listener
         self.rights = context.rights
-        self.broker = broker
+        self.desk = desk
+        self.partitions = partitions
+        self.replication = replication
         self.plan = plan
         self.api_version = api_version
-        self.by_id = api_version >= TOPIC_IDS_SINCE
+        self.by_id = api_version >= FETCH_TOPIC_IDS
         self.committed = request.isolation_level == READ_COMMITTED
-        self.max_bytes = min(request.max_bytes, broker.settings.fetch_max_bytes)
+        self.max_bytes = min(request.max_bytes, desk.settings.fetch_max_bytes)
         allowed = None if context.quota is None else context.quota.fetch_bytes_max
         if allowed is not None:
             self.max_bytes = min(self.max_bytes, allowed)
-        if broker.env.provokes and broker.env.buggify("fetch.short_read"):
+        if desk.env.provokes and desk.env.buggify("fetch.short_read"):
             self.max_bytes = min(self.max_bytes, 1)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
-        if api_version >= REPLICA_STATE_SINCE:
+        if api_version >= FETCH_REPLICA_STATE:
             self.replica_id = request.replica_state.replica_id
             self.replica_epoch = request.replica_state.replica_epoch
         else:
             self.replica_id = request.replica_id
             self.replica_epoch = -1
         self.is_follower = self.replica_id >= 0
-        self.now_ms = int(broker.clock.monotonic() * 1000)
+        self.now_ms = int(desk.clock.monotonic() * 1000)
         if plan.session is not None and plan.session.privileged:
             plan.session.fetched_at_ms = self.now_ms
-        selects = broker.replication.settings.selects_by_rack and api_version >= FOLLOWERS_SERVE_SINCE
+        selects = replication.settings.selects_by_rack and api_version >= FETCH_FROM_FOLLOWERS
         self.rack = request.rack_id if selects and not self.is_follower else ""
-        self.needs_leader = self.is_follower or api_version < FOLLOWERS_SERVE_SINCE
+        self.needs_leader = self.is_follower or api_version < FETCH_FROM_FOLLOWERS
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def hosted(self, fetched: FetchedPartition) -> Partition | None:
         """The partition that a key names, if it is served here."""
         name, index = fetched.key
-        hosted = self.broker.topics_by_id.get(name) if self.by_id else self.broker.topics.get(name)  # type: ignore[arg-type]  # by_id says which
+        hosted = self.partitions.by_id.get(name) if self.by_id else self.partitions.by_name.get(name)  # type: ignore[arg-type]  # by_id says which
         return None if hosted is None else hosted.partitions.get(index)
 
     def read(self, *, is_first: bool = False) -> FetchRound:
@@ -201,7 +217,7 @@ class FetchJob:
     ) -> None:
         for fetched in partitions:
             partition = self.hosted(fetched)
-            if self.rights is not None and not self._may_read(fetched):
+            if self.rights is not None and not self._may_read(self.rights, fetched):
                 answer = self._error(fetched, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             elif partition is None:
                 answer = self._error(fetched, None, self._missing_error(fetched))
@@ -215,19 +231,17 @@ class FetchJob:
         if attempt.must_answer and self.rights is not None:
             self.rights.tell_denials(ApiKey.FETCH)
 
-    def _may_read(self, fetched: FetchedPartition) -> bool:
+    def _may_read(self, rights: ClientRights, fetched: FetchedPartition) -> bool:
         """True if the client may read the topic now; a follower may, as long as it acts for the cluster."""
         if self.is_follower:
-            acts: bool = self.rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-            return acts
+            return rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         name: Any = fetched.key[0]
         if self.by_id:
-            topic = self.broker.image.topics_by_id.get(name)
+            topic = self.desk.image.topics_by_id.get(name)
             if topic is None:
                 return True
             name = topic.name
-        allowed: bool = self.rights.allows(_READ, _TOPIC, name)
-        return allowed
+        return rights.allows(_READ, _TOPIC, name)
 
     def _read_partition(
         self,
@@ -258,7 +272,7 @@ class FetchJob:
             bound = self.upper_bound(log)
             if self.is_follower:
                 throttle = self._note_follower(fetched, partition, is_first)
-                if throttle is not None and not throttle.has_room(int(self.broker.clock.monotonic() * 1000)):
+                if throttle is not None and not throttle.has_room(int(self.desk.clock.monotonic() * 1000)):
                     bound = -1
             stable_offset = log.last_stable_offset
             limit = min(fetched.max_bytes, room)
@@ -292,9 +306,9 @@ class FetchJob:
 
     def _nearer_replica(self, partition: Partition, fetched: FetchedPartition) -> int:
         """The replica in the consumer's rack from which it should read instead; -1 for this one."""
-        broker = self.broker
+        desk = self.desk
         return preferred_read_replica(
-            partition, broker.image, broker.node_id, self.listener, self.rack, fetched.fetch_offset
+            partition, desk.image, desk.settings.node_id, self.listener, self.rack, fetched.fetch_offset
         )
 
     def _not_read(
@@ -303,7 +317,7 @@ class FetchJob:
         """The answer for a log that has nothing at this offset, or that cannot be read."""
         log = partition.log
         if isinstance(error, DiskError):
-            self.broker.disk_errors.tell(
+            self.desk.disk_errors.tell(
                 "fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -314,13 +328,13 @@ class FetchJob:
     def _note_sent(self, partition: Partition, count: int, throttle: ReplicationThrottle | None) -> None:
         """Count the bytes that a follower gets."""
         if partition.is_adding(self.replica_id):
-            self.broker.replication.reassignment_bytes_out += count
+            self.replication.reassignment_bytes_out += count
         if throttle is not None:
             throttle.note(count)
 
     def _throttle_of(self, partition: Partition) -> ReplicationThrottle | None:
         """The throttle that slows this follower at this partition; None if it goes at full speed."""
-        throttle = self.broker.replication.leader_throttle
+        throttle = self.replication.leader_throttle
         if (
             throttle.is_set
             and self.replica_id not in partition.isr_state.maximal_isr
@@ -361,7 +375,7 @@ class FetchJob:
         if partition is None:
             answer.aborted_transactions = _NONE_ABORTED
         hinted = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if self.api_version < LEADER_HINTS_SINCE or partition is None or partition.image is None:
+        if self.api_version < FETCH_LEADER_HINTS or partition is None or partition.image is None:
             return answer
         if code in hinted:
             answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
@@ -370,12 +384,10 @@ class FetchJob:
     def _missing_error(self, fetched: FetchedPartition) -> ErrorCode:
         name, index = fetched.key
         if not self.by_id:
-            return self.broker.missing_partition_error(str(name), index)
-        image = self.broker.image.topics_by_id.get(name)  # type: ignore[arg-type]  # by_id: the key holds an id
+            return self.partitions.missing_error(str(name), index)
+        image = self.desk.image.topics_by_id.get(name)  # type: ignore[arg-type]  # by_id: the key holds an id
         return (
-            ErrorCode.UNKNOWN_TOPIC_ID
-            if image is None
-            else self.broker.missing_partition_error(image.name, index)
+            ErrorCode.UNKNOWN_TOPIC_ID if image is None else self.partitions.missing_error(image.name, index)
         )
 
     def has_enough(self, attempt: FetchRound) -> bool:
@@ -422,13 +434,11 @@ class FetchJob:
         if session is not None and len(plan.partitions) > 1 and served:
             move_to_end(session, served)
         response = FileFetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
-        if attempt.must_answer and self.api_version >= LEADER_HINTS_SINCE:
+        if attempt.must_answer and self.api_version >= FETCH_LEADER_HINTS:
             leaders = (
                 answer.current_leader.leader_id for topic in response.responses for answer in topic.partitions
             )
-            response.node_endpoints = leader_endpoints(
-                self.broker.image, self.listener, leaders, NodeEndpoint
-            )
+            response.node_endpoints = leader_endpoints(self.desk.image, self.listener, leaders, NodeEndpoint)
         return response
 
     def responding(self, attempt: FetchRound) -> Work[FetchResponse]:

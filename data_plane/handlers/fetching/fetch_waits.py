@@ -40,7 +40,7 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
     waits: list[Wait] = []
     for fetched, partition, records in found:
         # A partition that gives no more still tells when it is led elsewhere.
-        bytes_wanted = share if fetched.key not in full else job.broker.settings.fetch_max_bytes
+        bytes_wanted = share if fetched.key not in full else job.desk.settings.fetch_max_bytes
         waits.append((partition, *_mark(job, partition, records, bytes_wanted)))
     return waits
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError, Event, FileClosed, Workers
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.slices import Work, in_slices, run_through
@@ -25,6 +26,13 @@ from odradek.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from odradek.wire.schema.versions import (
+    LIST_OFFSETS_EARLIEST_LOCAL,
+    LIST_OFFSETS_LATEST_TIERED,
+    LIST_OFFSETS_MAX_TIMESTAMP,
+    LIST_OFFSETS_NOT_AVAILABLE,
+    LIST_OFFSETS_PENDING_UPLOAD,
+)
 
 LATEST = -1
 EARLIEST = -2
@@ -32,11 +40,6 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-MAX_TIMESTAMP_SINCE = 7
-EARLIEST_LOCAL_SINCE = 8
-LATEST_TIERED_SINCE = 9
-EARLIEST_PENDING_UPLOAD_SINCE = 11
-OFFSET_NOT_AVAILABLE_SINCE = 5
 TIME_QUERIES_WAITING_MAX = 64
 """Requests that wait for one disk; clients whose request is refused ask again after a while."""
 CONSUMER = -1
@@ -90,9 +93,10 @@ class Turns:
 class ListOffsetsHandler:
     """API 2. Queries by time read segments, so they run off the loop; the others answer at once."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._turns = Turns(broker.env.event)
+    def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._partitions = partitions
+        self._turns = Turns(desk.env.event)
 
     def handle(self, context: Context, request: ListOffsetsRequest) -> Result:
         version = context.api_version
@@ -114,7 +118,7 @@ class ListOffsetsHandler:
                     self._turns.pass_on(workers)
 
             return Suspend(off_loop)
-        return in_slices(self._broker.long_work, self._answer(request, version))
+        return in_slices(self._desk.long_work, self._answer(request, version))
 
     def _refuse(self, request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
         return ListOffsetsResponse(
@@ -127,14 +131,14 @@ class ListOffsetsHandler:
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
         """The threads of the first disk that the request asks for."""
-        broker = self._broker
+        partitions = self._partitions
         for topic in request.topics:
-            hosted = broker.topics.get(topic.name)
+            hosted = partitions.by_name.get(topic.name)
             for asked in topic.partitions:
                 partition = None if hosted is None else hosted.partitions.get(asked.partition_index)
                 if partition is not None:
-                    return broker.workers_for(partition.log)
-        return broker.env.workers
+                    return partitions.workers_for(partition.log)
+        return partitions.workers_of(None)
 
     def _answer(self, request: ListOffsetsRequest, version: int) -> Work[ListOffsetsResponse]:
         known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
@@ -163,7 +167,7 @@ class ListOffsetsHandler:
         self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int, replica_id: int
     ) -> ListOffsetsPartitionResponse:
         try:
-            partition = self._broker.partition(topic, asked.partition_index)
+            partition = self._partitions.find(topic, asked.partition_index)
         except KafkaError as error:
             return _failed(asked, error.code)
         error_of = partition.epoch_error if replica_id == DEBUGGER else partition.leader_error
@@ -177,9 +181,9 @@ class ListOffsetsHandler:
             return _failed(asked, error.code)
         except FileClosed:
             # Deleted, moved away, or its directory has failed, while the worker read it.
-            return _failed(asked, self._broker.lost_partition_error(partition))
+            return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
-            self._broker.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
+            self._desk.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
             return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)
         return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
 
@@ -205,14 +209,14 @@ def find_offset(
         if lags:
             raise _not_available(version)
         return -1, bound, partition.leader_epoch
-    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= EARLIEST_LOCAL_SINCE):
+    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= LIST_OFFSETS_EARLIEST_LOCAL):
         epoch = log.epoch_for_offset(log.log_start_offset)
         return -1, log.log_start_offset, -1 if epoch is None else epoch
-    if timestamp == LATEST_TIERED and version >= LATEST_TIERED_SINCE:
+    if timestamp == LATEST_TIERED and version >= LIST_OFFSETS_LATEST_TIERED:
         return -1, -1, -1
-    if timestamp == EARLIEST_PENDING_UPLOAD and version >= EARLIEST_PENDING_UPLOAD_SINCE:
+    if timestamp == EARLIEST_PENDING_UPLOAD and version >= LIST_OFFSETS_PENDING_UPLOAD:
         return -1, -1, -1
-    if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_SINCE:
+    if timestamp == MAX_TIMESTAMP and version >= LIST_OFFSETS_MAX_TIMESTAMP:
         # A newer record behind a late high watermark may have been acknowledged by the leader before.
         found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound)
         if lags and found is not None and found[1] >= bound:
@@ -229,7 +233,7 @@ def find_offset(
 def _not_available(version: int) -> KafkaError:
     return KafkaError(
         ErrorCode.OFFSET_NOT_AVAILABLE
-        if version >= OFFSET_NOT_AVAILABLE_SINCE
+        if version >= LIST_OFFSETS_NOT_AVAILABLE
         else ErrorCode.LEADER_NOT_AVAILABLE
     )
 
@@ -241,11 +245,12 @@ def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitio
 class OffsetForLeaderEpochHandler:
     """API 23 (KIP-320): the end of an epoch, so that a client can tell whether its position was truncated."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._partitions = partitions
 
     def handle(self, context: Context, request: OffsetForLeaderEpochRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer_all(request))
+        return in_slices(self._desk.long_work, self._answer_all(request))
 
     def _answer_all(self, request: OffsetForLeaderEpochRequest) -> Work[OffsetForLeaderEpochResponse]:
         topics = []
@@ -259,7 +264,7 @@ class OffsetForLeaderEpochHandler:
 
     def _answer(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
-            partition = self._broker.partition(topic, asked.partition)
+            partition = self._partitions.find(topic, asked.partition)
         except KafkaError as error:
             return EpochEndOffset(error.code, asked.partition, -1, -1)
         code = partition.leader_error(asked.current_leader_epoch)

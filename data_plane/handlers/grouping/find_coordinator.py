@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.internal_topics import internal_topic
 from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
 from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.ports import ControllerPort
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
 from odradek.wire.coordinator_partition import coordinator_partition
@@ -17,8 +18,8 @@ from odradek.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from odradek.wire.schema.versions import FIND_COORDINATOR_BATCHED
 
-BATCHED_SINCE = 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 KEY_CHARACTERS_PER_UNIT = 30
 """A key's partition comes of a sum over its characters."""
@@ -27,13 +28,14 @@ KEY_CHARACTERS_PER_UNIT = 30
 class FindCoordinatorHandler:
     """API 10. From version 4 on for many keys at once (KIP-699)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, controller: ControllerPort) -> None:
+        self._desk = desk
+        self._controller = controller
         self._creating: set[str] = set()
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
-        if context.api_version >= BATCHED_SINCE:
-            return in_slices(self._broker.long_work, self._find_all(context.listener, request))
+        if context.api_version >= FIND_COORDINATOR_BATCHED:
+            return in_slices(self._desk.long_work, self._find_all(context.listener, request))
         one = self._find(context.listener, request.key_type, request.key)
         return FindCoordinatorResponse(
             0,
@@ -58,7 +60,7 @@ class FindCoordinatorHandler:
             return _missing(key, ErrorCode.INVALID_REQUEST)
         if key_type not in (GROUP, TRANSACTION):
             return _missing(key, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST.message)
-        image = self._broker.image
+        image = self._desk.image
         name = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
         topic = image.topics.get(name)
         if topic is None:
@@ -75,28 +77,28 @@ class FindCoordinatorHandler:
         """Ask the controller once; clients ask again until the topic is there."""
         if name not in self._creating:
             self._creating.add(name)
-            self._broker.tasks.start_soon(self._create, name)
+            self._desk.tasks.start_soon(self._create, name)
 
     async def _create(self, name: str) -> None:
-        broker = self._broker
-        topic = internal_topic(broker, name)
+        desk = self._desk
+        topic = internal_topic(desk.settings, name)
         assert topic is not None, "coordinators have topics of their own"
-        timeout_ms = broker.settings.request_timeout_ms
-        deadline = broker.clock.monotonic() + timeout_ms / 1000
+        timeout_ms = desk.settings.request_timeout_ms
+        deadline = desk.clock.monotonic() + timeout_ms / 1000
         try:
-            response = await broker.controller.request(
+            response = await self._controller.request(
                 CreateTopicsRequest([topic], timeout_ms, False), deadline
             )
             result = response.topics[0]
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                broker.log.warning(
+                desk.log.warning(
                     "coordinator.topic_refused",
                     topic=name,
                     error=ErrorCode(result.error_code).name,
                     reason=result.error_message,
                 )
         except (KafkaError, ConnectionLost) as error:
-            broker.log.warning("coordinator.topic_not_created", topic=name, error=str(error))
+            desk.log.warning("coordinator.topic_not_created", topic=name, error=str(error))
         finally:
             self._creating.discard(name)
 

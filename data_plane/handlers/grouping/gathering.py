@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.coordinator import GroupCoordinator
+from odradek.data_plane.handlers.desk import Desk
 from odradek.serving.contract import Delayed, Result
 from odradek.serving.slices import Work, complete_in_slices
 
@@ -31,11 +32,11 @@ class Gather(Delayed):
     `combine` gives the response, or describes in slices how it is made.
     """
 
-    __slots__ = ("_broker", "_combine", "_missing", "_parts")
+    __slots__ = ("_combine", "_desk", "_missing", "_parts")
 
-    def __init__(self, broker: Broker, combine: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, desk: Desk, combine: Callable[[list[Any]], Any]) -> None:
         super().__init__()
-        self._broker = broker
+        self._desk = desk
         self._combine = combine
         self._missing = 1
         """Parts without an answer; the one more is the request that asks for them."""
@@ -51,7 +52,7 @@ class Gather(Delayed):
         if not self._missing:
             combined = self._combine(self._parts)
             if isinstance(combined, Generator):
-                complete_in_slices(self._broker.long_work, self._broker.tasks, combined, self.complete)
+                complete_in_slices(self._desk.long_work, self._desk.tasks, combined, self.complete)
             else:
                 self.complete(combined)
 
@@ -63,17 +64,18 @@ class Gather(Delayed):
 
 
 def asking(
-    broker: Broker,
+    desk: Desk,
+    groups: GroupCoordinator,
     version: int,
     asked: Iterable[tuple[str, Any]],
     combine: Callable[[list[Any]], Any],
     units: int = DECISION_UNITS,
 ) -> Work[Result]:
     """Ask the coordinator of each (group id, request), of so many units each, and combine their answers: see `Gather`."""
-    wall_ms = broker.clock.wall_ms()
-    gather = Gather(broker, combine)
+    wall_ms = desk.clock.wall_ms()
+    gather = Gather(desk, combine)
     for group_id, request in asked:
-        broker.groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))
+        groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))
         yield units
     gather.close()
     return gather if gather.response is None else gather.response

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeVar
 
-import attrs
-
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
@@ -17,23 +16,23 @@ from odradek.data_plane.groups.offsets import (
     record_bytes,
 )
 from odradek.data_plane.groups.state import OffsetKey
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.gathering import asking
-from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.slices import Work, in_slices
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
 )
 from odradek.wire.messages.offset_delete import (
     OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
     OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
 )
 from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -46,93 +45,85 @@ from odradek.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from odradek.wire.structure import ZERO_UUID
+from odradek.wire.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
+from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    OFFSET_FETCH_GROUP_ERROR,
+    OFFSET_FETCH_GROUPS,
+    OFFSET_FETCH_TOPIC_IDS,
+)
+from odradek.wire.structure import ZERO_UUID, Message
 
-TOPIC_IDS_SINCE = 10
-GROUPS_SINCE = 8
-GROUP_ERROR_SINCE = 2
 NO_OFFSET = -1
 PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
 """A request with more partitions is decided, written and answered in parts, each of which stands for itself."""
 DECIDED_UNITS = 4
 """The cost of deciding and writing one offset, in look-ups of a partition."""
+SIZES_PER_UNIT = 10
+"""Offsets whose size is computed in the time of a look-up."""
 
 P = TypeVar("P")
 
 
 def _parts(partitions: Sequence[P]) -> Iterator[Sequence[P]]:
-    for start in range(0, len(partitions), PARTITIONS_PER_DECISION):
+    for start in range(0, len(partitions) or 1, PARTITIONS_PER_DECISION):
         yield partitions[start : start + PARTITIONS_PER_DECISION]
 
 
-T = TypeVar("T", OffsetCommitResponseTopic, OffsetDeleteResponseTopic)
+def _asking_in_parts(
+    desk: Desk,
+    groups: GroupCoordinator,
+    version: int,
+    parts: Sequence[CommitOffsets | DeleteOffsets],
+    combine: Callable[[list[Any]], Work[Message]],
+) -> Work[Result]:
+    asked = [(part.group_id, part) for part in parts]
+    units = 1 + DECIDED_UNITS * len(parts[0].partitions)
+    return (yield from asking(desk, groups, version, asked, combine, units))
 
 
-class Merged(Generic[T]):
-    """Topics of an answer in Kafka's order: what was refused at the door first, then what a coordinator answered."""
-
-    def __init__(self) -> None:
-        self._refused: dict[str | bytes, T] = {}
-        self._accepted: list[tuple[str | bytes, T]] = []
-
-    def add_refused(self, key: str | bytes, topic: T) -> None:
-        self._add(self._refused, key, topic)
-
-    def add_accepted(self, key: str | bytes, topic: T) -> None:
-        if topic.partitions:
-            self._accepted.append((key, topic))
-
-    def _add(self, topics: dict[str | bytes, T], key: str | bytes, topic: T) -> None:
-        if key in topics:
-            topics[key].partitions.extend(topic.partitions)
-        elif topic.partitions:
-            topics[key] = topic
-
-    def topics(self) -> list[T]:
-        if not self._refused:
-            return [topic for _, topic in self._accepted]
-        merged = dict(self._refused)
-        for key, topic in self._accepted:
-            self._add(merged, key, topic)
-        return list(merged.values())
+def commit_of(
+    topic: TopicImage, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+) -> PartitionCommit:
+    """Return the offset that a request has for one partition of a topic."""
+    return PartitionCommit(
+        topic.name,
+        topic.topic_id,
+        asked.partition_index,
+        asked.committed_offset,
+        asked.committed_leader_epoch,
+        asked.committed_metadata or "",
+    )
 
 
-@attrs.define(eq=False)
-class _Commits:
-    """The contents of an OffsetCommit: what a coordinator has to commit, and the answers so far."""
-
-    commits: list[PartitionCommit] = attrs.field(factory=list)
-    accepted: list[OffsetCommitResponsePartition] = attrs.field(factory=list)
-    """One for each of `commits`, for the coordinator's word."""
-    answers: Merged[OffsetCommitResponseTopic] = attrs.field(factory=Merged)
-    size: int = 0
-    """Bytes of all records together."""
+def _key_of(topic: TopicImage, asked: OffsetDeleteRequestPartition) -> OffsetKey:
+    return topic.name, asked.partition_index
 
 
 class OffsetCommitHandler:
     """API 8. Topics by id from version 10 on (KIP-848)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: OffsetCommitRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: OffsetCommitRequest) -> Work[Result]:
-        named = yield from self._sorted_out(version, request)
-        response = OffsetCommitResponse(0, named.answers.topics())
-        if not named.commits:
+        shape = anatomy_of(request, version)
+        named = yield from sorted_out(self._desk.image, shape, request, commit_of)
+        response = OffsetCommitResponse(0, named.merged())
+        if not named.kept:
             return response
-
-        def combine(answers: list[list[ErrorCode]]) -> Work[OffsetCommitResponse]:
-            told = iter(named.accepted)
-            for codes in answers:
-                for code, partition in zip(codes, told, strict=False):
-                    partition.error_code = code
-                    yield 1
-            return response
-
+        metadata_bytes_max = self._groups.settings.offset_metadata_bytes_max
+        group_bytes, size = len(request.group_id.encode()), 0
+        for part in _parts(named.kept):
+            size += sum(
+                record_bytes(group_bytes, each) for each in part if len(each.metadata) <= metadata_bytes_max
+            )
+            yield len(part) // SIZES_PER_UNIT
         parts = [
             CommitOffsets(
                 request.group_id,
@@ -141,65 +132,31 @@ class OffsetCommitHandler:
                 request.generation_id_or_member_epoch,
                 request.retention_time_ms,
                 tuple(part),
-                named.size,
+                size,
             )
-            for part in _parts(named.commits)
+            for part in _parts(named.kept)
         ]
-        asked_all = [(request.group_id, part) for part in parts]
-        units = DECIDED_UNITS * min(len(named.commits), PARTITIONS_PER_DECISION)
-        return (yield from asking(self._broker, version, asked_all, combine, units))
 
-    def _sorted_out(self, version: int, request: OffsetCommitRequest) -> Work[_Commits]:
-        """The offsets that may be committed, and an answer for each partition that is named."""
-        by_id = version >= TOPIC_IDS_SINCE
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        image = self._broker.image
-        metadata_bytes_max = self._broker.groups.settings.offset_metadata_bytes_max
-        named = _Commits()
-        group_bytes = len(request.group_id.encode())
-        for asked in request.topics:
-            topic = image.topics_by_id.get(asked.topic_id) if by_id else image.topics.get(asked.name)
-            good, bad = [], []
-            for each in asked.partitions:
-                yield 1
-                index = each.partition_index
-                if topic is None:
-                    bad.append(OffsetCommitResponsePartition(index, unknown))
-                elif index not in topic.partitions:
-                    bad.append(OffsetCommitResponsePartition(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-                else:
-                    good.append(OffsetCommitResponsePartition(index, ErrorCode.NONE))
-                    metadata = each.committed_metadata or ""
-                    commit = PartitionCommit(
-                        topic.name,
-                        topic.topic_id,
-                        index,
-                        each.committed_offset,
-                        each.committed_leader_epoch,
-                        metadata,
-                    )
-                    named.commits.append(commit)
-                    if len(metadata) <= metadata_bytes_max:
-                        named.size += record_bytes(group_bytes, commit)
-            named.accepted += good
-            key = asked.topic_id if by_id else asked.name
-            named.answers.add_refused(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, bad))
-            named.answers.add_accepted(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, good))
-        return named
+        def combine(answers: list[list[ErrorCode]]) -> Work[OffsetCommitResponse]:
+            yield from named.fill(chain.from_iterable(answers))
+            return response
+
+        return (yield from _asking_in_parts(self._desk, self._groups, version, parts, combine))
 
 
 class OffsetFetchHandler:
     """API 9. Several groups at once from version 8 on (KIP-709), topics by id from version 10 on."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: OffsetFetchRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: OffsetFetchRequest) -> Work[Result]:
         groups = request.groups
-        if version < GROUPS_SINCE:
+        if version < OFFSET_FETCH_GROUPS:
             topics: list[OffsetFetchRequestTopics] | None = None if request.topics is None else []
             for each in request.topics or ():
                 assert topics is not None
@@ -215,17 +172,17 @@ class OffsetFetchHandler:
 
         def combine(answers: list[FetchedOffsets]) -> Work[OffsetFetchResponse]:
             fetched = dict(zip(asked, answers, strict=True))
-            telling = _Telling(self._broker.image, version, request.require_stable)
+            telling = _Telling(self._desk.image, version, request.require_stable)
             told = []
             for group in groups:
                 key = (group.group_id, group.member_id, group.member_epoch)
                 told.append((yield from telling.tell(group, fetched[key])))
-            if version >= GROUPS_SINCE:
+            if version >= OFFSET_FETCH_GROUPS:
                 return OffsetFetchResponse(0, groups=told)
             return (yield from _single(told[0]))
 
         named = [(each.group_id, each) for each in asked.values()]
-        return (yield from asking(self._broker, version, named, combine))
+        return (yield from asking(self._desk, self._groups, version, named, combine))
 
 
 class _Telling:
@@ -246,7 +203,7 @@ class _Telling:
         self._require_stable = require_stable
         self._image = image
         self._version = version
-        self._by_id = version >= TOPIC_IDS_SINCE
+        self._by_id = version >= OFFSET_FETCH_TOPIC_IDS
         self._repeated = RepeatedSize()
         self._is_full = False
         self._whole: dict[str, list[OffsetFetchResponseTopics]] = {}
@@ -257,7 +214,7 @@ class _Telling:
         yield 1
         group_id = group.group_id
         code = TOO_LARGE if self._is_full else fetched.code
-        if code and self._version >= GROUP_ERROR_SINCE:
+        if code and self._version >= OFFSET_FETCH_GROUP_ERROR:
             return OffsetFetchResponseGroup(group_id, [], code)
         if group.topics is not None:
             topics = yield from self._named(group_id, group.topics, fetched)
@@ -375,46 +332,28 @@ def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
 class OffsetDeleteHandler:
     """API 47 (KIP-496)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: OffsetDeleteRequest) -> Work[Result]:
-        image = self._broker.image
-        answers: Merged[OffsetDeleteResponseTopic] = Merged()
-        deletions: list[OffsetKey] = []
-        accepted: list[OffsetDeleteResponsePartition] = []
-        for asked in request.topics:
-            good, bad = [], []
-            for each in asked.partitions:
-                answer = OffsetDeleteResponsePartition(each.partition_index, ErrorCode.NONE)
-                if image.partition(asked.name, each.partition_index) is None:
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    bad.append(answer)
-                else:
-                    good.append(answer)
-                    deletions.append((asked.name, each.partition_index))
-                yield 1
-            accepted += good
-            answers.add_refused(asked.name, OffsetDeleteResponseTopic(asked.name, bad))
-            answers.add_accepted(asked.name, OffsetDeleteResponseTopic(asked.name, good))
-        response = OffsetDeleteResponse(ErrorCode.NONE, 0, answers.topics())
+        shape = anatomy_of(request, version)
+        named = yield from sorted_out(self._desk.image, shape, request, _key_of)
+        response = OffsetDeleteResponse(ErrorCode.NONE, 0, named.merged())
+        parts = [DeleteOffsets(request.group_id, tuple(part)) for part in _parts(named.kept)]
 
         def combine(answers: list[tuple[ErrorCode, tuple[ErrorCode, ...]]]) -> Work[OffsetDeleteResponse]:
             if answers[0][0]:
                 return OffsetDeleteResponse(answers[0][0])
-            told = iter(accepted)
-            for part, (code, codes) in zip(parts, answers, strict=True):
-                # What only later parts are refused for is told of their partitions.
-                for each, partition in zip(codes or (code,) * len(part.partitions), told, strict=False):
-                    partition.error_code = each
-                    yield 1
+            # The error of a later part stands with each of its partitions.
+            of_parts = (
+                codes or (code,) * len(part.partitions)
+                for part, (code, codes) in zip(parts, answers, strict=True)
+            )
+            yield from named.fill(chain.from_iterable(of_parts))
             return response
 
-        parts = [DeleteOffsets(request.group_id, tuple(part)) for part in _parts(deletions)]
-        parts = parts or [DeleteOffsets(request.group_id, ())]
-        units = DECIDED_UNITS * min(len(deletions), PARTITIONS_PER_DECISION)
-        named = [(request.group_id, part) for part in parts]
-        return (yield from asking(self._broker, version, named, combine, 1 + units))
+        return (yield from _asking_in_parts(self._desk, self._groups, version, parts, combine))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from odradek.data_plane.groups.membership import LEAVE_MANY_SINCE, LeaveMembers, sync_refused
+from odradek.data_plane.groups.membership import LeaveMembers, sync_refused
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.gathering import Gather, asking
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
@@ -26,8 +27,8 @@ from odradek.wire.messages.describe_groups import (
 from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from odradek.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from odradek.wire.messages.sync_group import SyncGroupRequest
+from odradek.wire.schema.versions import LEAVE_GROUP_MEMBERS, SYNC_GROUP_PROTOCOL
 
-PROTOCOL_NAMED_SINCE = 5
 GROUP_BYTES = 20
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs: all that a group has (KIP-430)."""
@@ -36,8 +37,8 @@ GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 class MemberRequestHandler:
     """JoinGroup and Heartbeat (APIs 11, 12)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._groups = broker.groups
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def handle(self, context: Context, request: Any) -> Result:
         return self._groups.answer(context, request.group_id, request)
@@ -46,13 +47,13 @@ class MemberRequestHandler:
 class LeaveGroupHandler:
     """API 13. Of many members from version 3 on (KIP-345)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: LeaveGroupRequest) -> Result:
-        broker = self._broker
-        if context.api_version < LEAVE_MANY_SINCE or len(request.members) <= SLICE_UNITS:
-            return broker.groups.answer(context, request.group_id, request)
+        if context.api_version < LEAVE_GROUP_MEMBERS or len(request.members) <= SLICE_UNITS:
+            return self._groups.answer(context, request.group_id, request)
 
         def combine(answers: list[tuple[ErrorCode, list[ErrorCode]]]) -> Work[LeaveGroupResponse]:
             code, codes = answers[0]
@@ -66,17 +67,20 @@ class LeaveGroupHandler:
 
         # One decision, so that members who leave together cause one rebalance.
         asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
-        return in_slices(broker.long_work, asking(broker, context.api_version, asked, combine, SLICE_UNITS))
+        return in_slices(
+            self._desk.long_work,
+            asking(self._desk, self._groups, context.api_version, asked, combine, SLICE_UNITS),
+        )
 
 
 class SyncGroupHandler:
     """API 14. From version 5 on a member says which protocol it takes part in (KIP-559)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._groups = broker.groups
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
 
     def handle(self, context: Context, request: SyncGroupRequest) -> Result:
-        if context.api_version >= PROTOCOL_NAMED_SINCE and (
+        if context.api_version >= SYNC_GROUP_PROTOCOL and (
             request.protocol_type is None or request.protocol_name is None
         ):
             return sync_refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -90,11 +94,12 @@ LISTED_PER_UNIT = 10
 class ListGroupsHandler:
     """API 16: the groups that this broker coordinates."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: ListGroupsRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(request, context.api_version))
+        return in_slices(self._desk.long_work, self._answer(request, context.api_version))
 
     def _answer(self, request: ListGroupsRequest, version: int) -> Work[Result]:
         states = {state.lower() for state in request.states_filter}
@@ -116,9 +121,9 @@ class ListGroupsHandler:
                 yield len(answer) // LISTED_PER_UNIT
             return ListGroupsResponse(0, ErrorCode.NONE, groups)
 
-        gather = Gather(self._broker, combine)
-        wall_ms = self._broker.clock.wall_ms()
-        for _, shard in sorted(self._broker.groups.shards.items()):
+        gather = Gather(self._desk, combine)
+        wall_ms = self._desk.clock.wall_ms()
+        for _, shard in sorted(self._groups.shards.items()):
             shard.submit(Ask(ListGroups(), version, gather.part(), wall_ms))
             yield 1 if (state := shard.state) is None else 1 + len(state.metadata) + len(state.offsets)
         gather.close()
@@ -128,8 +133,9 @@ class ListGroupsHandler:
 class DescribeGroupsHandler:
     """Handler of DescribeGroups (API 15)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: DescribeGroupsRequest) -> Result:
         with_operations = request.include_authorized_operations
@@ -154,7 +160,9 @@ class DescribeGroupsHandler:
 
         named = dict.fromkeys(request.groups)
         asked = ((group_id, DescribeGroup(group_id)) for group_id in named)
-        return in_slices(self._broker.long_work, asking(self._broker, context.api_version, asked, combine))
+        return in_slices(
+            self._desk.long_work, asking(self._desk, self._groups, context.api_version, asked, combine)
+        )
 
 
 def _described_bytes(group: DescribedGroup) -> int:
@@ -167,8 +175,9 @@ def _described_bytes(group: DescribedGroup) -> int:
 class DeleteGroupsHandler:
     """Handler of DeleteGroups (API 42)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: DeleteGroupsRequest) -> Result:
         names = list(dict.fromkeys(request.groups_names))
@@ -181,4 +190,6 @@ class DeleteGroupsHandler:
             return DeleteGroupsResponse(0, results)
 
         asked = ((name, DeleteGroup(name)) for name in names)
-        return in_slices(self._broker.long_work, asking(self._broker, context.api_version, asked, combine))
+        return in_slices(
+            self._desk.long_work, asking(self._desk, self._groups, context.api_version, asked, combine)
+        )

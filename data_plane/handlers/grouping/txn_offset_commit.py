@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import attrs
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.records import RecordProducer
-from odradek.data_plane.groups.coordinator import Shard
-from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit, record_bytes
+from odradek.data_plane.groups.coordinator import GroupCoordinator, Shard
+from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from odradek.data_plane.handlers.verification import verified
+from odradek.data_plane.handlers.grouping.group_offsets import commit_of
+from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
+from odradek.data_plane.handlers.verification import VerifyingDesk, verified
 from odradek.data_plane.handlers.waiting import response_of
 from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from odradek.env.ports import DiskError
@@ -25,34 +26,29 @@ from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
+)
+from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    TXN_OFFSET_COMMIT_ABORTABLE,
+    TXN_OFFSET_COMMIT_ADDS_GROUP,
+    TXN_OFFSET_COMMIT_LOADING,
 )
 
-ADDS_SINCE = 5
-ABORTABLE_SINCE = 4
-"""From this version on clients know TRANSACTION_ABORTABLE."""
-LOADING_SINCE = 2
-"""Older clients do not know COORDINATOR_LOAD_IN_PROGRESS here."""
 
-
-@attrs.define(eq=False)
+@attrs.frozen
 class _Offsets:
     """The contents of a request, and the response in the making."""
 
-    commits: list[PartitionCommit] = attrs.field(factory=list)
-    accepted: list[TxnOffsetCommitResponsePartition] = attrs.field(factory=list)
-    """One for each of `commits`, for the coordinator's word."""
-    told: list[TxnOffsetCommitResponseTopic] = attrs.field(factory=list)
-    size: int = 0
-
-    def response(self) -> TxnOffsetCommitResponse:
-        return TxnOffsetCommitResponse(0, self.told)
+    commits: list[PartitionCommit]
+    accepted: list[TxnOffsetCommitResponsePartition]
+    """One for each of `commits`, for the coordinator's code."""
+    response: TxnOffsetCommitResponse
 
     def refuse(self, code: ErrorCode) -> TxnOffsetCommitResponse:
-        """The response with one error for all that was not refused before."""
+        """Return the response with one error for all that was not refused before."""
         for partition in self.accepted:
             partition.error_code = code
-        return self.response()
+        return self.response
 
 
 class _Committing(Delayed):
@@ -68,24 +64,25 @@ class _Committing(Delayed):
     def complete(self, response: list[ErrorCode]) -> None:
         for partition, code in zip(self._offsets.accepted, response, strict=True):
             partition.error_code = _told(code, self._version)
-        super().complete(self._offsets.response())
+        super().complete(self._offsets.response)
 
 
 class TxnOffsetCommitHandler:
     """API 28."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: VerifyingDesk, groups: GroupCoordinator) -> None:
+        self._desk = desk
+        self._groups = groups
 
     def handle(self, context: Context, request: TxnOffsetCommitRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: TxnOffsetCommitRequest) -> Work[Result]:
-        offsets = yield from self._sorted_out(request)
+        offsets = yield from self._sorted_out(version, request)
         if not request.group_id:
             return offsets.refuse(ErrorCode.INVALID_GROUP_ID)
         if not offsets.commits:
-            return offsets.response()
+            return offsets.response
         shard = self._shard(request.group_id)
         if shard is None:
             return offsets.refuse(ErrorCode.NOT_COORDINATOR)
@@ -100,8 +97,8 @@ class TxnOffsetCommitHandler:
         return Suspend(lambda: self._verify(version, request, offsets, guard, shard))
 
     def _shard(self, group_id: str) -> Shard | None:
-        index = self._broker.groups.partition_for(group_id)
-        return None if index is None else self._broker.groups.shards.get(index)
+        index = self._groups.partition_for(group_id)
+        return None if index is None else self._groups.shards.get(index)
 
     def _guard(
         self, shard: Shard, version: int, request: TxnOffsetCommitRequest
@@ -109,8 +106,8 @@ class TxnOffsetCommitHandler:
         """`ONGOING` where the coordinator needs not be asked."""
         log = shard.partition.log
         name = name_of(request.transactional_id)
-        adds = version >= ADDS_SINCE
-        now_ms = int(self._broker.clock.monotonic() * 1000)
+        adds = version >= TXN_OFFSET_COMMIT_ADDS_GROUP
+        now_ms = int(self._desk.clock.monotonic() * 1000)
         try:
             guard = log.begin_verification(
                 request.producer_id, name, request.producer_epoch, -1, adds, now_ms
@@ -139,12 +136,12 @@ class TxnOffsetCommitHandler:
             return not isinstance(newest, ErrorCode) and newest is not before and newest is not ONGOING
 
         codes = await verified(
-            self._broker,
+            self._desk,
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
             [partition],
-            adds=version >= ADDS_SINCE,
+            adds=version >= TXN_OFFSET_COMMIT_ADDS_GROUP,
             renew_guards=renew_guards,
         )
         code = codes[partition]
@@ -157,7 +154,7 @@ class TxnOffsetCommitHandler:
         if isinstance(newest, ErrorCode):
             return offsets.refuse(newest)
         delayed = self._commit(version, request, offsets, newest)
-        response: TxnOffsetCommitResponse = await response_of(delayed, self._broker)
+        response: TxnOffsetCommitResponse = await response_of(delayed, self._desk)
         return response
 
     def _commit(
@@ -167,7 +164,6 @@ class TxnOffsetCommitHandler:
         offsets: _Offsets,
         guard: VerificationGuard,
     ) -> _Committing:
-        broker = self._broker
         delayed = _Committing(offsets, version)
         commit = CommitOffsets(
             request.group_id,
@@ -176,50 +172,30 @@ class TxnOffsetCommitHandler:
             request.generation_id,
             -1,
             tuple(offsets.commits),
-            offsets.size,
-            RecordProducer(request.producer_id, request.producer_epoch, guard),
+            producer=RecordProducer(request.producer_id, request.producer_epoch, guard),
         )
-        broker.groups.submit(request.group_id, Ask(commit, version, delayed, broker.clock.wall_ms()))
+        self._groups.submit(request.group_id, Ask(commit, version, delayed, self._desk.clock.wall_ms()))
         return delayed
 
-    def _sorted_out(self, request: TxnOffsetCommitRequest) -> Work[_Offsets]:
-        """The offsets that may be committed, and an answer for each partition that is named."""
-        image = self._broker.image
-        offsets = _Offsets()
-        group_bytes = len(request.group_id.encode())
-        for asked in request.topics:
-            topic = image.topics.get(asked.name)
-            good, bad = [], []
-            for each in asked.partitions:
-                yield 1
-                answer = TxnOffsetCommitResponsePartition(each.partition_index, ErrorCode.NONE)
-                if topic is None or each.partition_index not in topic.partitions:
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    bad.append(answer)
-                    continue
-                good.append(answer)
-                commit = PartitionCommit(
-                    topic.name,
-                    topic.topic_id,
-                    each.partition_index,
-                    each.committed_offset,
-                    each.committed_leader_epoch,
-                    each.committed_metadata or "",
-                )
-                offsets.commits.append(commit)
-                offsets.size += record_bytes(group_bytes, commit)
-            offsets.accepted += good
-            # As in Kafka: a topic that nobody knows is told even without partitions, others are not.
-            if good or bad or topic is None:
-                offsets.told.append(TxnOffsetCommitResponseTopic(asked.name, bad + good))
-        return offsets
+    def _sorted_out(self, version: int, request: TxnOffsetCommitRequest) -> Work[_Offsets]:
+        """Look up the offsets that may be committed, and make an answer for each partition that is named."""
+        shape = anatomy_of(request, version)
+        named = yield from sorted_out(self._desk.image, shape, request, commit_of)
+        answered = []
+        for topic in named.topics:
+            topic.refused.partitions += topic.accepted.partitions
+            # As in Kafka: a topic that nobody knows is answered even without partitions, others are not.
+            if topic.refused.partitions or not topic.is_known:
+                answered.append(topic.refused)
+            yield 1
+        return _Offsets(named.kept, named.accepted, TxnOffsetCommitResponse(0, answered))
 
 
 def _refusal(code: ErrorCode, version: int) -> ErrorCode:
     """The producer's error for that of a transaction's coordinator, as Kafka has it."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < TXN_OFFSET_COMMIT_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     if code is ErrorCode.NETWORK_EXCEPTION:
         # Older clients ask again after this one, without a search for another coordinator.
@@ -228,6 +204,6 @@ def _refusal(code: ErrorCode, version: int) -> ErrorCode:
 
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:
-    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < TXN_OFFSET_COMMIT_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return code

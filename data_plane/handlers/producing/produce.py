@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from odradek.data_plane.broker import Broker
 from odradek.data_plane.handlers.producing.batches_left import PARTITIONS_PER_TURN, BatchesLeft
 from odradek.data_plane.handlers.producing.delayed_produce import (
@@ -23,7 +20,6 @@ from odradek.data_plane.handlers.producing.transactional_batches import (
 )
 from odradek.data_plane.log.batch_work import BatchWork, OffLoop
 from odradek.data_plane.log.record_rules import RecordsRefused
-from odradek.data_plane.replication.hosted_topics import HostedTopic
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
@@ -43,11 +39,7 @@ from odradek.wire.messages.produce import (
     TopicProduceResponse,
 )
 from odradek.wire.record_batch import parse_produced
-
-TOPIC_IDS_SINCE = 13
-LEADER_HINTS_SINCE = 10
-ZSTD_SINCE = 7
-
+from odradek.wire.schema.versions import PRODUCE_LEADER_HINTS, PRODUCE_TOPIC_IDS, PRODUCE_ZSTD
 
 _WITHOUT_LOG_START = frozenset(
     (
@@ -87,7 +79,7 @@ class ProduceHandler:
         broker, transaction, left = self._broker, None, None
         if request.transactional_id is not None:
             transaction = TransactionalBatches(broker, request, context.api_version)
-            for _ in transaction.collect(context.api_version >= TOPIC_IDS_SINCE, PARTITIONS_PER_TURN):
+            for _ in transaction.collect(context.api_version >= PRODUCE_TOPIC_IDS, PARTITIONS_PER_TURN):
                 if left is None:
                     context, left = self._hold(context, request)
                 yield TURN
@@ -111,7 +103,7 @@ class ProduceHandler:
         self, context: Context, request: ProduceRequest, topic_at: int = 0, partition_at: int = 0
     ) -> tuple[Context, BatchesLeft]:
         """Copy what goes away when the request waits: the facts of the client, and the batches from this place on."""
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        by_id = context.api_version >= PRODUCE_TOPIC_IDS
         return context.for_later(), BatchesLeft(self._broker, request, by_id, topic_at, partition_at)
 
     def _append(
@@ -120,13 +112,12 @@ class ProduceHandler:
         """Append batch by batch, in as many turns as it takes, and answer. `left` is there if the request has waited."""
         broker, acks = self._broker, request.acks
         connection, now_ms = context.note_append(), broker.clock.wall_ms()
-        by_id, are_acks_valid = context.api_version >= TOPIC_IDS_SINCE, -1 <= acks <= 1
-        topics: Mapping[Any, HostedTopic] = broker.topics_by_id if by_id else broker.topics
+        by_id, are_acks_valid = context.api_version >= PRODUCE_TOPIC_IDS, -1 <= acks <= 1
         responses: list[TopicProduceResponse] = []
         work: BatchWork = broker.loop_work
         delayed, failed, appends = None, False, PARTITIONS_PER_TURN
         for topic in request.topic_data:
-            hosted = topics.get(key := topic.topic_id if by_id else topic.name)
+            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
             answers: list[PartitionProduceResponse] = []
             for data in topic.partition_data:
                 answer = None
@@ -136,7 +127,8 @@ class ProduceHandler:
                             context, left = self._hold(context, request, len(responses), len(answers))
                         yield from left.ready(len(responses), len(answers))
                         context.note_append()
-                        appends, now_ms, hosted = PARTITIONS_PER_TURN, broker.clock.wall_ms(), topics.get(key)
+                        appends, now_ms = PARTITIONS_PER_TURN, broker.clock.wall_ms()
+                        hosted = broker.hosted.find(topic.topic_id if by_id else topic.name)
                     appends -= 1
                     partition = None if hosted is None else hosted.partitions.get(data.index)
                     if (
@@ -148,7 +140,7 @@ class ProduceHandler:
                         answer, failed = self._refuse(topic, by_id, partition, data.index, acks), True
                         continue
                     try:
-                        if data.records is None or context.api_version < ZSTD_SINCE:
+                        if data.records is None or context.api_version < PRODUCE_ZSTD:
                             parse_produced(data.records or b"", context.api_version)
                         if left is not None:
                             work = left.work_at(len(responses), len(answers))
@@ -193,7 +185,7 @@ class ProduceHandler:
                 self._broker.sync_partition(partition, _not_waited_for)
             return None
         if delayed is None:
-            listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
+            listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
             response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
             delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
         delayed.wait_for(appended, request.acks)
@@ -215,7 +207,7 @@ class ProduceHandler:
             delayed.check()
             return delayed
         response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
-        if context.api_version >= LEADER_HINTS_SINCE:
+        if context.api_version >= PRODUCE_LEADER_HINTS:
             add_leader_endpoints(self._broker, context.listener, response)
         return response
 
@@ -299,7 +291,7 @@ def _refused_batch(
     if error.code in _WITHOUT_LOG_START:
         return answer
     try:
-        parse_produced(data.records or b"", TOPIC_IDS_SINCE)
+        parse_produced(data.records or b"", PRODUCE_ZSTD)
     except KafkaError:
         return answer
     answer.log_start_offset = partition.log.log_start_offset

@@ -5,7 +5,8 @@ Any replica answers, as in Kafka: an operator who looks for what hangs asks each
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
@@ -29,11 +30,12 @@ Told = dict[tuple[str, int], PartitionResponse]
 class DescribeProducersHandler:
     """Handler of DescribeProducers (API 61)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._partitions = partitions
 
     def handle(self, context: Context, request: DescribeProducersRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(request))
+        return in_slices(self._desk.long_work, self._answer(request))
 
     def _answer(self, request: DescribeProducersRequest) -> Work[DescribeProducersResponse]:
         told: Told = {}
@@ -49,7 +51,7 @@ class DescribeProducersHandler:
         reason = invalid_topic_name_reason(topic.name)
         if reason is not None:
             failure = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
-        elif topic.name not in self._broker.image.topics:
+        elif topic.name not in self._desk.image.topics:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             failure = KafkaError(code, code.message)
         else:
@@ -71,7 +73,7 @@ class DescribeProducersHandler:
 
     def _describe(self, topic: str, index: int) -> PartitionResponse:
         try:
-            partition = self._broker.partition(topic, index)
+            partition = self._partitions.find(topic, index)
         except KafkaError as error:
             return PartitionResponse(index, error.code, None, [])
         log = partition.log

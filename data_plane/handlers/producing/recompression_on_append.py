@@ -11,8 +11,8 @@ from odradek.wire.batches.recompression import codec_of, recompress
 from odradek.wire.errors import KafkaError
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest
 from odradek.wire.record_batch import parse_produced, validate_for_append
+from odradek.wire.schema.versions import PRODUCE_TOPIC_IDS
 
-TOPIC_IDS_SINCE = 13
 QUICK_BYTES_MAX = 2048
 """Any codec compresses this many bytes in less time than a worker takes to start."""
 
@@ -90,7 +90,7 @@ def are_quick(batches: list[Batch]) -> bool:
 
 def find_batches(broker: Broker, context: Context, request: ProduceRequest) -> list[Batch]:
     """The batches of partitions led here that have another codec than their topics want."""
-    by_id = context.api_version >= TOPIC_IDS_SINCE
+    by_id = context.api_version >= PRODUCE_TOPIC_IDS
     found = []
     for topic_at, topic in enumerate(request.topic_data):
         hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)

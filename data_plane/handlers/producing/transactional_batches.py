@@ -23,11 +23,8 @@ from odradek.env.ports import DiskError
 from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.produce import ProduceRequest
+from odradek.wire.schema.versions import PRODUCE_ABORTABLE, PRODUCE_ADDS_PARTITIONS
 
-ADDS_SINCE = 12
-"""From this version on the partitions are added by the leader (`TransactionSupportedOperation.ADD_PARTITION`)."""
-ABORTABLE_SINCE = 11
-"""From this version on clients know TRANSACTION_ABORTABLE."""
 _COORDINATOR_ERRORS = frozenset(
     (
         ErrorCode.NETWORK_EXCEPTION,
@@ -68,8 +65,8 @@ class TransactionalBatches:
         self._request = request
         self._transactional_id = request.transactional_id or ""
         self._name = name_of(self._transactional_id)
-        self._is_abortable_known = api_version >= ABORTABLE_SINCE
-        self.adds = api_version >= ADDS_SINCE
+        self._is_abortable_known = api_version >= PRODUCE_ABORTABLE
+        self.adds = api_version >= PRODUCE_ADDS_PARTITIONS
         self._producers: set[tuple[int, int]] = set()
         self._places: dict[Place, VerifiedPartition] = {}
         self._batches: dict[Place, tuple[PartitionLog, BatchHeader]] = {}

@@ -1,189 +1,40 @@
 """WriteTxnMarkers: end transactions on the partitions that are led here, on a coordinator's word (KIP-98).
 
-A marker is a control batch. Each is answered when all in-sync replicas have it. Operators send markers too, to abort a
-transaction that hangs (KIP-664). Partitions of `__consumer_offsets` are their group coordinator's: a marker settles the
-offsets that are pending there, and is answered after that.
+Operators send markers too, to abort a transaction that hangs (KIP-664).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
-
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.line_budget import LINES_MAX, LineBudget
-from odradek.data_plane.replication.partition import Partition
-from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from odradek.env.ports import DiskError
-from odradek.serving.contract import Context, Delayed, Result
-from odradek.serving.slices import Work, in_slices, run_through
-from odradek.serving.timers import Timer
-from odradek.wire.batches.transaction_markers import build_marker
-from odradek.wire.errors import ErrorCode, KafkaError
-from odradek.wire.messages.write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from odradek.data_plane.transactions.marker_writer import MarkerWriter
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import in_slices
+from odradek.wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 
 BROKERS = "broker-"
 """The client ids of brokers begin so. It decides about a log line alone."""
-APPEND_UNITS = 8
-"""The cost of an append, in look-ups of a partition."""
-
-_Key: TypeAlias = tuple[int, str, int]
-"""Producer id, topic and partition: what an answer is about."""
-
-
-class _Uncommitted:
-    """A marker that waits for the in-sync replicas (an `AckWaiter`)."""
-
-    __slots__ = ("key", "last_offset", "markers", "partition")
-
-    def __init__(self, markers: DelayedMarkers, key: _Key, partition: Partition, last_offset: int) -> None:
-        self.markers = markers
-        self.key = key
-        self.partition = partition
-        self.last_offset = last_offset
-
-    def acknowledged(self, code: ErrorCode) -> None:
-        self.markers.settle(self.key, code)
-
-    def leadership_lost(self) -> None:
-        self.markers.settle(self.key, self.markers.broker.lost_partition_error(self.partition))
-
-
-class DelayedMarkers(Delayed):
-    """The markers of one request, until all are committed."""
-
-    __slots__ = ("broker", "codes", "is_queued", "pending", "timer")
-
-    keeps_request = False
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__()
-        self.broker = broker
-        self.codes: dict[_Key, ErrorCode] = {}
-        """The answers known so far, in the order in which they were asked for."""
-        self.pending: dict[_Key, list[_Uncommitted | None]] = {}
-        """What each answer waits for: replicas, or (None) the group coordinator."""
-        self.is_queued = False
-        """All markers are appended, so that the last answer completes the request."""
-        self.timer: Timer | None = None
-
-    def note(self, key: _Key, code: ErrorCode) -> None:
-        """Keep the answer for one marker; of several for one partition, the first error."""
-        if not self.codes.get(key, ErrorCode.NONE):
-            self.codes[key] = code
-
-    def wait_for_replicas(self, key: _Key, partition: Partition, last_offset: int) -> None:
-        waiter = _Uncommitted(self, key, partition, last_offset)
-        self.note(key, ErrorCode.NONE)
-        self.pending.setdefault(key, []).append(waiter)
-        partition.waiting.wait_for_acks(waiter)
-
-    def wait_for_group(self, key: _Key) -> None:
-        """The group coordinator calls `settle`."""
-        self.note(key, ErrorCode.NONE)
-        self.pending.setdefault(key, []).append(None)
-
-    def settle(self, key: _Key, code: ErrorCode) -> None:
-        """One marker is committed, or has failed."""
-        waiting = self.pending.get(key)
-        if waiting is None:
-            # The deadline has passed.
-            return
-        waiting.pop(0)
-        if not waiting:
-            del self.pending[key]
-        self.note(key, code)
-        if self.is_queued:
-            self.check()
-
-    def check(self) -> None:
-        """Answer if nothing is left to wait for."""
-        self.is_queued = True
-        if self.pending:
-            if self.timer is None:
-                broker = self.broker
-                deadline = broker.clock.monotonic() + broker.request_timeout_ms / 1000
-                self.timer = broker.timers.at(deadline, self._time_out)
-        elif self.response is None:
-            if self.timer is not None:
-                self.timer.cancel()
-            self.complete(self.make_response())
-
-    def make_response(self) -> WriteTxnMarkersResponse:
-        """The answers by producer and topic."""
-        by_producer: dict[int, dict[str, list[WritableTxnMarkerPartitionResult]]] = {}
-        for (producer_id, topic, index), code in self.codes.items():
-            topics = by_producer.setdefault(producer_id, {})
-            topics.setdefault(topic, []).append(WritableTxnMarkerPartitionResult(index, code))
-        return WriteTxnMarkersResponse(
-            [
-                WritableTxnMarkerResult(
-                    producer_id,
-                    [WritableTxnMarkerTopicResult(topic, results) for topic, results in topics.items()],
-                )
-                for producer_id, topics in by_producer.items()
-            ]
-        )
-
-    def _time_out(self) -> None:
-        for key in self.pending:
-            self.note(key, ErrorCode.REQUEST_TIMED_OUT)
-        self._forget()
-        if self.response is None:
-            self.complete(self.make_response())
-
-    def _forget(self) -> None:
-        pending, self.pending = self.pending, {}
-        for waiting in pending.values():
-            for waiter in waiting:
-                if waiter is not None:
-                    waiter.partition.waiting.forget_acks(waiter)
-
-    def abandon(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        self._forget()
-
-
-class _Done:
-    """The receiver of an answer within this process."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
-        self._done = done
-
-    def complete(self, response: WriteTxnMarkersResponse) -> None:
-        self._done(response)
 
 
 class WriteTxnMarkersHandler:
     """API 27. An error of one partition leaves the others alone."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._budget = LineBudget(broker.clock)
+    def __init__(self, desk: Desk, writer: MarkerWriter) -> None:
+        self._desk = desk
+        self._writer = writer
+        self._budget = LineBudget(desk.clock)
 
     def handle(self, context: Context, request: WriteTxnMarkersRequest) -> Result:
         if not (context.client_id or "").startswith(BROKERS):
             for marker in request.markers[:LINES_MAX]:
                 self._tell(context, marker)
-        return in_slices(self._broker.long_work, self._write_all(request))
+        return in_slices(self._desk.long_work, self._writer.write_all(request))
 
     def _tell(self, context: Context, marker: WritableTxnMarker) -> None:
         """Somebody else than a broker ends a transaction: an operator wants to know who."""
         held_back = self._budget.take()
         if held_back is not None:
-            self._broker.log.info(
+            self._desk.log.info(
                 "transactions.marker_asked",
                 client=context.client_address,
                 client_id=context.client_id,
@@ -194,78 +45,3 @@ class WriteTxnMarkersHandler:
                 partitions=sum(len(topic.partition_indexes) for topic in marker.topics),
                 held_back=held_back,
             )
-
-    def write(self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
-        """Write the markers of this broker's own coordinators; `done` gets the answer, now or later."""
-        result = run_through(self._write_all(request))
-        if isinstance(result, Delayed) and result.response is None:
-            result.answer = _Done(done)
-        else:
-            done(result.response if isinstance(result, Delayed) else result)
-
-    def _write_all(self, request: WriteTxnMarkersRequest) -> Work[DelayedMarkers | WriteTxnMarkersResponse]:
-        delayed = DelayedMarkers(self._broker)
-        for marker in request.markers:
-            named: set[tuple[str, int]] = set()
-            for topic in marker.topics:
-                for index in topic.partition_indexes:
-                    if (topic.name, index) in named:
-                        # One marker ends the transaction, however often its partition is named.
-                        yield 1
-                        continue
-                    named.add((topic.name, index))
-                    self._write(delayed, marker, topic.name, index)
-                    yield APPEND_UNITS
-        if not delayed.pending:
-            return delayed.make_response()
-        delayed.check()
-        return delayed
-
-    def _write(self, delayed: DelayedMarkers, marker: WritableTxnMarker, topic: str, index: int) -> None:
-        """Append one marker to one partition, or have the group coordinator do it."""
-        broker = self._broker
-        key = (marker.producer_id, topic, index)
-        hosted = broker.topics.get(topic)
-        found = None if hosted is None else hosted.partitions.get(index)
-        if marker.transaction_version < 0:
-            # Kafka's mark of a version that is not known: its brokers write no such marker.
-            delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
-        elif found is None:
-            delayed.note(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        elif not found.is_leader:
-            delayed.note(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
-            # Kafka's mark of a batch that no producer wrote: it can build no marker of it.
-            delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
-        elif topic == OFFSETS_TOPIC:
-            delayed.wait_for_group(key)
-            broker.groups.complete_transaction(index, marker, partial(delayed.settle, key))
-        else:
-            self._append(delayed, key, marker, found)
-
-    def _append(
-        self, delayed: DelayedMarkers, key: _Key, marker: WritableTxnMarker, partition: Partition
-    ) -> None:
-        broker, log = self._broker, partition.log
-        now_ms = broker.clock.wall_ms()
-        batch = build_marker(
-            marker.producer_id,
-            marker.producer_epoch,
-            marker.coordinator_epoch,
-            is_commit=marker.transaction_result,
-            timestamp_ms=now_ms,
-        )
-        try:
-            result = partition.append_marker(memoryview(batch), now_ms, marker.transaction_version)
-        except KafkaError as error:
-            delayed.note(key, error.code)
-        except DiskError as error:
-            broker.disk_errors.tell(
-                "write_txn_markers.disk_error", topic=log.topic, partition=log.partition, error=str(error)
-            )
-            delayed.note(key, ErrorCode.KAFKA_STORAGE_ERROR)
-        else:
-            if log.high_watermark > result.last_offset:
-                delayed.note(key, ErrorCode.NONE)
-            else:
-                delayed.wait_for_replicas(key, partition, result.last_offset)

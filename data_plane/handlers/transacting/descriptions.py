@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.requests import DescribeTransaction, ListTransactions
 from odradek.data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
@@ -32,11 +31,12 @@ STATUSES = {status.told: status for status in TransactionStatus}
 class DescribeTransactionsHandler:
     """API 65."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
+        self._desk = desk
+        self._transactions = transactions
 
     def handle(self, context: Context, request: DescribeTransactionsRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(request))
+        return in_slices(self._desk.long_work, self._answer(request))
 
     def _answer(self, request: DescribeTransactionsRequest) -> Work[Result]:
         named = [each for each in dict.fromkeys(request.transactional_ids) if each]
@@ -59,12 +59,9 @@ class DescribeTransactionsHandler:
                 yield 1
             return DescribeTransactionsResponse(0, told)
 
-        gather = Gather(self._broker, combine)
-        wall_ms = self._broker.clock.wall_ms()
+        gather = Gather(self._desk, combine)
         for transactional_id in named:
-            self._broker.transactions.submit(
-                transactional_id, Ask(DescribeTransaction(transactional_id), 0, gather.part(), wall_ms)
-            )
+            self._transactions.ask(transactional_id, DescribeTransaction(transactional_id), gather.part())
             yield DECISION_UNITS
         gather.close()
         return gather if gather.response is None else gather.response
@@ -92,16 +89,12 @@ def _described(transactional_id: str, answer: Transaction | ErrorCode) -> Descri
     )
 
 
-def _matches(pattern: Any, name: str) -> bool:
-    """True if the whole name fits a compiled pattern of RE2."""
-    return pattern.fullmatch(name) is not None
-
-
 class ListTransactionsHandler:
     """API 66. Filters by duration since version 1 (KIP-994), by a pattern since version 2 (KIP-1152)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
+        self._desk = desk
+        self._transactions = transactions
 
     def handle(self, context: Context, request: ListTransactionsRequest) -> Result:
         matches: Callable[[str], bool] | None = None
@@ -113,17 +106,20 @@ class ListTransactionsHandler:
                 pattern = re2.compile(request.transactional_id_pattern)
             except re2.error:
                 return ListTransactionsResponse(0, ErrorCode.INVALID_REGULAR_EXPRESSION)
-            matches = partial(_matches, pattern)
-        return in_slices(self._broker.long_work, self._answer(request, matches))
+
+            def fits(name: str) -> bool:
+                return pattern.fullmatch(name) is not None
+
+            matches = fits
+        return in_slices(self._desk.long_work, self._answer(request, matches))
 
     def _answer(
         self, request: ListTransactionsRequest, matches: Callable[[str], bool] | None
     ) -> Work[Result]:
-        broker = self._broker
         unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATUSES]
         statuses = {STATUSES[name] for name in request.state_filters if name in STATUSES}
         producer_ids = set(request.producer_id_filters)
-        now_ms = broker.clock.wall_ms()
+        now_ms = self._desk.clock.wall_ms()
 
         def is_listed(each: Transaction) -> bool:
             return (
@@ -147,8 +143,8 @@ class ListTransactionsHandler:
                     yield 1
             return ListTransactionsResponse(0, ErrorCode.NONE, unknown, told)
 
-        gather = Gather(broker, combine)
-        for _, shard in sorted(broker.transactions.shards.items()):
+        gather = Gather(self._desk, combine)
+        for _, shard in sorted(self._transactions.shards.items()):
             shard.submit(Ask(ListTransactions(), 0, gather.part(), now_ms))
             yield DECISION_UNITS
         gather.close()

@@ -6,11 +6,12 @@ They verify that a partition is in the transaction, or add it (transaction versi
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
-from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
 from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.requests import AddPartitions, Verified, VerifyPartitions
 from odradek.data_plane.transactions.state import TopicPartitionPair
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
@@ -28,8 +29,13 @@ from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from odradek.wire.schema.anatomy import anatomy_of
+from odradek.wire.schema.versions import (
+    ADD_OFFSETS_TO_TXN_FENCED,
+    ADD_PARTITIONS_TO_TXN_BATCHED,
+    ADD_PARTITIONS_TO_TXN_FENCED,
+)
 
-BATCHED_SINCE = 4
 ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
 """The client version of a transaction, by who adds its partitions."""
 
@@ -37,14 +43,15 @@ ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
 class AddPartitionsToTxnHandler:
     """API 24. A request adds all of its partitions, or none if one of them is unknown."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
+        self._desk = desk
+        self._transactions = transactions
 
     def handle(self, context: Context, request: AddPartitionsToTxnRequest) -> Result:
         version = context.api_version
-        if version >= BATCHED_SINCE:
-            return in_slices(self._broker.long_work, self._answer_all(request))
-        return in_slices(self._broker.long_work, self._answer_one(version, request))
+        if version >= ADD_PARTITIONS_TO_TXN_BATCHED:
+            return in_slices(self._desk.long_work, self._answer_all(version, request))
+        return in_slices(self._desk.long_work, self._answer_one(version, request))
 
     def _answer_one(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
         transaction = AddPartitionsToTxnTransaction(
@@ -54,44 +61,46 @@ class AddPartitionsToTxnHandler:
             False,
             request.v3_and_below_topics,
         )
-        topics = transaction.topics
+        topics, shape = transaction.topics, anatomy_of(request, version)
         refused = yield from self._refused(topics, INTERNAL_TOPICS)
-        if refused is None and not transaction.transactional_id:
-            refused = _same(topics, ErrorCode.INVALID_REQUEST)
         if refused is not None:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
 
         def convert(code: ErrorCode) -> AddPartitionsToTxnResponse:
-            return AddPartitionsToTxnResponse(
-                results_by_topic_v3_and_below=_same(topics, fenced_code(code, version))
-            )
+            code = fenced_code(code, version, ADD_PARTITIONS_TO_TXN_FENCED)
+            results = [shape.refused(topic, code) for topic in topics]
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+        if not transaction.transactional_id:
+            return convert(ErrorCode.INVALID_REQUEST)
 
         asked = _to_add(transaction, ADDED_BY_CLIENTS)
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
 
-    def _answer_all(self, request: AddPartitionsToTxnRequest) -> Work[Result]:
-        broker = self._broker
+    def _answer_all(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
+        shape = anatomy_of(request, version)
         refused: list[AddPartitionsToTxnResult] = []
         asked: list[AddPartitionsToTxnTransaction] = []
 
         def combine(answers: list[Verified | ErrorCode]) -> Work[AddPartitionsToTxnResponse]:
             results = list(refused)
             for transaction, answer in zip(asked, answers, strict=True):
-                results.append(
-                    AddPartitionsToTxnResult(transaction.transactional_id, _told(transaction, answer))
-                )
+                if isinstance(answer, ErrorCode):
+                    results.append(shape.refused(transaction, answer))
+                else:
+                    results.append(_verified(transaction, answer))
                 yield 1 + len(transaction.topics)
             return AddPartitionsToTxnResponse(0, ErrorCode.NONE, results)
 
-        gather = Gather(broker, combine)
-        wall_ms = broker.clock.wall_ms()
+        gather = Gather(self._desk, combine)
         for transaction in request.transactions:
             named = transaction.transactional_id
             results = yield from self._refused(transaction.topics, frozenset())
-            if results is None and not named:
-                results = _same(transaction.topics, ErrorCode.INVALID_REQUEST)
             if results is not None:
                 refused.append(AddPartitionsToTxnResult(named, results))
+                continue
+            if not named:
+                refused.append(shape.refused(transaction, ErrorCode.INVALID_REQUEST))
                 continue
             asked.append(transaction)
             question: AddPartitions | VerifyPartitions
@@ -101,7 +110,7 @@ class AddPartitionsToTxnHandler:
                 )
             else:
                 question = _to_add(transaction, ADDED_BY_BROKERS)
-            broker.transactions.submit(named, Ask(question, 0, gather.part(), wall_ms))
+            self._transactions.ask(named, question, gather.part())
             yield DECISION_UNITS
         gather.close()
         return gather if gather.response is None else gather.response
@@ -110,7 +119,7 @@ class AddPartitionsToTxnHandler:
         self, topics: list[AddPartitionsToTxnTopic], closed: frozenset[str]
     ) -> Work[list[AddPartitionsToTxnTopicResult] | None]:
         """The refusal of all partitions if some do not exist, or are of topics `closed` to who asks."""
-        image = self._broker.image
+        image = self._desk.image
         is_refused = False
         results = []
         for topic in topics:
@@ -143,22 +152,9 @@ def _to_add(transaction: AddPartitionsToTxnTransaction, client_version: int) -> 
     )
 
 
-def _same(topics: list[AddPartitionsToTxnTopic], code: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnTopicResult(
-            topic.name, [AddPartitionsToTxnPartitionResult(index, code) for index in topic.partitions]
-        )
-        for topic in topics
-    ]
-
-
-def _told(
-    transaction: AddPartitionsToTxnTransaction, answer: Verified | ErrorCode
-) -> list[AddPartitionsToTxnTopicResult]:
-    if isinstance(answer, ErrorCode):
-        return _same(transaction.topics, answer)
+def _verified(transaction: AddPartitionsToTxnTransaction, answer: Verified) -> AddPartitionsToTxnResult:
     # As in Kafka: each partition once, and no topic without any.
-    return [
+    topics = [
         AddPartitionsToTxnTopicResult(
             topic.name,
             [
@@ -169,19 +165,21 @@ def _told(
         for topic in transaction.topics
         if topic.partitions
     ]
+    return AddPartitionsToTxnResult(transaction.transactional_id, topics)
 
 
 class AddOffsetsToTxnHandler:
     """API 25. The offsets of a group are in one partition of `__consumer_offsets`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+        self._groups = groups
+        self._transactions = transactions
 
     def handle(self, context: Context, request: AddOffsetsToTxnRequest) -> Result:
         version = context.api_version
         if not request.transactional_id:
             return AddOffsetsToTxnResponse(0, ErrorCode.INVALID_REQUEST)
-        groups = self._broker.groups
+        groups = self._groups
         index = groups.partition_for(request.group_id)
         if index is None:
             index = coordinator_partition(request.group_id, groups.settings.topic_partitions)
@@ -194,6 +192,6 @@ class AddOffsetsToTxnHandler:
         )
 
         def convert(code: ErrorCode) -> AddOffsetsToTxnResponse:
-            return AddOffsetsToTxnResponse(0, fenced_code(code, version))
+            return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))
 
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
 from odradek.data_plane.handlers.waiting import response_of
+from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.requests import EndTransaction, InitProducer, Producer
 from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
 from odradek.serving.contract import Context, Delayed, Result, Suspend
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-
-FENCED_SINCE_OF_INIT = 4
-EPOCHS_GROW_SINCE = 5
-"""EndTxn: from this version on each transaction has its own epoch (`transaction.version` 2)."""
+from odradek.wire.schema.versions import END_TXN_EPOCHS_GROW, END_TXN_FENCED, INIT_PRODUCER_ID_FENCED
 
 
 class InitProducerIdHandler:
     """API 22. Without a transactional id for idempotent producers; ids come from the controller's blocks (KIP-730)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._ids = broker.producer_ids
+    def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
+        self._desk = desk
+        self._transactions = transactions
+        self._ids = transactions.producer_ids
 
     def handle(self, context: Context, request: InitProducerIdRequest) -> Result:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
@@ -37,7 +37,7 @@ class InitProducerIdHandler:
         return self._answer(version, request)
 
     def _refused_settings(self, request: InitProducerIdRequest) -> ErrorCode:
-        settings = self._broker.transactions.settings
+        settings = self._transactions.settings
         if not request.transactional_id:
             return ErrorCode.INVALID_REQUEST
         if request.enable2_pc and not settings.two_phase_commit:
@@ -58,7 +58,7 @@ class InitProducerIdHandler:
         def convert(producer: Producer) -> InitProducerIdResponse:
             return InitProducerIdResponse(
                 0,
-                fenced_code(producer.code, version, FENCED_SINCE_OF_INIT),
+                fenced_code(producer.code, version, INIT_PRODUCER_ID_FENCED),
                 producer.producer_id,
                 producer.producer_epoch,
                 producer.ongoing_producer_id,
@@ -73,7 +73,7 @@ class InitProducerIdHandler:
             request.enable2_pc,
             request.keep_prepared_txn,
         )
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
 
     async def _answer_after_fill(
         self, version: int, request: InitProducerIdRequest
@@ -83,7 +83,7 @@ class InitProducerIdHandler:
             return _refused(code)
         result = self._answer(version, request)
         if isinstance(result, Delayed):
-            result = await response_of(result, self._broker)
+            result = await response_of(result, self._desk)
         assert isinstance(result, InitProducerIdResponse)
         return result
 
@@ -91,20 +91,22 @@ class InitProducerIdHandler:
 class EndTxnHandler:
     """API 26. Answered when the outcome is committed; markers are written after that."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
+        self._desk = desk
+        self._transactions = transactions
+        self._ids = transactions.producer_ids
 
     def handle(self, context: Context, request: EndTxnRequest) -> Result:
         version = context.api_version
         if not request.transactional_id:
             return EndTxnResponse(0, ErrorCode.INVALID_REQUEST)
-        if self._broker.producer_ids.is_empty:
+        if self._ids.is_empty:
             # The next transaction may need one.
-            self._broker.tasks.start_soon(self._broker.producer_ids.fill)
+            self._desk.tasks.start_soon(self._ids.fill)
 
         def convert(producer: Producer) -> EndTxnResponse:
-            code = fenced_code(producer.code, version)
-            if code or version < EPOCHS_GROW_SINCE:
+            code = fenced_code(producer.code, version, END_TXN_FENCED)
+            if code or version < END_TXN_EPOCHS_GROW:
                 return EndTxnResponse(0, code)
             return EndTxnResponse(0, code, producer.producer_id, producer.producer_epoch)
 
@@ -113,9 +115,9 @@ class EndTxnHandler:
             request.producer_id,
             request.producer_epoch,
             request.committed,
-            2 if version >= EPOCHS_GROW_SINCE else 0,
+            EPOCHS_GROW_LEVEL if version >= END_TXN_EPOCHS_GROW else 0,
         )
-        return ask_coordinator(self._broker, asked.transactional_id, asked, convert)
+        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:

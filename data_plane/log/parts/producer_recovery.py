@@ -21,6 +21,7 @@ from odradek.data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.env.ports import Dir, DiskHung, DiskRefused, FileMissing
+from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
 from odradek.wire.batches.transaction_markers import parse_marker
 
@@ -116,14 +117,21 @@ def replay(
     end_offset: int,
     index_interval_bytes: int,
 ) -> None:
-    """Note all batches in `[offset, end_offset)`, where the log ends behind `end_offset` or there."""
+    """Note all batches in `[offset, end_offset)`, where the log ends behind `end_offset` or there.
+
+    Batches behind damage in their segment are left out. Below the recovery point damage is still unknown, and one
+    rotten batch must not keep a node from its start. A reader of that batch meets the damage.
+    """
     for at, segment in enumerate(segments):
         after = segments[at + 1].base_offset if at + 1 < len(segments) else end_offset
         if after <= offset or segment.base_offset >= end_offset:
             continue
         start = 0
         if offset > segment.base_offset:
-            start, _ = segment.position_of(offset, segment.file, index_interval_bytes)
+            try:
+                start, _ = segment.position_of(offset, segment.file, index_interval_bytes)
+            except CorruptBatch:
+                continue
         scan = SegmentScan(segment.file, start, segment.size, segment.base_offset)
         for position, header in scan:
             if header.base_offset >= end_offset:

@@ -45,6 +45,7 @@ from odradek.data_plane.log.parts.producer_entry import (
     read_what_decides,
     silent_since,
 )
+from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
 from odradek.wire.batches.batch_header import SEQUENCE_MASK
 from odradek.wire.batches.transaction_markers import EndMarker
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -52,8 +53,6 @@ from odradek.wire.errors import ErrorCode, KafkaError
 NO_OFFSET = (1 << 63) - 1
 """Above all offsets: the first unstable offset of a log without transactions."""
 EPOCH_MAX = (1 << 15) - 1
-_EPOCHS_GROW_SINCE = 2
-"""The transaction version in which each marker has a higher epoch than the transaction that it ends (KIP-890)."""
 NO_EPOCH = -1
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEADER = Struct(">hIi")
@@ -206,7 +205,7 @@ class ProducerState:
                 raise _old_epoch(producer_id, epoch, NO_EPOCH)
             return
         if epoch < entry.epoch or (
-            transaction_version >= _EPOCHS_GROW_SINCE
+            transaction_version >= EPOCHS_GROW_LEVEL
             and epoch == entry.epoch
             and entry.current_txn_first_offset >= 0
             and epoch != EPOCH_MAX

@@ -6,7 +6,6 @@ A rule that is there already is not written again. A request is refused as a who
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import batch_too_large, check_batch
@@ -17,15 +16,15 @@ from odradek.security.acls.rules import Acl
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from odradek.wire.messages.delete_acls import (
-    DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
 from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from odradek.wire.schema.anatomy import refuse
 
-__all__ = ["create_acls", "delete_acls", "refuse_create_acls", "refuse_delete_acls"]
+__all__ = ["create_acls", "delete_acls"]
 
 NO_AUTHORIZER = "No Authorizer is configured."
 COMPARED_PER_REQUEST_MAX = 100_000
@@ -39,7 +38,7 @@ def create_acls(
 ) -> Decision:
     """One result for each ACL that is asked for."""
     if not basis.settings.has_authorizer:
-        return Decision((), refuse_create_acls(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
+        return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     known = image.access.acl_ids
     added: dict[Acl, bytes] = {}
     results = []
@@ -68,7 +67,7 @@ def create_acls(
     try:
         check_batch(records)
     except KafkaError as error:
-        return Decision((), refuse_create_acls(request, error.code, error.message))
+        return Decision((), refuse(request, error.code, error.message))
     return Decision(records, CreateAclsResponse(0, results))
 
 
@@ -77,7 +76,7 @@ def delete_acls(
 ) -> Decision:
     """The ACLs that each filter means. One that several filters mean goes with the first of them."""
     if not basis.settings.has_authorizer:
-        return Decision((), refuse_delete_acls(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
+        return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     acls = image.access.acls
     gone: dict[bytes, None] = {}
     results = []
@@ -93,7 +92,7 @@ def delete_acls(
         compared += COMPARED_PER_FILTER + len(candidates)
         if compared > max(COMPARED_PER_REQUEST_MAX, COMPARED_PER_FILTER + len(acls)):
             large = batch_too_large()
-            return Decision((), refuse_delete_acls(request, large.code, large.message))
+            return Decision((), refuse(request, large.code, large.message))
         matches = asked.matcher()
         told = sorted(acl_id for acl_id, acl in candidates if matches(acl) and acl_id not in gone)
         gone.update(dict.fromkeys(told))
@@ -104,7 +103,7 @@ def delete_acls(
     try:
         check_batch(records)
     except KafkaError as error:
-        return Decision((), refuse_delete_acls(request, error.code, error.message))
+        return Decision((), refuse(request, error.code, error.message))
     return Decision(records, DeleteAclsResponse(0, results))
 
 
@@ -145,15 +144,3 @@ def _deleted(acl: Acl) -> DeleteAclsMatchingAcl:
         acl.operation,
         acl.permission_type,
     )
-
-
-def refuse_create_acls(request: CreateAclsRequest, code: ErrorCode, text: str | None) -> CreateAclsResponse:
-    """One error for every ACL."""
-    result = AclCreationResult(code, text)
-    return CreateAclsResponse(0, [result for _ in request.creations])
-
-
-def refuse_delete_acls(request: Any, code: ErrorCode, text: str | None) -> DeleteAclsResponse:
-    """One error for every filter."""
-    filters: list[DeleteAclsFilter] = request.filters
-    return DeleteAclsResponse(0, [DeleteAclsFilterResult(code, text, []) for _ in filters])

@@ -26,7 +26,7 @@ from odradek.wire.messages.metadata_records import ClientQuotaRecord
 from odradek.wire.messages.metadata_records import EntityData as RecordEntityData
 from odradek.wire.structure import Message
 
-__all__ = ["alter_client_quotas", "refuse_alter_quotas"]
+__all__ = ["alter_client_quotas"]
 
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 _LONG, _INT, _DOUBLE = "LONG", "INT", "DOUBLE"
@@ -72,13 +72,6 @@ def alter_client_quotas(
         for entity, code, text in outcomes.values()
     ]
     return Decision([] if request.validate_only else records, AlterClientQuotasResponse(0, answers))
-
-
-def refuse_alter_quotas(request: AlterClientQuotasRequest, code: ErrorCode, message: str | None) -> Message:
-    """One error for every entry."""
-    return AlterClientQuotasResponse(
-        0, [AlterClientQuotasResponseEntryData(code, message, each.entity) for each in request.entries]
-    )
 
 
 def _changes(

@@ -24,7 +24,7 @@ from odradek.wire.messages.alter_user_scram_credentials import (
 from odradek.wire.messages.metadata_records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 from odradek.wire.structure import Message
 
-__all__ = ["alter_user_scram_credentials", "refuse_alter_users"]
+__all__ = ["alter_user_scram_credentials"]
 
 
 def alter_user_scram_credentials(
@@ -64,18 +64,6 @@ def alter_user_scram_credentials(
     records += map(_record, sound)
     results = [AlterUserScramCredentialsResult(name, code, text) for name, (code, text) in errors.items()]
     return Decision(records, AlterUserScramCredentialsResponse(0, results))
-
-
-def refuse_alter_users(
-    request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None
-) -> Message:
-    """One error for every user."""
-    names = dict.fromkeys(
-        [*(each.name for each in request.deletions), *(each.name for each in request.upsertions)]
-    )
-    return AlterUserScramCredentialsResponse(
-        0, [AlterUserScramCredentialsResult(name, code, message) for name in names]
-    )
 
 
 def _check_name(name: str) -> None:

@@ -33,10 +33,10 @@ from odradek.wire.messages.alter_partition import (
     AlterPartitionResponseTopicData,
     BrokerState,
 )
+from odradek.wire.schema.versions import ALTER_PARTITION_BROKER_EPOCHS
 from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicIdPartition
 
-BROKER_EPOCHS_SINCE = 3
 UNKNOWN_BROKER_EPOCH = -1
 """The leader cannot say under which registration the replica fetched: that check is left out."""
 
@@ -110,7 +110,7 @@ def _told(number: int, partition: PartitionImage) -> AlterPartitionResponseParti
 
 
 def _told_isr(data: AlterPartitionRequestPartitionData, api_version: int) -> list[BrokerState]:
-    if api_version >= BROKER_EPOCHS_SINCE:
+    if api_version >= ALTER_PARTITION_BROKER_EPOCHS:
         return data.new_isr_with_epochs
     return [BrokerState(broker_id, UNKNOWN_BROKER_EPOCH) for broker_id in data.new_isr]
 

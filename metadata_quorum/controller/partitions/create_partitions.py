@@ -54,14 +54,6 @@ def create_partitions(
     return Decision([] if request.validate_only else records, CreatePartitionsResponse(0, results))
 
 
-def refuse_create_partitions(
-    request: CreatePartitionsRequest, code: ErrorCode, message: str | None
-) -> CreatePartitionsResponse:
-    """One error for every topic."""
-    names = dict.fromkeys(topic.name for topic in request.topics)
-    return CreatePartitionsResponse(0, [CreatePartitionsTopicResult(name, code, message) for name in names])
-
-
 def new_partitions_asked(image: MetadataImage, asked: CreatePartitionsTopic) -> int:
     """The number of partitions by which a topic would grow; 0 where the request is wrong."""
     topic: TopicImage | None = image.topics.get(asked.name)

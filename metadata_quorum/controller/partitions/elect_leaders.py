@@ -32,6 +32,7 @@ from odradek.wire.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.schema.anatomy import refuse
 from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicPartition
 
@@ -79,21 +80,8 @@ def elect_leaders(
             check_batch(records)
             results.append(ReplicaElectionResult(name, answers))
     except KafkaError as error:
-        return Decision([], refuse_elect_leaders(request, error.code, error.message))
+        return Decision([], refuse(request, error.code, error.message))
     return Decision(records, ElectLeadersResponse(0, ErrorCode.NONE, results))
-
-
-def refuse_elect_leaders(
-    request: ElectLeadersRequest, code: ErrorCode, message: str | None
-) -> ElectLeadersResponse:
-    """One error for everything."""
-    results = [
-        ReplicaElectionResult(
-            topic.topic, [PartitionResult(number, code, message) for number in topic.partitions]
-        )
-        for topic in request.topic_partitions or ()
-    ]
-    return ElectLeadersResponse(0, code, results)
 
 
 def _asked(image: MetadataImage, request: ElectLeadersRequest) -> Iterator[tuple[str, list[int]]]:

@@ -42,6 +42,7 @@ from odradek.wire.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.schema.anatomy import refuse
 from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicPartition
 
@@ -76,27 +77,11 @@ def alter_partition_reassignments(
             check_batch(records)
             responses.append(ReassignableTopicResponse(topic.name, answers))
     except KafkaError as error:
-        return Decision([], refuse_alter(request, error.code, error.message))
+        return Decision([], refuse(request, error.code, error.message))
     # Kafka answers an empty request before it comes to fill in a text.
     text = None if request.topics else ""
     response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
     return Decision(records, response)
-
-
-def refuse_alter(
-    request: AlterPartitionReassignmentsRequest, code: ErrorCode, message: str | None
-) -> AlterPartitionReassignmentsResponse:
-    """One error for everything."""
-    responses = [
-        ReassignableTopicResponse(
-            topic.name,
-            [ReassignablePartitionResponse(each.partition_index, code, message) for each in topic.partitions],
-        )
-        for topic in request.topics
-    ]
-    return AlterPartitionReassignmentsResponse(
-        0, request.allow_replication_factor_change, code, message, responses
-    )
 
 
 def _alter(
@@ -225,10 +210,3 @@ def _tell(topic: TopicImage, numbers: list[int], topics: list[OngoingTopicReassi
             )
     if ongoing:
         topics.append(OngoingTopicReassignment(topic.name, ongoing))
-
-
-def refuse_list(
-    request: ListPartitionReassignmentsRequest, code: ErrorCode, message: str | None
-) -> ListPartitionReassignmentsResponse:
-    """An error instead of a list."""
-    return ListPartitionReassignmentsResponse(0, code, message, [])

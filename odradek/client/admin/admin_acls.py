@@ -23,7 +23,7 @@ __all__ = ["Acl", "AclFilter", "create_acls", "delete_acls", "describe_acls"]
 def describe_acls(
     core: ClientCore, wanted: AclFilter, *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
-    """The ACLs that a filter means, as the broker that is asked has them. Raises `KafkaError` and `ClientError`."""
+    """List the ACLs that a filter matches, as the broker that is asked knows them. Raises `KafkaError` and `ClientError`."""
     from odradek.wire.messages.describe_acls import DescribeAclsRequest
 
     deadline = deadline_of(core, timeout)
@@ -51,7 +51,7 @@ def describe_acls(
 def create_acls(
     core: ClientCore, acls: Sequence[Acl], *, timeout: float | None = None
 ) -> Operation[dict[Acl, KafkaError | None]]:
-    """Make ACLs; the error of each, or None. One that is there already is no error. Raises `ClientError`."""
+    """Create ACLs; return the error of each, or None. An ACL that exists already is no error. Raises `ClientError`."""
     from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
 
     deadline = deadline_of(core, timeout)
@@ -67,7 +67,7 @@ def create_acls(
 def delete_acls(
     core: ClientCore, filters: Sequence[AclFilter], *, timeout: float | None = None
 ) -> Operation[list[Acl]]:
-    """Remove the ACLs that the filters mean, and return them. Raises the first `KafkaError`, and `ClientError`."""
+    """Remove the ACLs that the filters match, and return them. Raises the first `KafkaError`, and `ClientError`."""
     from odradek.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 
     deadline = deadline_of(core, timeout)

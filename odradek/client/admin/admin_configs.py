@@ -96,7 +96,7 @@ class ConfigResource:
 
 @attrs.frozen
 class ConfigSynonym:
-    """A value that would hold, or holds, for a key under this name at this place; the first in a list holds."""
+    """A value that holds, or would hold without those before it in the list, under this name at this place."""
 
     name: str
     value: str | None
@@ -153,9 +153,10 @@ def describe_configs(
     include_documentation: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[ConfigDescription]]:
-    """The effective configuration of each resource; `keys` None: all. Raises `ClientError`.
+    """Describe the effective configuration of each resource; `keys` None: all keys.
 
-    A broker answers for itself, so its request goes to the broker that the resource's name (its id) says.
+    A broker answers for itself, so its request goes to the broker that the resource's name (its id) says. Raises
+    `ClientError`.
     """
     from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
@@ -198,10 +199,10 @@ def incremental_alter_configs(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[tuple[ConfigResource, CallError | None]]]:
-    """Change single keys of resources and leave the others alone (KIP-339); the error or None for each resource.
+    """Change single keys of resources and leave all other keys alone (KIP-339).
 
-    Never repeated after a lost connection, because APPEND and SUBTRACT have another effect the second time. Raises
-    `ClientError`.
+    Returns the error or None for each resource. Never repeated after a lost connection, because APPEND and SUBTRACT have
+    another effect the second time. Raises `ClientError`.
     """
     from odradek.wire.messages.incremental_alter_configs import (
         AlterableConfig,
@@ -247,7 +248,7 @@ def incremental_alter_configs(
 def list_config_resources(
     core: ClientCore, types: Sequence[ResourceType] = (), *, timeout: float | None = None
 ) -> Operation[list[ConfigResource]]:
-    """The resources that have a configuration, of these types or of all (KIP-1142).
+    """List the resources that have a configuration, of these types or of all (KIP-1142).
 
     Raises `KafkaError` and `ClientError`.
     """

@@ -49,7 +49,7 @@ class GroupListing:
 
 @attrs.frozen
 class GroupMember:
-    """A member. `partitions` is what it was assigned, where the group speaks the consumers' protocol."""
+    """A member of a group. `partitions` is its assignment, where the group speaks the consumers' protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -81,7 +81,7 @@ def list_groups(
     types: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Operation[list[GroupListing]]:
-    """The groups of all coordinators in order of their ids, of these states and types only (none given: all).
+    """List the groups of all coordinators in order of their ids, of these states and types only (none given: all).
 
     Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be incomplete.
     """
@@ -125,10 +125,10 @@ def list_groups(
 def describe_groups(
     core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[GroupDescription]]:
-    """Groups, each from its coordinator, in order of `group_ids`. Raises `ClientError`.
+    """Describe groups, each asked of its coordinator, in the order of `group_ids`.
 
-    What is no group of the classic protocol is looked for among those of the new one (KIP-848), where the broker has
-    it. A group that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so.
+    A group that is none of the classic protocol is looked for among those of KIP-848, where the broker has them. A group
+    that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so. Raises `ClientError`.
     """
     from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 
@@ -212,7 +212,10 @@ def _describe_newer_groups(
 def delete_groups(
     core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, CallError | None]]]:
-    """Delete groups without members, with their committed offsets; the error or None for each. Raises `ClientError`."""
+    """Delete groups without members, with their committed offsets; return the error or None for each.
+
+    Raises `ClientError`.
+    """
     from odradek.wire.messages.delete_groups import DeleteGroupsRequest
 
     def message(wanted: list[str], _: int) -> DeleteGroupsRequest:

@@ -44,7 +44,7 @@ _UNKNOWN = -1
 
 
 class Prospect(Enum):
-    """How an open transaction will end."""
+    """The way in which an open transaction will end."""
 
     NEVER = "hanging"
     """No coordinator has it open on this partition."""
@@ -58,7 +58,7 @@ class Prospect(Enum):
 
 @attrs.frozen
 class OldTransaction:
-    """A transaction that is open on a partition without a write for long."""
+    """An open transaction of a partition whose last write is long ago."""
 
     topic: str
     partition: int
@@ -92,7 +92,7 @@ class RefusedMarker:
 
 @attrs.frozen
 class HangingSearch:
-    """The transactions found, in order of partitions and offsets, and the partitions whose leaders did not tell."""
+    """The transactions found, in order of partitions and offsets, and the partitions whose leaders gave no answer."""
 
     found: tuple[OldTransaction, ...]
     refused: tuple[RefusedMarker, ...]
@@ -112,9 +112,9 @@ def find_hanging_transactions(
 ) -> Operation[HangingSearch]:
     """Search partitions for open transactions whose last write is older than a span, and ask their coordinators.
 
-    The markers that the partitions refuse are found whatever their age. The partitions are those of a topic (or one
-    of it), those that a broker leads, or all. `now_ms` is the present in
-    milliseconds since 1970. Raises `KafkaError` (also for a coordinator that does not answer) and `ClientError`.
+    The partitions are those of a topic (or one of it), those that a broker leads, or all. Markers that partitions refuse
+    are found whatever their age. `now_ms` is the present in milliseconds since 1970. Raises `KafkaError` (also for a
+    coordinator that does not answer) and `ClientError`.
     """
     deadline = deadline_of(core, timeout)
     topics = yield from describe_topics(core, None if topic is None else [topic], timeout=deadline - core.now)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.admin.about_partitions import asking, outcomes_as
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.scatter import deadline_of, item_error, reachable, scatter, this_broker, to_leaders
@@ -38,7 +39,7 @@ TO_HIGH_WATERMARK = -1
 
 @attrs.frozen
 class DeletedRecords:
-    """The first offset that the partition holds now; -1 with an error."""
+    """The first offset that a partition holds after DeleteRecords; -1 with an error."""
 
     low_watermark: int
     error: CallError | None = None
@@ -165,40 +166,15 @@ def delete_records(
     core: ClientCore, before: ByPartition[int], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, DeletedRecords]]:
     """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: all). Raises `ClientError`."""
-    from odradek.wire.messages.delete_records import (
-        DeleteRecordsPartition,
-        DeleteRecordsRequest,
-        DeleteRecordsTopic,
-    )
+    from odradek.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest
 
     offsets = named(before)
 
     def message(keys: list[TopicPartition], timeout_ms: int) -> DeleteRecordsRequest:
-        return DeleteRecordsRequest(
-            topics=[
-                DeleteRecordsTopic(
-                    name=name,
-                    partitions=[
-                        DeleteRecordsPartition(
-                            partition_index=index, offset=offsets[TopicPartition(name, index)]
-                        )
-                        for index in indexes
-                    ],
-                )
-                for name, indexes in by_topic(keys).items()
-            ],
-            timeout_ms=timeout_ms,
-        )
+        request = DeleteRecordsRequest(timeout_ms=timeout_ms)
+        return asking(request, keys, lambda key: DeleteRecordsPartition(key.partition, offsets[key]))
 
-    def take(
-        response: Any, _: list[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, DeletedRecords | CallError]]:
-        for topic in response.topics:
-            for each in topic.partitions:
-                key = TopicPartition(topic.name, each.partition_index)
-                error = item_error(each.error_code, None, str(key))
-                yield key, error or DeletedRecords(each.low_watermark)
-
+    take = outcomes_as(lambda _, result: DeletedRecords(result.low_watermark))
     outcomes = yield from scatter(
         core, offsets, to_leaders, message, take, deadline=deadline_of(core, timeout)
     )
@@ -215,9 +191,10 @@ def describe_log_dirs(
     include_cleaning: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[BrokerLogDirs]]:
-    """The log directories of these brokers, or of all. Raises `ClientError`.
+    """Describe the log directories of these brokers, or of all.
 
-    With `include_cleaning` Odradek's brokers also tell the cleaner's state at replicas of compacted topics.
+    With `include_cleaning` Odradek's brokers add the cleaner's state at replicas of compacted topics. Raises
+    `ClientError`.
     """
     from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
@@ -248,10 +225,10 @@ def describe_log_dirs(
 def alter_replica_log_dirs(
     core: ClientCore, wanted: Mapping[tuple[str, int, int], str], *, timeout: float | None = None
 ) -> Operation[dict[tuple[str, int, int], CallError | None]]:
-    """Move replicas, named by (topic, partition, broker), to a directory of their broker; the error or None for each.
+    """Move replicas, named by (topic, partition, broker), to a directory of their broker.
 
-    The broker moves them after its answer; `describe_log_dirs` shows a replica that moves in as a future one. Raises
-    `ClientError`.
+    Returns the error or None for each replica. The broker moves them after its answer; `describe_log_dirs` shows a
+    replica that moves in as a future one. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_replica_log_dirs import (
         AlterReplicaLogDir,
@@ -295,44 +272,31 @@ def alter_replica_log_dirs(
 def describe_producers(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, PartitionProducers]]:
-    """The producers that the leader of each partition remembers. Raises `ClientError`."""
-    from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+    """List the producers that the leader of each partition remembers. Raises `ClientError`."""
+    from odradek.wire.messages.describe_producers import DescribeProducersRequest
 
     wanted = [TopicPartition(*each) for each in partitions]
 
     def message(keys: list[TopicPartition], _: int) -> DescribeProducersRequest:
-        topics = [
-            TopicRequest(name=name, partition_indexes=indexes) for name, indexes in by_topic(keys).items()
-        ]
-        return DescribeProducersRequest(topics=topics)
+        return asking(DescribeProducersRequest(), keys)
 
-    def take(
-        response: Any, _: list[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, PartitionProducers | CallError]]:
-        for topic in response.topics:
-            for each in topic.partitions:
-                key = TopicPartition(topic.name, each.partition_index)
-                error = item_error(each.error_code, each.error_message, str(key))
-                yield (
-                    key,
-                    error
-                    or PartitionProducers(
-                        tuple(
-                            ActiveProducer(
-                                producer.producer_id,
-                                producer.producer_epoch,
-                                producer.last_sequence,
-                                producer.last_timestamp,
-                                producer.coordinator_epoch,
-                                producer.current_txn_start_offset,
-                            )
-                            for producer in each.active_producers
-                        )
-                    ),
+    def producers(_: TopicPartition, result: Any) -> PartitionProducers:
+        return PartitionProducers(
+            tuple(
+                ActiveProducer(
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    each.coordinator_epoch,
+                    each.current_txn_start_offset,
                 )
+                for each in result.active_producers
+            )
+        )
 
     outcomes = yield from scatter(
-        core, wanted, to_leaders, message, take, deadline=deadline_of(core, timeout)
+        core, wanted, to_leaders, message, outcomes_as(producers), deadline=deadline_of(core, timeout)
     )
     return {
         key: found if isinstance(found, PartitionProducers) else PartitionProducers((), found)

@@ -7,12 +7,13 @@ because indexes do not map an offset to a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.admin.about_partitions import asking, outcomes_as, results_in
 from odradek.client.admin.admin_groups import describe_groups, group_error
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition, by_topic, named
@@ -20,6 +21,7 @@ from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.core.scatter import deadline_of, item_error, scatter, to_coordinators, to_leaders
 from odradek.client.errors import ClientError, broker_error
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS, OFFSET_COMMIT_TOPIC_IDS, OFFSET_FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -43,8 +45,11 @@ __all__ = [
     "plan_offset_reset",
 ]
 
-_VERSION_MAX_WITH_NAMES = 9
-_FETCH_VERSION_MAX_WITH_NAMES = 12
+_MOVED = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+)
 _FETCH_BYTES = 16 << 20
 _FETCH_PARTITION_BYTES = 64 << 10
 _DECOMPRESSED_BYTES_MAX = 256 << 20
@@ -71,7 +76,7 @@ class GroupOffsets:
 
 @attrs.frozen
 class OffsetSpan:
-    """A partition holds the offsets from `start` up to but without `end`."""
+    """A partition's offsets, from `start` up to but not including `end`."""
 
     start: int
     end: int
@@ -118,7 +123,7 @@ class ResetTo(Enum):
 
 @attrs.frozen
 class ResetTarget:
-    """`value` is an offset, a time in milliseconds since 1970, or a number of records to move by."""
+    """The place to reset offsets to; `value` is an offset, a time in milliseconds since 1970, or a shift in records."""
 
     to: ResetTo
     value: int = 0
@@ -146,7 +151,10 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[GroupOffsets]]:
-    """The committed offsets of each group, of these partitions or (None) of all. Raises `ClientError`."""
+    """List the committed offsets of each group, of these partitions or (None) of all. Raises `ClientError`.
+
+    With `require_stable` the coordinator waits for open transactions that may change an offset (KIP-447).
+    """
     from odradek.wire.messages.offset_fetch import (
         OffsetFetchRequest,
         OffsetFetchRequestGroup,
@@ -190,7 +198,7 @@ def list_group_offsets(
         message,
         take,
         deadline=deadline_of(core, timeout),
-        versions=(0, _VERSION_MAX_WITH_NAMES),
+        versions=(0, OFFSET_FETCH_TOPIC_IDS - 1),
     )
     return [
         found if isinstance(found, GroupOffsets) else GroupOffsets(group_id, {}, found)
@@ -219,15 +227,11 @@ def alter_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Commit for a group that has no members; the error or None for each partition. Raises `ClientError`.
+    """Commit offsets for a group that has no members; return the error or None for each partition.
 
-    The coordinator refuses it while the group has members (UNKNOWN_MEMBER_ID).
+    The coordinator refuses it while the group has members (UNKNOWN_MEMBER_ID). Raises `ClientError`.
     """
-    from odradek.wire.messages.offset_commit import (
-        OffsetCommitRequest,
-        OffsetCommitRequestPartition,
-        OffsetCommitRequestTopic,
-    )
+    from odradek.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
 
     wanted_of = named(offsets)
 
@@ -243,20 +247,17 @@ def alter_group_offsets(
         )
 
     def message(_: list[str], __: int) -> OffsetCommitRequest:
-        topics = [
-            OffsetCommitRequestTopic(
-                name=name, partitions=[partition_of(TopicPartition(name, index)) for index in indexes]
-            )
-            for name, indexes in by_topic(wanted_of).items()
-        ]
-        return OffsetCommitRequest(group_id=group_id, topics=topics)
+        return asking(OffsetCommitRequest(group_id=group_id), wanted_of, partition_of)
 
-    def error_of(number: int, key: TopicPartition) -> KafkaError | None:
-        if number == ErrorCode.UNKNOWN_MEMBER_ID:
-            return group_error(ErrorCode.NON_EMPTY_GROUP, group_id)
-        return item_error(number, None, str(key))
+    found = yield from _about_partitions(core, group_id, wanted_of, message, timeout)
+    return {
+        key: group_error(ErrorCode.NON_EMPTY_GROUP, group_id) if _is_unknown_member(error) else error
+        for key, error in found.items()
+    }
 
-    return (yield from _about_partitions(core, group_id, wanted_of, message, error_of, timeout))
+
+def _is_unknown_member(error: CallError | None) -> bool:
+    return isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def delete_group_offsets(
@@ -266,61 +267,35 @@ def delete_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Forget what a group committed for these partitions; the error or None for each. Raises `ClientError`.
+    """Delete the group's committed offsets of these partitions; return the error or None for each.
 
-    Refused for topics that a member is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC).
+    Refused for topics that a member is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC). Raises `ClientError`.
     """
-    from odradek.wire.messages.offset_delete import (
-        OffsetDeleteRequest,
-        OffsetDeleteRequestPartition,
-        OffsetDeleteRequestTopic,
-    )
+    from odradek.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition
 
     wanted = [TopicPartition(*each) for each in partitions]
 
     def message(_: list[str], __: int) -> OffsetDeleteRequest:
-        return OffsetDeleteRequest(
-            group_id=group_id,
-            topics=[
-                OffsetDeleteRequestTopic(
-                    name=name,
-                    partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
-                )
-                for name, indexes in by_topic(wanted).items()
-            ],
-        )
+        request = OffsetDeleteRequest(group_id=group_id)
+        return asking(request, wanted, lambda key: OffsetDeleteRequestPartition(key.partition))
 
-    def error_of(number: int, key: TopicPartition) -> KafkaError | None:
-        return item_error(number, None, str(key))
-
-    return (yield from _about_partitions(core, group_id, wanted, message, error_of, timeout))
+    return (yield from _about_partitions(core, group_id, wanted, message, timeout))
 
 
 def _about_partitions(
     core: ClientCore,
     group_id: str,
     partitions: Iterable[TopicPartition],
-    message: Any,
-    error_of: Any,
+    message: Callable[[list[str], int], Any],
     timeout: float | None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
     """One request to one coordinator about partitions; retried as a whole when the coordinator has moved."""
 
     def take(response: Any, _: list[str]) -> Iterable[tuple[str, Any]]:
-        code = getattr(response, "error_code", 0)
-        answers = [
-            (TopicPartition(topic.name, each.partition_index), each.error_code)
-            for topic in response.topics
-            for each in topic.partitions
-        ]
-        if not code:
-            moved = (
-                ErrorCode.NOT_COORDINATOR,
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            )
-            code = next((number for _, number in answers if number in moved), 0)
-        yield group_id, group_error(code, group_id) or {key: error_of(number, key) for key, number in answers}
+        errors = {key: error for key, error, _ in results_in(response)}
+        moved = (error.code for error in errors.values() if error is not None and error.code in _MOVED)
+        code = getattr(response, "error_code", 0) or next(moved, 0)
+        yield group_id, group_error(code, group_id) or errors
 
     outcomes = yield from scatter(
         core,
@@ -329,7 +304,7 @@ def _about_partitions(
         message,
         take,
         deadline=deadline_of(core, timeout),
-        versions=(0, _VERSION_MAX_WITH_NAMES),
+        versions=(0, OFFSET_COMMIT_TOPIC_IDS - 1),
     )
     found = outcomes[group_id]
     if isinstance(found, KafkaError | ClientError):
@@ -346,7 +321,10 @@ def _about_partitions(
 def offset_spans(
     core: ClientCore, partitions: Iterable[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, OffsetSpan | CallError]]:
-    """First and next offset of each partition, or why they are not known. Raises `ClientError`."""
+    """Return the first and the next offset of each partition, or the error of one whose offsets are not known.
+
+    Raises `ClientError`.
+    """
     deadline = deadline_of(core, timeout)
     keys = [TopicPartition(*each) for each in partitions]
     starts = yield from offsets_at(core, dict.fromkeys(keys, EARLIEST), deadline)
@@ -365,28 +343,13 @@ def offsets_at(
     core: ClientCore, wanted: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int | CallError]]:
     """The offset of a time (ListOffsets) per partition, with an error of its own for each. -1: no such record."""
-    from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+    from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
     def message(keys: list[TopicPartition], timeout_ms: int) -> ListOffsetsRequest:
-        topics = [
-            ListOffsetsTopic(
-                name=name,
-                partitions=[
-                    ListOffsetsPartition(partition_index=index, timestamp=wanted[TopicPartition(name, index)])
-                    for index in indexes
-                ],
-            )
-            for name, indexes in by_topic(keys).items()
-        ]
-        return ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=timeout_ms)
+        request = ListOffsetsRequest(replica_id=-1, timeout_ms=timeout_ms)
+        return asking(request, keys, lambda key: ListOffsetsPartition(key.partition, timestamp=wanted[key]))
 
-    def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int | CallError]]:
-        for topic in response.topics:
-            for each in topic.partitions:
-                key = TopicPartition(topic.name, each.partition_index)
-                error = item_error(each.error_code, None, str(key))
-                yield key, each.offset if error is None else error
-
+    take = outcomes_as(lambda _, result: int(result.offset))
     return (yield from scatter(core, wanted, to_leaders, message, take, deadline=deadline))
 
 
@@ -397,9 +360,9 @@ def describe_lag(
     now_ms: int,
     timeout: float | None = None,
 ) -> Operation[list[PartitionLag]]:
-    """The progress of a group in partitions, given what it committed there (None: nothing), in order of partitions.
+    """Describe how far a group is in partitions, given the offsets that it committed there (None: no commit).
 
-    `now_ms` is the present in milliseconds since 1970. Raises `ClientError`.
+    `now_ms` is the present in milliseconds since 1970. Results are in order of partitions. Raises `ClientError`.
     """
     deadline = deadline_of(core, timeout)
     known_of = named(committed)
@@ -434,24 +397,16 @@ def record_times(
     core: ClientCore, offsets: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
     """The timestamp of the first record at or after an offset, for each partition where one could be read."""
-    from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+    from odradek.wire.messages.fetch import FetchPartition, FetchRequest
+
+    def partition_of(key: TopicPartition) -> FetchPartition:
+        return FetchPartition(
+            partition=key.partition, fetch_offset=offsets[key], partition_max_bytes=_FETCH_PARTITION_BYTES
+        )
 
     def message(keys: list[TopicPartition], _: int) -> FetchRequest:
-        topics = [
-            FetchTopic(
-                topic=name,
-                partitions=[
-                    FetchPartition(
-                        partition=index,
-                        fetch_offset=offsets[TopicPartition(name, index)],
-                        partition_max_bytes=_FETCH_PARTITION_BYTES,
-                    )
-                    for index in indexes
-                ],
-            )
-            for name, indexes in by_topic(keys).items()
-        ]
-        return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES, topics=topics)
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES)
+        return asking(request, keys, partition_of)
 
     def take(
         response: Any, _: list[TopicPartition]
@@ -459,11 +414,8 @@ def record_times(
         error = item_error(response.error_code, None, "fetch")
         if error is not None:
             raise error
-        for topic in response.responses:
-            for each in topic.partitions:
-                key = TopicPartition(topic.topic, each.partition_index)
-                problem = item_error(each.error_code, None, str(key))
-                yield key, problem or _first_time(each.records, offsets[key])
+        for key, problem, result in results_in(response):
+            yield key, problem or _first_time(result.records, offsets[key])
 
     found: dict[TopicPartition, int] = {}
     pending = list(offsets)
@@ -475,7 +427,7 @@ def record_times(
             message,
             take,
             deadline=deadline,
-            versions=(0, _FETCH_VERSION_MAX_WITH_NAMES),
+            versions=(0, FETCH_TOPIC_IDS - 1),
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
         # A first batch that is larger than the limit comes only when its partition is the first of the answer, so
@@ -507,7 +459,7 @@ def plan_offset_reset(
     *,
     timeout: float | None = None,
 ) -> Operation[list[OffsetReset]]:
-    """The offsets that a reset would give these partitions, in order of partitions; nothing is changed.
+    """Compute the offsets that a reset would give these partitions, in order of partitions, and change none.
 
     As in Kafka's own tool, an offset below the first becomes the first, and one above the end becomes the end. A time
     after the last record gives the end. A shift starts at the committed offset; without one, at the end. Raises the
@@ -547,7 +499,7 @@ def plan_offset_reset(
 def describe_group_lag(
     core: ClientCore, group_id: str, *, now_ms: int, timeout: float | None = None
 ) -> Operation[list[PartitionLag]]:
-    """The progress of a group in every partition that it committed an offset for or that a member is assigned.
+    """Describe how far a group is in every partition that it committed an offset for or that a member is assigned.
 
     `now_ms` is the present in milliseconds since 1970. Raises the `KafkaError` of the group, and `ClientError`.
     """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.admin.about_partitions import asking, results_in
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition, by_topic, named
 from odradek.client.core.scatter import any_broker, deadline_of, decided, item_error, scatter
@@ -59,32 +60,24 @@ def elect_leaders(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, KafkaError | None]]:
-    """Elect leaders (KIP-183, KIP-460); None: of all partitions. The error or None for each.
+    """Elect leaders (KIP-183, KIP-460) of these partitions (None: of all); return the error or None for each.
 
     A partition that has that leader already gets ELECTION_NOT_NEEDED. With None, such partitions are left out. Raises
     `KafkaError` for the whole request, and `ClientError`.
     """
-    from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+    from odradek.wire.messages.elect_leaders import ElectLeadersRequest
 
     wanted = None if partitions is None else list(dict.fromkeys(TopicPartition(*each) for each in partitions))
-    topics = (
-        None
-        if wanted is None
-        else [TopicPartitions(name, indexes) for name, indexes in by_topic(wanted).items()]
-    )
 
     def message(timeout_ms: int) -> ElectLeadersRequest:
-        return ElectLeadersRequest(int(election_type), topics, timeout_ms)
+        request = ElectLeadersRequest(int(election_type), None, timeout_ms)
+        return request if wanted is None else asking(request, wanted)
 
     def failure(response: Any) -> KafkaError | None:
         return item_error(response.error_code, None, "election")
 
     response = yield from decided(core, message, failure, deadline_of(core, timeout))
-    found: dict[TopicPartition, KafkaError | None] = {}
-    for topic in response.replica_election_results:
-        for each in topic.partition_result:
-            key = TopicPartition(topic.topic, each.partition_id)
-            found[key] = item_error(each.error_code, each.error_message, str(key))
+    found = {key: error for key, error, _ in results_in(response)}
     for key in wanted or ():
         if key not in found:
             text = f"{key}: the broker left it out of its answer"
@@ -99,41 +92,30 @@ def alter_partition_reassignments(
     allow_replication_factor_change: bool = True,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """Give partitions these replicas, the preferred leader first (KIP-455); None cancels what is under way.
+    """Give partitions these replicas, the preferred leader first (KIP-455); None cancels a reassignment under way.
 
-    The error or None for each; brokers move the data after the answer. Raises `ClientError`.
+    Returns the error or None for each partition; brokers move the data after the answer. Raises `ClientError`.
     """
     from odradek.wire.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,
         ReassignablePartition,
-        ReassignableTopic,
     )
 
     replicas_of = named(wanted)
 
+    def moved(key: TopicPartition) -> ReassignablePartition:
+        replicas = replicas_of[key]
+        return ReassignablePartition(key.partition, None if replicas is None else list(replicas))
+
     def message(keys: list[TopicPartition], timeout_ms: int) -> AlterPartitionReassignmentsRequest:
-        topics = []
-        for name, indexes in by_topic(keys).items():
-            partitions = []
-            for index in indexes:
-                replicas = replicas_of[TopicPartition(name, index)]
-                partitions.append(ReassignablePartition(index, None if replicas is None else list(replicas)))
-            topics.append(ReassignableTopic(name, partitions))
-        return AlterPartitionReassignmentsRequest(
-            timeout_ms=timeout_ms,
-            allow_replication_factor_change=allow_replication_factor_change,
-            topics=topics,
-        )
+        request = AlterPartitionReassignmentsRequest(timeout_ms, allow_replication_factor_change)
+        return asking(request, keys, moved)
 
     def take(response: Any, keys: list[TopicPartition]) -> Iterable[tuple[TopicPartition, KafkaError | None]]:
         whole = item_error(response.error_code, response.error_message, "reassignment")
         if whole is not None:
-            yield from ((key, whole) for key in keys)
-            return
-        for topic in response.responses:
-            for each in topic.partitions:
-                key = TopicPartition(topic.name, each.partition_index)
-                yield key, item_error(each.error_code, each.error_message, str(key))
+            return [(key, whole) for key in keys]
+        return [(key, error) for key, error, _ in results_in(response)]
 
     outcomes = yield from scatter(
         core, replicas_of, any_broker, message, take, deadline=deadline_of(core, timeout)
@@ -147,7 +129,7 @@ def list_partition_reassignments(
     *,
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, Reassignment]]:
-    """The reassignments under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
+    """List the reassignments under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
     from odradek.wire.messages.list_partition_reassignments import (
         ListPartitionReassignmentsRequest,
         ListPartitionReassignmentsTopics,

@@ -73,7 +73,7 @@ class QuorumDescription:
 
 
 def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operation[QuorumDescription]:
-    """The quorum (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and `ClientError`."""
+    """Describe the quorum (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and `ClientError`."""
     from odradek.wire.messages.describe_quorum import (
         DescribeQuorumRequest,
         DescribeQuorumRequestPartitionData,
@@ -126,8 +126,11 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
 
 
 def describe_controllers(core: ClientCore, *, timeout: float | None = None) -> Operation[tuple[Broker, ...]]:
-    """The controllers that have registered, voters or not (KIP-919); only a controller answers, so the client's
-    bootstrap address must be one's. Raises `KafkaError` and `ClientError`."""
+    """List the controllers that have registered, voters or not (KIP-919).
+
+    Only a controller answers, so the client's bootstrap address must be that of a controller. Raises `KafkaError` and
+    `ClientError`.
+    """
     from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 
     controllers = 2
@@ -150,10 +153,11 @@ def add_raft_voter(
     cluster_id: str | None = None,
     timeout: float | None = None,
 ) -> Operation[None]:
-    """Make a node a voter (KIP-853). It must run already, as an observer of the metadata log. `directory_id` is the
-    id of its metadata directory. `endpoints` gives host and port by listener. Raises `KafkaError` and `ClientError`.
+    """Make a node a voter (KIP-853); it must run already, as an observer of the metadata log.
 
-    Never repeated after a lost connection: the repetition might fail because the voter is there already.
+    `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` gives host and port by listener. Never
+    repeated after a lost connection: the repetition might fail because the voter is there already. Raises `KafkaError`
+    and `ClientError`.
     """
     from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 
@@ -196,7 +200,7 @@ def remove_raft_voter(
 
 
 def unregister_broker(core: ClientCore, node_id: int, *, timeout: float | None = None) -> Operation[None]:
-    """Let the cluster forget a broker that will not come back. Raises `KafkaError` and `ClientError`."""
+    """Make the cluster forget a broker that will not come back. Raises `KafkaError` and `ClientError`."""
     from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 
     yield from decided(
@@ -215,7 +219,7 @@ def update_features(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[None]:
-    """Finalize these levels of features, all or none of them (KIP-584); 0 takes a feature away.
+    """Finalize these levels of features, all or none of them (KIP-584); level 0 removes a feature.
 
     A lower level than the present one needs `allow_downgrade` (without loss of metadata). Raises `KafkaError` and
     `ClientError`.

@@ -24,7 +24,7 @@ _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 @attrs.frozen
 class QuotaMatch:
-    """One part of a filter: entities of a type, by one name, the default, or any."""
+    """A filter's part: entities of a type, by one name, the default, or any."""
 
     entity_type: str
     name: str | None = None
@@ -43,7 +43,7 @@ class QuotaAlteration:
 def describe_client_quotas(
     core: ClientCore, wanted: Sequence[QuotaMatch] = (), *, strict: bool = False, timeout: float | None = None
 ) -> Operation[dict[QuotaEntity, dict[str, float]]]:
-    """The values of the entities that a filter means, as the broker that is asked has them.
+    """List the quotas of the entities that a filter matches, as the broker that is asked knows them.
 
     `strict` leaves out entities that have other types, too. Raises `KafkaError` and `ClientError`.
     """
@@ -79,7 +79,7 @@ def alter_client_quotas(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[dict[QuotaEntity, KafkaError | None]]:
-    """Set and remove values; the error of each entity, or None. Raises `ClientError`."""
+    """Set and remove quotas; return the error of each entity, or None. Raises `ClientError`."""
     from odradek.wire.messages.alter_client_quotas import (
         AlterClientQuotasRequest,
         AlterClientQuotasRequestEntryData,

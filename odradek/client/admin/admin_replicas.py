@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from odradek.client.admin.about_partitions import asking, results_in
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
-from odradek.client.core.scatter import deadline_of, item_error, scatter, this_broker
+from odradek.client.core.scatter import deadline_of, scatter, this_broker
 from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ class ReplicaLog:
 def describe_replica_logs(
     core: ClientCore, replicas: ByPartition[Sequence[int]], *, timeout: float | None = None
 ) -> Operation[dict[Replica, ReplicaLog | CallError]]:
-    """The logs of these replicas (brokers by partition), as each broker sees its own; an error where it gave no
-    answer.
+    """Describe the logs of these replicas (brokers by partition), as each broker sees its own.
 
-    KAFKA_STORAGE_ERROR says that the replica's directory is offline. Requests are not repeated, so the answer is
-    about this moment. There are three rounds, each with this `timeout` in seconds. Raises `ClientError`.
+    Returns an error for each replica whose broker gave no answer. KAFKA_STORAGE_ERROR says that the replica's directory
+    is offline. Requests are not repeated, so the answer is about this moment. There are three rounds, each with this
+    `timeout` in seconds. Raises `ClientError`.
     """
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
@@ -80,28 +81,19 @@ def _ask(
     core: ClientCore, replicas: Sequence[Replica], timestamp: int, timeout: float | None
 ) -> Operation[dict[Replica, Any]]:
     """(timestamp, offset, leader epoch) of each, or an error."""
-    from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+    from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
     def message(asked: list[Replica], timeout_ms: int) -> ListOffsetsRequest:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for name, index, _ in asked:
-            topics.setdefault(name, []).append(
-                ListOffsetsPartition(partition_index=index, timestamp=timestamp)
-            )
-        return ListOffsetsRequest(
-            replica_id=_DEBUGGER,
-            topics=[ListOffsetsTopic(name, partitions) for name, partitions in topics.items()],
-            timeout_ms=timeout_ms,
-        )
+        request = ListOffsetsRequest(replica_id=_DEBUGGER, timeout_ms=timeout_ms)
+        keys = ((name, index) for name, index, _ in asked)
+        return asking(request, keys, lambda key: ListOffsetsPartition(key.partition, timestamp=timestamp))
 
     def take(response: Any, asked: list[Replica]) -> Iterable[tuple[Replica, _Told]]:
         node = asked[0][2]
-        for topic in response.topics:
-            for each in topic.partitions:
-                error = item_error(each.error_code, None, f"{topic.name}-{each.partition_index}")
-                answer = (each.timestamp, each.offset, each.leader_epoch)
-                # As a value: `scatter` would repeat a call with an error that may pass until the time is up.
-                yield (topic.name, each.partition_index, node), _Told(answer if error is None else error)
+        for key, error, result in results_in(response):
+            answer = (result.timestamp, result.offset, result.leader_epoch)
+            # As a value: `scatter` would repeat a call with an error that may pass until the time is up.
+            yield (*key, node), _Told(answer if error is None else error)
 
     if not replicas:
         return {}

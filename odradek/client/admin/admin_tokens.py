@@ -60,9 +60,10 @@ def create_delegation_token(
     max_lifetime_ms: int = SERVERS_CHOICE,
     timeout: float | None = None,
 ) -> Operation[DelegationToken]:
-    """Make a token for the client's own principal, or for `owner`; all principals are `User:NAME`.
+    """Create a token for the client's own principal, or for `owner`; all principals are `User:NAME`.
 
-    With -1 it lives as long as the cluster allows. Brokers know it a moment later. Raises `KafkaError`, `ClientError`.
+    With `max_lifetime_ms` -1 it lives as long as the cluster allows. Brokers know it a moment later. Raises `KafkaError`
+    and `ClientError`.
     """
     from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 
@@ -86,9 +87,9 @@ def create_delegation_token(
 def renew_delegation_token(
     core: ClientCore, hmac: bytes, *, period_ms: int = SERVERS_CHOICE, timeout: float | None = None
 ) -> Operation[int]:
-    """Let a token live for so long from now (-1: the cluster's period); the time at which it ends then.
+    """Let a token live for `period_ms` from now (-1: the cluster's period); return the time at which it ends then.
 
-    Raises `KafkaError`, `ClientError`.
+    `hmac` is the token's secret. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 
@@ -99,7 +100,10 @@ def renew_delegation_token(
 def expire_delegation_token(
     core: ClientCore, hmac: bytes, *, period_ms: int = SERVERS_CHOICE, timeout: float | None = None
 ) -> Operation[int]:
-    """Let a token end so long from now (-1: now); the time at which it ends. Raises `KafkaError`, `ClientError`."""
+    """Let a token end `period_ms` from now (-1: now); return the time at which it ends.
+
+    `hmac` is the token's secret. Raises `KafkaError` and `ClientError`.
+    """
     from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 
     response = yield from _asked(core, ExpireDelegationTokenRequest(hmac, period_ms), timeout)
@@ -109,8 +113,10 @@ def expire_delegation_token(
 def describe_delegation_tokens(
     core: ClientCore, owners: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[list[DelegationToken]]:
-    """The tokens of these owners, or of all with None, as far as the client may see them. They are in order of their
-    ids. Raises `KafkaError`, `ClientError`."""
+    """List the tokens of these owners (None: of all) that the client may see, in order of their ids.
+
+    Raises `KafkaError` and `ClientError`.
+    """
     from odradek.wire.messages.describe_delegation_token import (
         DescribeDelegationTokenOwner,
         DescribeDelegationTokenRequest,

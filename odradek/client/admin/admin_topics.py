@@ -68,7 +68,7 @@ class CreatedTopic:
 
 @attrs.frozen
 class NewPartitions:
-    """The total number of partitions of a topic; `assignments` gives the brokers of each new one, or nothing."""
+    """The new total number of partitions of a topic; `assignments` gives the brokers of each new one."""
 
     count: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -92,10 +92,11 @@ def create_topics(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[CreatedTopic]]:
-    """Create topics; one outcome per topic in the order of `topics`. Raises `ClientError`.
+    """Create topics; return an outcome for each, in the order of `topics`.
 
     Never repeated after a lost connection: the repetition might fail because the topic exists already. Topics that a
-    quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
+    quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599). Raises
+    `ClientError`.
     """
     from odradek.wire.messages.create_topics import (
         CreatableReplicaAssignment,
@@ -147,9 +148,10 @@ def create_topics(
 def delete_topics(
     core: ClientCore, names: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, KafkaError | None]]]:
-    """Delete topics by name; one outcome per name. Raises `ClientError`. Never repeated after a lost connection.
+    """Delete topics by name; return the error or None for each. Never repeated after a lost connection.
 
-    Those that a quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
+    Topics that a quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
+    Raises `ClientError`.
     """
     from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
@@ -185,9 +187,10 @@ def create_partitions(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[tuple[str, CallError | None]]]:
-    """Give topics more partitions; the error or None for each topic. Raises `ClientError`.
+    """Give topics more partitions; return the error or None for each topic. A number is the new total.
 
-    Never repeated after a lost connection: the repetition might fail because the partitions are there already.
+    Never repeated after a lost connection: the repetition might fail because the partitions are there already. Raises
+    `ClientError`.
     """
     from odradek.wire.messages.create_partitions import (
         CreatePartitionsAssignment,
@@ -229,7 +232,7 @@ def create_partitions(
 def describe_topics(
     core: ClientCore, names: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[list[Topic]]:
-    """Topics in order of `names`, or all in order of their names. Raises `KafkaError` for one that is unknown."""
+    """Describe topics in the order of `names`, or all in order of their names. Raises `KafkaError` for an unknown topic."""
     deadline = deadline_of(core, timeout)
     cluster = yield from refresh_metadata(core, names, timeout=deadline - core.now)
     return [cluster.topic(name) for name in (sorted(cluster.topics) if names is None else names)]
@@ -242,9 +245,9 @@ def describe_topic_partitions(
     page_size: int = 2000,
     timeout: float | None = None,
 ) -> Operation[list[Topic]]:
-    """Topics in order of their names, asked for in pages of `page_size` partitions (KIP-966); no names: all of them.
+    """Describe topics in order of their names, in pages of `page_size` partitions (KIP-966); no names: all topics.
 
-    Raises `KafkaError` for one that is unknown, and `ClientError`.
+    Raises `KafkaError` for an unknown topic, and `ClientError`.
     """
     from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 
@@ -288,8 +291,11 @@ def describe_topic_partitions(
 def describe_cluster(
     core: ClientCore, *, include_fenced: bool = False, timeout: float | None = None
 ) -> Operation[ClusterDescription]:
-    """The cluster's id, controller and brokers, fenced ones only if asked for (KIP-1073; brokers before 4.0 do not
-    tell). Raises `KafkaError` and `ClientError`."""
+    """Describe the cluster: its id, controller and brokers.
+
+    Fenced brokers are left out unless `include_fenced` (KIP-1073; brokers before 4.0 do not list them). Raises
+    `KafkaError` and `ClientError`.
+    """
     from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 
     deadline = deadline_of(core, timeout)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.admin.about_partitions import results_in
 from odradek.client.admin.admin_logs import ActiveProducer, describe_producers
 from odradek.client.core.operation import Operation
 from odradek.client.core.scatter import (
@@ -19,6 +20,7 @@ from odradek.client.core.scatter import (
     to_transaction_coordinators,
 )
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import LIST_TRANSACTIONS_PATTERN
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ __all__ = [
 
 TIMELESS_MS = (1 << 31) - 1
 """The timeout of transactions that have none, since another system decides how they end (KIP-939)."""
-_PATTERN_VERSION = 2
-"""The version of ListTransactions from which it takes a pattern (KIP-1152)."""
 _FENCING_TIMEOUT_MS = 60_000
 """Kept as the timeout of the transactional id until its next producer brings its own. Brokers may limit it."""
 _IGNORES_EPOCHS_GROWING = 0
@@ -96,9 +96,9 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Operation[list[TransactionListing]]:
-    """The transactional ids of all coordinators in their order, as far as they fit all that is given.
+    """List the transactional ids of all coordinators in their order, as far as they match all that is given.
 
-    The pattern is one of RE2's and fits whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the first
+    The pattern is one of RE2's and matches whole ids (KIP-1152). Raises the `KafkaError` or `ClientError` of the first
     broker that failed, because the list would be incomplete.
     """
     from odradek.wire.messages.list_transactions import ListTransactionsRequest
@@ -132,7 +132,7 @@ def list_transactions(
         message,
         take,
         deadline=deadline,
-        versions=(_PATTERN_VERSION if transactional_id_pattern is not None else 0, None),
+        versions=(LIST_TRANSACTIONS_PATTERN if transactional_id_pattern is not None else 0, None),
     )
     found = []
     for node, told in outcomes.items():
@@ -148,7 +148,10 @@ def list_transactions(
 def describe_transactions(
     core: ClientCore, transactional_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[TransactionDescription]]:
-    """The newest transaction of each transactional id, from its coordinator, in their order. Raises `ClientError`."""
+    """Describe the newest transaction of each transactional id, asked of its coordinator, in their order.
+
+    Raises `ClientError`.
+    """
     from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
 
     deadline = deadline_of(core, timeout)
@@ -181,9 +184,12 @@ def fence_producer(
 ) -> Operation[FencedProducer]:
     """Fence the producer of a transactional id, which aborts its open transaction, prepared ones too.
 
-    Answered when the transaction is over in all its partitions. One whose commit was decided before is committed. An
-    unknown id is TRANSACTIONAL_ID_NOT_FOUND, since the request would create it. CONCURRENT_TRANSACTIONS means that
-    some partitions have no marker yet. Raises `KafkaError` and `ClientError`.
+    Answered when the transaction is over in all its partitions. If its commit was decided before, it is committed.
+
+    Raises:
+        KafkaError: TRANSACTIONAL_ID_NOT_FOUND for an unknown id, since the request would create it.
+            CONCURRENT_TRANSACTIONS while some partitions have no marker yet.
+        ClientError: no answer.
     """
     from odradek.wire.messages.init_producer_id import InitProducerIdRequest
 
@@ -212,11 +218,14 @@ def fence_producer(
 def abort_transaction(
     core: ClientCore, topic: str, partition: int, start_offset: int, *, timeout: float | None = None
 ) -> Operation[ActiveProducer]:
-    """Abort the open transaction that begins at an offset, on this one partition; the producer that had begun it.
+    """Abort the open transaction that begins at an offset, on this one partition; return the producer that had begun it.
 
-    This is for transactions that their coordinators have forgotten: it asks the leader alone. The leader is told the producer's own
-    epoch and that of the last coordinator. Raises `KafkaError` (INVALID_TXN_STATE: none is open there) and
-    `ClientError`.
+    For transactions that their coordinators have forgotten: only the partition's leader is asked. The marker has the
+    producer's own epoch and that of the last coordinator.
+
+    Raises:
+        KafkaError: for instance INVALID_TXN_STATE: no transaction is open there.
+        ClientError: no answer.
     """
     from odradek.wire.messages.write_txn_markers import (
         WritableTxnMarker,
@@ -251,10 +260,7 @@ def abort_transaction(
         return WriteTxnMarkersRequest([marker])
 
     def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, CallError | None]]:
-        for each in response.markers:
-            for of_topic in each.topics:
-                for result in of_topic.partitions:
-                    yield key, item_error(result.error_code, None, str(key))
+        return [(named, error) for named, error, _ in results_in(response)]
 
     outcomes = yield from scatter(core, [key], to_leaders, message, take, deadline=deadline)
     refusal = outcomes[key]

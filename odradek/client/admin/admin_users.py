@@ -26,7 +26,7 @@ __all__ = [
 
 @attrs.frozen
 class ScramUpsertion:
-    """A credential that is made, or takes the place of one. It has the salted password, never the password."""
+    """A credential to create or to replace. It has the salted password, never the password."""
 
     user: str
     mechanism: str
@@ -48,7 +48,7 @@ class ScramUpsertion:
 
 @attrs.frozen
 class ScramDeletion:
-    """A credential that goes."""
+    """A credential to remove."""
 
     user: str
     mechanism: str
@@ -57,7 +57,7 @@ class ScramDeletion:
 def describe_user_scram_credentials(
     core: ClientCore, users: Sequence[str] | None = None, *, timeout: float | None = None
 ) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
-    """For each user, or for all with None, the iterations by mechanism, or an error.
+    """Return the iterations by mechanism, or an error, for each user (None: for all users).
 
     The broker that is asked answers by what it knows. Raises `KafkaError` and `ClientError`.
     """
@@ -87,10 +87,7 @@ def describe_user_scram_credentials(
 def alter_user_scram_credentials(
     core: ClientCore, changes: Sequence[ScramDeletion | ScramUpsertion], *, timeout: float | None = None
 ) -> Operation[dict[str, KafkaError | None]]:
-    """Change credentials; the error of each user, or None. A request may change one credential of a user.
-
-    Raises `ClientError`.
-    """
+    """Change credentials, at most one of each user; return the error of each user, or None. Raises `ClientError`."""
     from odradek.wire.messages.alter_user_scram_credentials import (
         AlterUserScramCredentialsRequest,
         ScramCredentialDeletion,

@@ -104,7 +104,12 @@ class Commits:
         return now >= self.due_at
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
-        """Commit. Raises `KafkaError` (ILLEGAL_GENERATION and its like: others have the partitions), `ClientError`."""
+        """Commit; nothing is asked of the coordinator where there is nothing to commit, as with Java's client.
+
+        Raises `KafkaError` (ILLEGAL_GENERATION and its like: other members have the partitions), `ClientError`.
+        """
+        if not offsets:
+            return
         batch = self._new_batch(self._member(), offsets, self._core.now + timeout, may_grow=False)
         yield from self._send(batch)
 
@@ -124,6 +129,8 @@ class Commits:
 
     def _send_with_others(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Operation[None]:
         """Commit together with those that wait. Raises as `commit`."""
+        if not offsets:
+            return
         who = self._member()
         last = self._queue[-1] if self._queue else None
         if last is None or not last.may_grow or last.who != who:

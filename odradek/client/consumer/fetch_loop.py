@@ -39,6 +39,7 @@ from odradek.client.errors import broker_error, error_code
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ __all__ = ["FETCH_LANE", "Fetching", "needs_validation"]
 
 FETCH_LANE = 1
 _CHUNKS_AHEAD = 2
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _READ_COMMITTED = 1
 
 _PASSING = frozenset(
@@ -234,7 +234,7 @@ class Fetching:
             request,
             node=node,
             deadline=core.now + core.config.request_timeout,
-            version_max=None if with_ids else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            version_max=None if with_ids else FETCH_TOPIC_IDS - 1,
             lane=FETCH_LANE,
         )
         self._in_flight[node] = (call, asked)

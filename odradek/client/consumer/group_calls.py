@@ -18,6 +18,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.schema.versions import OFFSET_COMMIT_TOPIC_IDS, OFFSET_FETCH_TOPIC_IDS
 from odradek.wire.structure import ZERO_UUID
 from odradek.wire.topic_partition import TopicPartition
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Coordinator", "Member", "TopicIds"]
 
-_VERSION_MAX_WITH_TOPIC_NAMES = 9
 _TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
 """The id of the topic that a partition is of; where it is not known, the partition is left out."""
@@ -68,7 +68,7 @@ class Coordinator(CoordinatorFinder):
         """
         pending = dict(offsets)
         refused: dict[TopicPartition, KafkaError] = {}
-        version_max = _version_max(pending, topic_ids)
+        version_max = _version_max(pending, topic_ids, OFFSET_COMMIT_TOPIC_IDS)
         names = {topic_ids.get(key, ZERO_UUID): key.topic for key in pending}
         unknown = _UnknownTopics(self._core, topic_ids, deadline)
         attempt = 0
@@ -129,7 +129,7 @@ class Coordinator(CoordinatorFinder):
             for key in pending
             if (topic := known.get(key.topic)) is not None and topic.topic_id != ZERO_UUID
         }
-        version_max = _version_max(pending, topic_ids)
+        version_max = _version_max(pending, topic_ids, OFFSET_FETCH_TOPIC_IDS)
         names = {topic_id: key.topic for key, topic_id in topic_ids.items()}
         unknown = _UnknownTopics(self._core, topic_ids, deadline)
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
@@ -240,9 +240,9 @@ class _UnknownTopics:
         return topic.topic_id != self._topic_ids.get(key, topic.topic_id)
 
 
-def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds) -> int | None:
+def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds, ids_since: int) -> int | None:
     """Names of topics are the only way where an id is not known."""
-    return None if all(key in topic_ids for key in keys) else _VERSION_MAX_WITH_TOPIC_NAMES
+    return None if all(key in topic_ids for key in keys) else ids_since - 1
 
 
 def _passing(error: KafkaError | ClientError) -> bool:

@@ -19,15 +19,14 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import attrs
 
-from odradek.client.core.bootstrap import parse_bootstrap
+from odradek.client.core import key_parsers as parse
 from odradek.client.core.client_config import ClientConfig
-from odradek.client.core.client_security import PROTOCOLS, ClientSecurity, LoginKeys, client_security
+from odradek.client.core.client_security import ClientSecurity, LoginKeys, client_security
 from odradek.client.core.familiar_names import resolved
 from odradek.client.core.retry import RetryPolicy
 from odradek.env.tls_ports import TlsSettings
@@ -44,11 +43,8 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound="CommonSettings")
-Parser = Callable[[Any], Any]
 
 _LOGGER = logging.getLogger("odradek.client")
-_INT_MAX = (1 << 31) - 1
-_LONG_MAX = (1 << 63) - 1
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -96,247 +92,117 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
 """Keys that are accepted only with these values (in lower case; empty also stands for None)."""
 
 
-# Values
-
-
-def _integer(low: int, high: int) -> Parser:
-    def parse(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise ValueError("expected a whole number")
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError("expected a whole number") from None
-        if not low <= number <= high:
-            raise ValueError(f"expected a number from {low} to {high}")
-        return number
-
-    return parse
-
-
-def _boolean(value: Any) -> bool:
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text == "true"
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("expected a text")
-    return value
-
-
-def _optional_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not _text(value):
-        raise ValueError("expected a text that is not empty, or None")
-    return str(value)
-
-
-def _one_of(*names: str) -> Parser:
-    def parse(value: Any) -> str:
-        if value not in names:
-            raise ValueError(f"expected one of {', '.join(names)}")
-        return str(value)
-
-    return parse
-
-
-def _compression(value: Any) -> str:
-    names = ("none", "gzip", "snappy", "lz4", "zstd")
-    return "none" if value is None else str(_one_of(*names)(value))
-
-
-def _share(value: Any) -> float:
-    try:
-        share = float(value)
-    except (TypeError, ValueError):
-        raise ValueError("expected a number from 0.5 to 1") from None
-    if not 0.5 <= share <= 1:
-        raise ValueError("expected a number from 0.5 to 1")
-    return share
-
-
-def _recovery(value: Any) -> str:
-    return str(_one_of("none", "rebootstrap")(_text(value).lower()))
-
-
-def _acks(value: Any) -> int:
-    found = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value))
-    if found is None or isinstance(value, bool):
-        raise ValueError("expected all, -1, 0 or 1")
-    return found
-
-
-def _addresses(value: Any) -> tuple[tuple[str, int], ...]:
-    if isinstance(value, str):
-        return tuple(parse_bootstrap(value))
-    if not isinstance(value, Sequence) or not all(isinstance(part, str) for part in value):
-        raise ValueError("expected HOST:PORT,HOST:PORT or a list of HOST:PORT")
-    return tuple(parse_bootstrap(",".join(value)))
-
-
-def _offset_reset(value: Any) -> str:
-    text = _text(value)
-    if text in ("earliest", "latest", "none"):
-        return text
-    if re.fullmatch(
-        r"by_duration:P(?=\d|T\d)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", text, re.IGNORECASE
-    ):
-        return text
-    raise ValueError("expected earliest, latest, none or by_duration:PnDTnHnMn.nS")
-
-
-def _assignors(value: Any) -> tuple[Any, ...]:
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, Sequence) or not parts:
-        raise ValueError("expected names of assignors, or assignors")
-    return tuple(part.strip() if isinstance(part, str) else part for part in parts)
-
-
-def _callable_or_none(value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise ValueError("expected a callable or None")
-    return value
-
-
-def _partitioner(value: Any) -> Any:
-    if isinstance(value, str) and value.rpartition(".")[2] == "RoundRobinPartitioner":
-        return "RoundRobinPartitioner"
-    if value is None or callable(value):
-        return value
-    raise ValueError("expected a callable, RoundRobinPartitioner or None")
-
-
-def _encode(text: Any) -> bytes | None:
-    return None if text is None else str(text).encode()
-
-
-def _decode(data: bytes | None) -> str | None:
-    return None if data is None else bytes(data).decode()
-
-
-def _serializer(value: Any) -> Any:
-    if isinstance(value, str):
-        value = _named(value, {"ByteArraySerializer": None, "StringSerializer": _encode})
-    return _callable_or_none(value)
-
-
-def _deserializer(value: Any) -> Any:
-    if isinstance(value, str):
-        value = _named(value, {"ByteArrayDeserializer": None, "StringDeserializer": _decode})
-    return _callable_or_none(value)
-
-
-def _named(value: str, known: dict[str, Any]) -> Any:
-    name = value.rpartition(".")[2]
-    if name not in known:
-        raise ValueError(f"expected a callable, None, or one of {', '.join(known)}")
-    return known[name]
-
-
-def _protocol(value: Any) -> str:
-    text = _text(value).upper()
-    if text not in PROTOCOLS:
-        raise ValueError(f"expected one of {', '.join(PROTOCOLS)}")
-    return text
-
-
-def _mechanism(value: Any) -> str:
-    return "GSSAPI" if value is None else _text(value)
-
-
-def _upper(value: Any) -> str:
-    return _text(value).upper()
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(_text(part).strip() for part in parts or () if part)
-
-
-def _key(default: Any, parse: Parser) -> Any:
-    return attrs.field(default=default, metadata={"parse": parse})
-
-
-_AT_LEAST_0 = _integer(0, _INT_MAX)
-_AT_LEAST_1 = _integer(1, _INT_MAX)
-_LONG = _integer(0, _LONG_MAX)
-_ANY_LONG = _integer(-_LONG_MAX - 1, _LONG_MAX)
-
-
-def _timeout_or_none(value: Any) -> int | None:
-    return None if value is None or value == float("inf") else int(_LONG(value))
-
-
 # Settings
+
+
+def _key(default: Any, parser: parse.Parser) -> Any:
+    return attrs.field(default=default, metadata={"parse": parser})
 
 
 @attrs.frozen(kw_only=True)
 class CommonSettings:
     """The keys that all clients have. Times in milliseconds, sizes in bytes."""
 
-    bootstrap_servers: tuple[tuple[str, int], ...] = attrs.field(metadata={"parse": _addresses})
-    client_id: str = _key("", _text)
+    bootstrap_servers: tuple[tuple[str, int], ...] = attrs.field(metadata={"parse": parse.addresses})
+    """Addresses of some brokers, HOST:PORT with commas between them, or a list of them. Required."""
+    client_id: str = _key("", parse.text)
+    """The client's name in quotas, logs and metrics of the brokers."""
     odradek_on_error: Callable[[int, str], object] | None = attrs.field(
-        default=None, repr=False, metadata={"parse": _callable_or_none}
+        default=None, repr=False, metadata={"parse": parse.callable_or_none}
     )
-    """Called with level and text of each line of the log from WARNING on."""
-    metadata_max_age_ms: int = _key(300_000, _LONG)
-    request_timeout_ms: int = _key(30_000, _AT_LEAST_0)
-    reconnect_backoff_ms: int = _key(50, _LONG)
-    reconnect_backoff_max_ms: int = _key(1_000, _LONG)
-    retry_backoff_ms: int = _key(100, _LONG)
-    retry_backoff_max_ms: int = _key(1_000, _LONG)
-    connections_max_idle_ms: int = _key(540_000, _ANY_LONG)
-    """An idle connection is closed after so long; a negative value keeps it open."""
-    metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, _LONG)
-    metadata_recovery_strategy: str = _key("rebootstrap", _recovery)
-    security_protocol: str = _key("PLAINTEXT", _protocol)
-    sasl_mechanism: str = _key("GSSAPI", _mechanism)
-    sasl_jaas_config: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
-    odradek_sasl_username: str | None = _key(None, _optional_text)
-    """With the password, it stands instead of a login module."""
+    """A function that is called with the level (as in `logging`) and the text of each log line from WARNING on."""
+    metadata_max_age_ms: int = _key(300_000, parse.LONG)
+    """The age at which metadata is fetched again, also without an error."""
+    request_timeout_ms: int = _key(30_000, parse.AT_LEAST_0)
+    """The time that one request may take, with its answer."""
+    reconnect_backoff_ms: int = _key(50, parse.LONG)
+    """The pause before a second attempt to connect to a broker; it doubles with each failure."""
+    reconnect_backoff_max_ms: int = _key(1_000, parse.LONG)
+    """The longest of these pauses."""
+    retry_backoff_ms: int = _key(100, parse.LONG)
+    """The pause before a request is repeated; it doubles with each failure."""
+    retry_backoff_max_ms: int = _key(1_000, parse.LONG)
+    """The longest of these pauses."""
+    connections_max_idle_ms: int = _key(540_000, parse.ANY_LONG)
+    """The time after which an idle connection is closed; a negative value keeps it open."""
+    metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, parse.LONG)
+    """The time without metadata after which the client begins again at `bootstrap.servers` (KIP-1102)."""
+    metadata_recovery_strategy: str = _key("rebootstrap", parse.recovery)
+    """`rebootstrap`, or `none`: what to do when no known broker answers (KIP-899)."""
+    security_protocol: str = _key("PLAINTEXT", parse.protocol)
+    """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
+    sasl_mechanism: str = _key("GSSAPI", parse.mechanism)
+    """`SCRAM-SHA-256`, `SCRAM-SHA-512`, `PLAIN` or `OAUTHBEARER`."""
+    sasl_jaas_config: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": parse.optional_text}
+    )
+    """The login module with its options, in Java's form (docs/logins.md)."""
+    odradek_sasl_username: str | None = _key(None, parse.optional_text)
+    """A user name; with the password it stands instead of a login module."""
     odradek_sasl_password: str | None = attrs.field(
-        default=None, repr=False, metadata={"parse": _optional_text}
+        default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    sasl_oauthbearer_token_endpoint_url: str | None = _key(None, _optional_text)
-    sasl_oauthbearer_client_credentials_client_id: str | None = _key(None, _optional_text)
+    """The user's password."""
+    sasl_oauthbearer_token_endpoint_url: str | None = _key(None, parse.optional_text)
+    """The address of an issuer of tokens, or of a file with a token."""
+    sasl_oauthbearer_client_credentials_client_id: str | None = _key(None, parse.optional_text)
+    """The client id by which the issuer knows this client."""
     sasl_oauthbearer_client_credentials_client_secret: str | None = attrs.field(
-        default=None, repr=False, metadata={"parse": _optional_text}
+        default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    sasl_oauthbearer_scope: str | None = _key(None, _optional_text)
-    sasl_login_refresh_window_factor: float = _key(0.8, _share)
-    sasl_login_retry_backoff_ms: int = _key(100, _LONG)
-    sasl_login_retry_backoff_max_ms: int = _key(10_000, _LONG)
+    """The client id's secret."""
+    sasl_oauthbearer_scope: str | None = _key(None, parse.optional_text)
+    """The scope to ask the issuer for."""
+    sasl_login_refresh_window_factor: float = _key(0.8, parse.share)
+    """The share of a token's life after which a login takes a new one."""
+    sasl_login_retry_backoff_ms: int = _key(100, parse.LONG)
+    """The pause before the issuer is asked again; it doubles with each failure."""
+    sasl_login_retry_backoff_max_ms: int = _key(10_000, parse.LONG)
+    """The longest of these pauses."""
     odradek_sasl_oauthbearer_token_callback: Callable[[], str] | None = attrs.field(
-        default=None, repr=False, metadata={"parse": _callable_or_none}
+        default=None, repr=False, metadata={"parse": parse.callable_or_none}
     )
-    """The application's own way to a token: it is called beside the client, for each login, and may block."""
-    ssl_truststore_location: str | None = _key(None, _optional_text)
-    ssl_truststore_type: str = _key("JKS", _upper)
+    """A function that returns a token; it is called beside the client, for each login, and may block."""
+    ssl_truststore_location: str | None = _key(None, parse.optional_text)
+    """A file with the certificates of authorities; None: those of the system."""
+    ssl_truststore_type: str = _key("JKS", parse.upper)
+    """The form of that file: `PEM`; by any other type it is read as PKCS12."""
     ssl_truststore_password: str | None = attrs.field(
-        default=None, repr=False, metadata={"parse": _optional_text}
+        default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    ssl_truststore_certificates: str | None = _key(None, _optional_text)
-    ssl_keystore_location: str | None = _key(None, _optional_text)
-    ssl_keystore_type: str = _key("JKS", _upper)
+    """That file's password."""
+    ssl_truststore_certificates: str | None = _key(None, parse.optional_text)
+    """The certificates themselves, as PEM."""
+    ssl_keystore_location: str | None = _key(None, parse.optional_text)
+    """A file with the client's certificate and key."""
+    ssl_keystore_type: str = _key("JKS", parse.upper)
+    """The form of that file: `PEM`; by any other type it is read as PKCS12."""
     ssl_keystore_password: str | None = attrs.field(
-        default=None, repr=False, metadata={"parse": _optional_text}
+        default=None, repr=False, metadata={"parse": parse.optional_text}
     )
-    ssl_keystore_key: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
-    ssl_keystore_certificate_chain: str | None = _key(None, _optional_text)
-    ssl_key_password: str | None = attrs.field(default=None, repr=False, metadata={"parse": _optional_text})
-    ssl_endpoint_identification_algorithm: str = _key("https", _text)
-    """Empty: the name in the server's certificate may be any."""
-    odradek_ssl_keystore_key_location: str | None = _key(None, _optional_text)
+    """That file's password."""
+    ssl_keystore_key: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": parse.optional_text}
+    )
+    """The private key itself, as PEM."""
+    ssl_keystore_certificate_chain: str | None = _key(None, parse.optional_text)
+    """The certificate chain itself, as PEM."""
+    ssl_key_password: str | None = attrs.field(
+        default=None, repr=False, metadata={"parse": parse.optional_text}
+    )
+    """The private key's password."""
+    ssl_endpoint_identification_algorithm: str = _key("https", parse.text)
+    """`https` compares the server's certificate with its name; empty takes any name."""
+    odradek_ssl_keystore_key_location: str | None = _key(None, parse.optional_text)
     """A PEM file with the private key, where `ssl.keystore.location` has only certificates."""
-    ssl_enabled_protocols: tuple[str, ...] = _key(("TLSv1.2", "TLSv1.3"), _texts)
-    ssl_cipher_suites: tuple[str, ...] = _key((), _texts)
-    socket_connection_setup_timeout_ms: int = _key(10_000, _LONG)
-    socket_connection_setup_timeout_max_ms: int = _key(30_000, _LONG)
+    ssl_enabled_protocols: tuple[str, ...] = _key(("TLSv1.2", "TLSv1.3"), parse.texts)
+    """Versions of TLS, with commas between them."""
+    ssl_cipher_suites: tuple[str, ...] = _key((), parse.texts)
+    """Cipher suites, with commas between them; empty: those of Python."""
+    socket_connection_setup_timeout_ms: int = _key(10_000, parse.LONG)
+    """The time that one attempt to connect may take; it doubles with each failure."""
+    socket_connection_setup_timeout_max_ms: int = _key(30_000, parse.LONG)
+    """The longest of these times."""
 
     @classmethod
     def from_properties(cls: type[S], properties: Mapping[str, Any], *, on_trio: bool = False) -> S:
@@ -439,39 +305,57 @@ class CommonSettings:
 class ProducerSettings(CommonSettings):
     """The typed values of Kafka's producer keys, with underscores for dots."""
 
-    acks: int = _key(-1, _acks)
-    batch_size: int = _key(16_384, _AT_LEAST_0)
-    buffer_memory: int = _key(32 << 20, _LONG)
-    compression_gzip_level: int = _key(-1, _integer(-1, 9))
-    compression_lz4_level: int = _key(9, _integer(1, 17))
-    compression_type: str = _key("none", _compression)
-    compression_zstd_level: int = _key(3, _integer(-131_072, 22))
-    delivery_timeout_ms: int = _key(120_000, _AT_LEAST_0)
-    enable_idempotence: bool = _key(True, _boolean)
+    acks: int = _key(-1, parse.acks)
+    """`all`: a record is acknowledged by all in-sync replicas; `1`: by the leader; `0`: never."""
+    batch_size: int = _key(16_384, parse.AT_LEAST_0)
+    """Bytes of a batch that is sent at once, when it is full."""
+    buffer_memory: int = _key(32 << 20, parse.LONG)
+    """Bytes of records that may wait to be sent."""
+    compression_gzip_level: int = _key(-1, parse.integer(-1, 9))
+    """The level of gzip; -1 is its default."""
+    compression_lz4_level: int = _key(9, parse.integer(1, 17))
+    """The level of lz4."""
+    compression_type: str = _key("none", parse.compression)
+    """`none`, `gzip`, `snappy`, `lz4` or `zstd`."""
+    compression_zstd_level: int = _key(3, parse.integer(-131_072, 22))
+    """The level of zstd."""
+    delivery_timeout_ms: int = _key(120_000, parse.AT_LEAST_0)
+    """The time after which a record that was not acknowledged has failed."""
+    enable_idempotence: bool = _key(True, parse.boolean)
+    """True: a batch that is sent again is written once."""
     key_serializer: Callable[[Any], bytes | None] | None = attrs.field(
-        default=None, metadata={"parse": _serializer}
+        default=None, metadata={"parse": parse.serializer}
     )
-    linger_ms: int = _key(5, _LONG)
-    max_block_ms: int = _key(60_000, _LONG)
-    max_in_flight_requests_per_connection: int = _key(5, _AT_LEAST_1)
-    max_request_size: int = _key(1 << 20, _AT_LEAST_0)
-    partitioner_adaptive_partitioning_enable: bool = _key(True, _boolean)
-    partitioner_availability_timeout_ms: int = _key(0, _AT_LEAST_0)
-    """The time after which a leader that takes nothing is left out when a partition is drawn; 0 switches that off."""
-    partitioner_class: Any = attrs.field(default=None, metadata={"parse": _partitioner})
-    """The partitioner. None: murmur2 of the key, sticky without; "RoundRobinPartitioner"; or a callable `(topic, key,
+    """A function from keys to bytes, or the name of Kafka's `StringSerializer` or `ByteArraySerializer`."""
+    linger_ms: int = _key(5, parse.LONG)
+    """The time that a batch waits for more records."""
+    max_block_ms: int = _key(60_000, parse.LONG)
+    """The time that `send`, and calls about transactions, may wait."""
+    max_in_flight_requests_per_connection: int = _key(5, parse.AT_LEAST_1)
+    """Requests to a broker that are not answered yet; at most 5 with idempotence."""
+    max_request_size: int = _key(1 << 20, parse.AT_LEAST_0)
+    """Bytes of a record, and of a request, at most."""
+    partitioner_adaptive_partitioning_enable: bool = _key(True, parse.boolean)
+    """True: partitions with a longer queue get fewer records without keys (KIP-794)."""
+    partitioner_availability_timeout_ms: int = _key(0, parse.AT_LEAST_0)
+    """The time after which keyless records avoid a leader that takes nothing; 0 switches that off."""
+    partitioner_class: Any = attrs.field(default=None, metadata={"parse": parse.partitioner})
+    """None: murmur2 of the key, sticky without a key. `RoundRobinPartitioner`, or a callable `(topic, key,
     value, partition_count, available) -> partition`."""
-    partitioner_ignore_keys: bool = _key(False, _boolean)
-    retries: int = _key(_INT_MAX, _AT_LEAST_0)
-    transaction_timeout_ms: int = _key(60_000, _AT_LEAST_0)
-    """The coordinator aborts a transaction that is open for longer."""
-    transaction_two_phase_commit_enable: bool = _key(False, _boolean)
-    """True if another system decides whether transactions commit (KIP-939): then none ends by a timeout."""
-    transactional_id: str | None = _key(None, _optional_text)
+    partitioner_ignore_keys: bool = _key(False, parse.boolean)
+    """True: keys play no part in the choice of a partition."""
+    retries: int = _key(parse.INT_MAX, parse.AT_LEAST_0)
+    """How often a batch is sent again, within `delivery.timeout.ms`."""
+    transaction_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
+    """The time after which the coordinator aborts a transaction that is open."""
+    transaction_two_phase_commit_enable: bool = _key(False, parse.boolean)
+    """True: another system decides whether transactions commit (KIP-939), and none ends by a timeout."""
+    transactional_id: str | None = _key(None, parse.optional_text)
     """The name under which transactions go on in the next producer; None: a producer without transactions."""
     value_serializer: Callable[[Any], bytes | None] | None = attrs.field(
-        default=None, metadata={"parse": _serializer}
+        default=None, metadata={"parse": parse.serializer}
     )
+    """A function from values to bytes, as for keys."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
@@ -498,7 +382,7 @@ class ProducerSettings(CommonSettings):
             if values.get("enable_idempotence"):
                 raise ValueError(f"enable.idempotence=true: {obstacle}")
             values["enable_idempotence"] = False
-        least = min(_INT_MAX, cls._value(values, "linger_ms") + cls._value(values, "request_timeout_ms"))
+        least = min(parse.INT_MAX, cls._value(values, "linger_ms") + cls._value(values, "request_timeout_ms"))
         if cls._value(values, "delivery_timeout_ms") < least:
             if "delivery_timeout_ms" in values:
                 raise ValueError("delivery.timeout.ms must be at least linger.ms + request.timeout.ms")
@@ -516,37 +400,60 @@ class ProducerSettings(CommonSettings):
 class ConsumerSettings(CommonSettings):
     """The typed values of Kafka's consumer keys, with underscores for dots."""
 
-    allow_auto_create_topics: bool = _key(True, _boolean)
-    auto_commit_interval_ms: int = _key(5_000, _AT_LEAST_0)
-    auto_offset_reset: str = _key("latest", _offset_reset)
-    check_crcs: bool = _key(True, _boolean)
-    client_rack: str = _key("", _text)
-    default_api_timeout_ms: int = _key(60_000, _AT_LEAST_0)
-    enable_auto_commit: bool = _key(True, _boolean)
-    exclude_internal_topics: bool = _key(True, _boolean)
-    fetch_max_bytes: int = _key(50 << 20, _AT_LEAST_0)
-    fetch_max_wait_ms: int = _key(500, _AT_LEAST_0)
-    fetch_min_bytes: int = _key(1, _AT_LEAST_0)
-    group_id: str | None = _key(None, _optional_text)
-    group_instance_id: str | None = _key(None, _optional_text)
-    heartbeat_interval_ms: int = _key(3_000, _AT_LEAST_1)
-    isolation_level: str = _key("read_uncommitted", _one_of("read_uncommitted", "read_committed"))
+    allow_auto_create_topics: bool = _key(True, parse.boolean)
+    """True: a topic that is missing may be created by the broker, if it does that."""
+    auto_commit_interval_ms: int = _key(5_000, parse.AT_LEAST_0)
+    """The time between automatic commits."""
+    auto_offset_reset: str = _key("latest", parse.offset_reset)
+    """Where to begin without a committed offset: `earliest`, `latest`, `none` (an error), or
+    `by_duration:PnDTnHnMn.nS`."""
+    check_crcs: bool = _key(True, parse.boolean)
+    """True: the checksum of each batch is verified."""
+    client_rack: str = _key("", parse.text)
+    """The client's rack: records come from an in-sync replica there, if the brokers choose so (KIP-392)."""
+    default_api_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
+    """The time of a call that is given no `timeout`."""
+    enable_auto_commit: bool = _key(True, parse.boolean)
+    """True: positions are committed by themselves, if there is a group."""
+    exclude_internal_topics: bool = _key(True, parse.boolean)
+    """True: a pattern matches no internal topics, and `topics()` leaves them out."""
+    fetch_max_bytes: int = _key(50 << 20, parse.AT_LEAST_0)
+    """Bytes of the answer to one fetch, at most; a first batch that is larger comes all the same."""
+    fetch_max_wait_ms: int = _key(500, parse.AT_LEAST_0)
+    """The time that a broker waits for `fetch.min.bytes`."""
+    fetch_min_bytes: int = _key(1, parse.AT_LEAST_0)
+    """Bytes that a broker waits for before it answers a fetch."""
+    group_id: str | None = _key(None, parse.optional_text)
+    """The name of the group; None: a consumer without a group."""
+    group_instance_id: str | None = _key(None, parse.optional_text)
+    """A name that stays when the process is started again: a static member (KIP-345)."""
+    heartbeat_interval_ms: int = _key(3_000, parse.AT_LEAST_1)
+    """The time between heartbeats to the coordinator."""
+    isolation_level: str = _key("read_uncommitted", parse.one_of("read_uncommitted", "read_committed"))
+    """`read_committed`: records of open and aborted transactions are left out; or `read_uncommitted`."""
     key_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
-        default=None, metadata={"parse": _deserializer}
+        default=None, metadata={"parse": parse.deserializer}
     )
-    max_partition_fetch_bytes: int = _key(1 << 20, _AT_LEAST_0)
-    odradek_consumer_timeout_ms: int | None = _key(None, _timeout_or_none)
+    """A function from bytes to keys, or the name of Kafka's `StringDeserializer` or `ByteArrayDeserializer`."""
+    max_partition_fetch_bytes: int = _key(1 << 20, parse.AT_LEAST_0)
+    """Bytes of one partition in the answer to a fetch, at most."""
+    odradek_consumer_timeout_ms: int | None = _key(None, parse.timeout_or_none)
     """The silence after which a loop over the consumer ends; None: it goes on for ever."""
-    max_poll_interval_ms: int = _key(300_000, _AT_LEAST_1)
-    max_poll_records: int = _key(500, _AT_LEAST_1)
+    max_poll_interval_ms: int = _key(300_000, parse.AT_LEAST_1)
+    """The time between two polls after which a member leaves its group."""
+    max_poll_records: int = _key(500, parse.AT_LEAST_1)
+    """Records that a poll returns at most."""
     partition_assignment_strategy: tuple[Any, ...] = attrs.field(
-        default=("range", "cooperative-sticky"), metadata={"parse": _assignors}
+        default=("range", "cooperative-sticky"), metadata={"parse": parse.assignors}
     )
-    """Names (`range`, or Kafka's class names) or assignors of your own, the preferred first."""
-    session_timeout_ms: int = _key(45_000, _AT_LEAST_1)
+    """Names (`range`, `roundrobin`, `cooperative-sticky`, or Kafka's classes), or assignors of your
+    own, the preferred first."""
+    session_timeout_ms: int = _key(45_000, parse.AT_LEAST_1)
+    """The time without a heartbeat after which a member is taken for dead."""
     value_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
-        default=None, metadata={"parse": _deserializer}
+        default=None, metadata={"parse": parse.deserializer}
     )
+    """A function from bytes to values, as for keys."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
@@ -565,9 +472,12 @@ class ConsumerSettings(CommonSettings):
 class AdminSettings(CommonSettings):
     """The typed values of Kafka's admin client keys, with underscores for dots."""
 
-    connections_max_idle_ms: int = _key(300_000, _ANY_LONG)
-    default_api_timeout_ms: int = _key(60_000, _AT_LEAST_0)
-    retries: int = _key(_INT_MAX, _AT_LEAST_0)
+    connections_max_idle_ms: int = _key(300_000, parse.ANY_LONG)
+    """The time after which an idle connection is closed; a negative value keeps it open."""
+    default_api_timeout_ms: int = _key(60_000, parse.AT_LEAST_0)
+    """The time of a call that is given no `timeout`."""
+    retries: int = _key(parse.INT_MAX, parse.AT_LEAST_0)
+    """How often a request is repeated, within the time of its call."""
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:

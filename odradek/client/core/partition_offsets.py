@@ -40,11 +40,11 @@ def list_offsets(
     timeout: float | None = None,
     isolation_level: int = 0,
 ) -> Operation[dict[TopicPartition, ListedOffset]]:
-    """The offset that is wanted of each (topic, partition), as ListOffsets finds it.
+    """Find an offset of each partition, as ListOffsets does.
 
-    A time in milliseconds since 1970 finds the first record at or after it. `EARLIEST` finds the first
-    offset, `LATEST` the end (one past the last record that consumers may read), `MAX_TIMESTAMP` the record
-    with the highest timestamp.
+    A time in milliseconds since 1970 finds the first record at or after it. -2 (`EARLIEST`) finds the first offset, -1
+    (`LATEST`) the end: one past the last record that consumers may read. -3 (`MAX_TIMESTAMP`) finds the record with the
+    highest timestamp. With `isolation_level` 1 the end is the last stable offset.
 
     Retriable errors are retried on fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
     """

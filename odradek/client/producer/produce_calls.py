@@ -15,11 +15,11 @@ from odradek.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from odradek.wire.schema.versions import PRODUCE_TOPIC_IDS
 
 __all__ = ["answers_by_partition", "produce_request"]
 
 _VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
-_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 
 
 def produce_request(
@@ -30,7 +30,7 @@ def produce_request(
     version_max = _VERSION_MAX
     for lane, batch in taken:
         if lane.topic_id == NO_TOPIC_ID:
-            version_max = _VERSION_MAX_WITHOUT_TOPIC_IDS
+            version_max = PRODUCE_TOPIC_IDS - 1
         # By id, too: a lane with something in flight still speaks of the topic that it was sent to.
         key = lane.topic, lane.topic_id
         topic = topics.get(key)

@@ -53,6 +53,14 @@ from odradek.client.producer.transaction_state import Step, TransactionMachine, 
 from odradek.wire.api import ApiKey, api_versions
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from odradek.wire.schema.versions import (
+    ADD_PARTITIONS_TO_TXN_BATCHED,
+    END_TXN_EPOCHS_GROW,
+    INIT_PRODUCER_ID_PRODUCER,
+    INIT_PRODUCER_ID_TWO_PHASE,
+    PRODUCE_ADDS_PARTITIONS,
+    TXN_OFFSET_COMMIT_ADDS_GROUP,
+)
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -66,14 +74,14 @@ _IMPLICIT_LEVEL = 2
 """The level from which partitions and offsets join by themselves, and EndTxn gives a new epoch."""
 _CONCURRENT_SECONDS = 0.02
 """The first wait for the markers of the transaction before: they are written within milliseconds."""
-_VERSIONS_MAX_EXPLICIT = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 3}
-_PRODUCE_VERSION_MAX_EXPLICIT = 11
+_VERSIONS_MAX_EXPLICIT = {
+    ApiKey.END_TXN: END_TXN_EPOCHS_GROW - 1,
+    ApiKey.TXN_OFFSET_COMMIT: TXN_OFFSET_COMMIT_ADDS_GROUP - 1,
+    ApiKey.ADD_PARTITIONS_TO_TXN: ADD_PARTITIONS_TO_TXN_BATCHED - 1,
+}
 _PRODUCE_VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
 _NOBODY = Identity(-1, -1)
 _NO_TIMEOUT_MS = (1 << 31) - 1
-_VERSION_MIN_WITH_PRODUCER = 3
-"""The version of InitProducerId from which it knows who asks for another epoch (KIP-360)."""
-_VERSION_MIN_TWO_PHASE = 6
 _PRODUCER_ID_LOST = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
 
@@ -128,7 +136,7 @@ class Transactions:
     @property
     def produce_version_max(self) -> int:
         """The greatest version of Produce that may be sent: from 12 on a batch adds its partition to the transaction."""
-        return _PRODUCE_VERSION_MAX if self._is_implicit else _PRODUCE_VERSION_MAX_EXPLICIT
+        return _PRODUCE_VERSION_MAX if self._is_implicit else PRODUCE_ADDS_PARTITIONS - 1
 
     def admits(self, lane: Lane) -> bool:
         """True if batches of this partition may be sent; if not yet, the partition is added to the transaction."""
@@ -449,9 +457,9 @@ class Transactions:
         version_max = None if self._is_implicit else _VERSIONS_MAX_EXPLICIT.get(key)
         version_min = 0
         if isinstance(message, InitProducerIdRequest) and message.enable2_pc:
-            version_min = _VERSION_MIN_TWO_PHASE
+            version_min = INIT_PRODUCER_ID_TWO_PHASE
         elif isinstance(message, InitProducerIdRequest) and message.producer_id >= 0:
-            version_min = _VERSION_MIN_WITH_PRODUCER
+            version_min = INIT_PRODUCER_ID_PRODUCER
         core = self._core
         attempt = 0
         while True:

@@ -18,11 +18,12 @@ __all__ = ["Admin"]
 
 
 class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
-    """An administrator's client; its methods may be called from any thread.
+    """A client that administers a cluster; its methods may be called from any thread.
 
-    `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a context
-    manager, or call `close`. Errors: `odradek.wire.errors.KafkaError` when a broker answered with an error code,
-    `odradek.client.errors.ClientError` when nobody answered; calls about several items return an error per item.
+    `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a
+    context manager, or call `close`. Raises `ValueError` for a bad configuration. A call raises `KafkaError` when a broker
+    answered with an error code, and `ClientError` when no broker answered. Calls about several items return an error for
+    each item instead.
 
         with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
             admin.create_topics([NewTopic("words", partitions=3)])
@@ -54,7 +55,7 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """The progress of a group in every partition that it committed an offset for or that a member is assigned.
+        """Describe how far a group is in every partition that it committed an offset for or that a member is assigned.
 
         `now_ms` is the present in milliseconds since 1970 (None: this machine's). Raises the `KafkaError` of the
         group, and `ClientError`.
@@ -63,6 +64,6 @@ class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
         return super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 
     def statistics(self) -> dict[str, int]:
-        """Figures of this moment; see `ClientCore.statistics`."""
+        """Return figures of this moment: connections, calls in flight and waiting, running operations."""
         with self._io.lock:
             return self._io.core.statistics()

@@ -36,8 +36,7 @@ class AsyncAdmin(AsyncAdminMethods, FamiliarFace, known_as="Admin"):
     async def describe_group_lag(
         self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
     ) -> list[PartitionLag]:
-        """Describe the lag as `Admin.describe_group_lag` does: `now_ms` None is the present of the environment's
-        clock."""
+        """Describe how far a group is, as `Admin.describe_group_lag` does; `now_ms` None is the environment's present."""
         present = self._env.clock.wall_ms() if now_ms is None else now_ms
         return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 

@@ -108,9 +108,10 @@ class AsyncConsumer(ConsumerSteering):
 
     @knows_other_names("Consumer.subscribe")
     def subscribe(self, topics: Iterable[str] | str | re.Pattern[str], *, listener: Any = None) -> None:
-        """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
+        """Subscribe to topics, or to all topics whose whole name matches a pattern: the group assigns partitions of them.
 
-        `listener` is a `RebalanceListener`, or has methods of the same names that are async.
+        `listener` is a `RebalanceListener`, or has methods of the same names that are async. The subscription takes effect
+        with the next `poll`.
         """
         wanted, heard_by = topics_of(topics), listener_of(listener)
         self._machine.settle()
@@ -128,7 +129,7 @@ class AsyncConsumer(ConsumerSteering):
     @warns_of_milliseconds
     @knows_other_names("Consumer.poll")
     async def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Records, at most `max.poll.records`, in order within each partition; none after `timeout` seconds."""
+        """Return records, at most `max.poll.records`, in order within each partition; an empty list after `timeout` seconds."""
         return await self._poll(poll_seconds(timeout), self._machine.take_records)
 
     async def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
@@ -136,7 +137,7 @@ class AsyncConsumer(ConsumerSteering):
         return await self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records one by one, as the blocking consumer's iterator yields them, with the same positions meanwhile."""
+        """Yield records one by one, as the blocking consumer's iterator does, with the same positions meanwhile."""
         timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
             records = await self.poll(timeout=_ITERATION_SECONDS if timeout_ms is None else timeout_ms / 1000)
@@ -146,7 +147,7 @@ class AsyncConsumer(ConsumerSteering):
                 yield record
 
     def wakeup(self) -> None:
-        """Have the `poll` that runs, or else the next, raise `Wakeup`."""
+        """Make the `poll` that runs, or else the next, raise `Wakeup`."""
         self._machine.wakeup()
         self.client.step()
 
@@ -196,40 +197,40 @@ class AsyncConsumer(ConsumerSteering):
     # Positions
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
+        """Return the next offset that `poll` would return. Raises `RequestTimedOut` when it is not known in time."""
         operation = self._machine.position(as_topic_partition("partition", partition), self._seconds(timeout))
         return await self.client.run(operation)
 
     async def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last record that this consumer may see, of each partition."""
+        """Return the offset behind the last record that this consumer may see, of each partition."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
     async def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
+        """Find the first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
         return await self.client.run(
             self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout))
         )
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
-        """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
         return await self.client.run(
             self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout))
         )
 
     async def topics(self, timeout: float | None = None) -> set[str]:
-        """The names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
+        """Return the names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
         seconds, skip_internal = self._seconds(timeout), self.settings.exclude_internal_topics
         return await self.client.run(
             all_topics(self._machine.core, timeout=seconds, skip_internal=skip_internal)
@@ -243,7 +244,7 @@ class AsyncConsumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets, a record, or all positions, and wait for it; all is as in the blocking consumer."""
+        """Commit these offsets, a record, or all positions, and wait for it, as the blocking consumer does."""
         await self.client.run(
             self._machine.commits.commit(self._offsets(offsets), timeout=self._seconds(timeout))
         )
@@ -261,7 +262,7 @@ class AsyncConsumer(ConsumerSteering):
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's commits; None where there is none."""
+        """Ask for the group's committed offsets of these partitions; None where there is none."""
         return await self.client.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

@@ -63,7 +63,7 @@ class SentRecord:
         return self._batch.done
 
     async def result(self) -> RecordMetadata:
-        """The place of the record, once it is acknowledged. Raises its error."""
+        """Wait until the record is acknowledged, and return its place. Raises the record's error."""
         await wait_done(self._env, self._batch)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
@@ -111,9 +111,9 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> SentRecord:
-        """Send a record; see `odradek.client.shells.producer.Producer.send` for arguments and errors.
+        """Send a record, and return as soon as it is in a batch; arguments and errors are those of the blocking `Producer.send`.
 
-        Returns as soon as the record is in a batch; gives other tasks their turn once in a batch.
+        Gives other tasks their turn once in a batch.
         """
         settings = self.settings
         if settings.value_serializer is not None:
@@ -170,7 +170,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         return SentRecord(self._env, batch, index, timestamp_ms)
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """The topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
+        """Return the numbers of the topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
         topic = as_text("topic", topic)
         if not self._accumulator.knows(topic):
             await self._learn(topic, self._env.clock.monotonic() + self.settings.max_block_ms / 1000)
@@ -200,7 +200,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         return self._of_transactions().current
 
     async def init_transactions(self) -> None:
-        """Get ready for transactions: the first call of a producer with a `transactional.id`."""
+        """Prepare for transactions: the first call of a producer with a `transactional.id`."""
         await self.client.run(self._of_transactions().initialize(self.settings.max_block_ms / 1000))
 
     def begin_transaction(self) -> None:
@@ -210,7 +210,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     async def send_offsets_to_transaction(
         self, offsets: ByPartition[OffsetAndMetadata | int], group: ConsumerGroupMetadata
     ) -> None:
-        """Have these offsets committed for a group if the transaction commits (KIP-447)."""
+        """Commit these offsets for a group if the transaction commits (KIP-447)."""
         commits = judged_offsets("offsets", offsets)
         if not isinstance(group, ConsumerGroupMetadata):
             raise TypeError(f"group is a {type(group).__name__}, expected what Consumer.group_metadata has")
@@ -223,14 +223,14 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         await self.client.run(self._of_transactions().end(commit=True, timeout=seconds))
 
     async def abort_transaction(self) -> None:
-        """Drop what waits, then abort."""
+        """Drop records that were not sent yet, then abort."""
         seconds = self.settings.max_block_ms / 1000
         await self.client.run(self._of_transactions().end(commit=False, timeout=seconds))
 
     async def prepare(self) -> str:
-        """Wait until all records are written; then another system decides between commit and abort (KIP-939).
+        """Wait until all records are written, and leave commit or abort to another system (KIP-939).
 
-        Returns what `resume` will return while the transaction is undecided. Takes
+        Returns the text that `resume` will return while the transaction is undecided. Needs
         `transaction.two.phase.commit.enable`. Raises as `commit_transaction`.
         """
         return await self.client.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
@@ -238,13 +238,14 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     async def resume(self) -> str | None:
         """Begin as `init_transactions` does, but leave a prepared transaction undecided (KIP-939).
 
-        Returns its state, to be compared with what `prepare` returned: then commit it, or abort it. None: there is none.
+        Returns its text, or None if no transaction is undecided. If it equals what `prepare` returned, commit the
+        transaction, else abort it.
         """
         return await self.client.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
-        """A transaction for the block: committed at its end, aborted where an exception ends it.
+        """Open a transaction for an `async with` block: commit at its end, abort if an exception ends it.
 
         A block that is cancelled cannot wait for an abort: `close` makes up for it, or the transaction's timeout.
         """
@@ -299,7 +300,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is there, for at most `timeout` seconds (None: as long as it takes), then end.
+        """Send all records, for at most `timeout` seconds (None: as long as it takes), then end.
 
         Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
         call twice.
@@ -318,11 +319,11 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             self.client.close()
 
     def metrics(self) -> dict[str, int]:
-        """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        """Return figures since the start (batches, records, requests, refusals by code) and of this moment."""
         return self._sender.statistics()
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Figures of each partition that was written to, as those of the blocking producer."""
+        """Return figures of each partition that was written to, as those of the blocking producer."""
         return self._accumulator.partition_metrics()
 
     def _step(self) -> None:

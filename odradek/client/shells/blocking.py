@@ -36,9 +36,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A client of the cluster that answers at `bootstrap` ("host:port,host:port").
+    """A client without a background thread, for single requests and for protocols of your own.
 
-    Use it as a context manager, or call `close`.
+    It talks to the cluster that answers at `bootstrap` ("host:port,host:port"), in the caller's thread, and serves one
+    thread at a time. Use it as a context manager, or call `close`. Raises `ValueError` for a bad address, `TypeError` for
+    anything but text.
     """
 
     def __init__(
@@ -67,8 +69,7 @@ class Client:
 
     @cached_property
     def admin(self) -> BlockingAdminMethods:
-        """All administrative calls. They are imported at first use, since a process that only reads starts faster
-        without them."""
+        """All calls of `Admin`. They are imported at first use, since a process that only reads starts faster without them."""
         from odradek.client.admin.admin_methods import BlockingAdminMethods
 
         return BlockingAdminMethods(self.core, self.run)
@@ -88,7 +89,7 @@ class Client:
         self._sockets.close()
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation of the core to its end; see `odradek.client.core.operation`."""
+        """Run an operation of the core (`odradek.client.core.operation`) to its end, and return its result."""
         self.core.tick(time.monotonic())
         task = self.core.start(operation, time.monotonic())
         try:
@@ -110,8 +111,10 @@ class Client:
         return task
 
     def finish(self, task: Task[T]) -> T:
-        """The result of an operation that was begun. An answer that came in time counts, even if `finish` is called
-        late."""
+        """Wait for the end of an operation that was begun, and return its result.
+
+        An answer that came in time counts, even if `finish` is called late.
+        """
         self._sockets.handle(self._sockets.select(0))
         try:
             self._run_until_done(task)
@@ -121,20 +124,26 @@ class Client:
         return task.result()
 
     def request(self, message: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
-        """Send one request message (of `odradek.wire.messages`) to broker `node`, or to any, and return its response."""
+        """Send one request message (of `odradek.wire.messages`) to broker `node`, or to any, and return its response.
+
+        Raises `ClientError` when no answer came within `timeout_ms`.
+        """
         timeout = self.timeout if timeout_ms is None else timeout_ms / 1000
         if node is not None and node not in self.core.cluster.brokers:
             self.metadata([])
         return self.run(request(self.core, message, node=node, timeout=timeout))
 
     def metadata(self, topics: Sequence[str] | None = None) -> Cluster:
-        """Fresh metadata of these topics (None: of all) and of the brokers."""
+        """Fetch the metadata of these topics (None: of all) and of the brokers."""
         return self.run(refresh_metadata(self.core, topics, timeout=self.timeout))
 
     def list_offsets(
         self, wanted: ByPartition[int], *, isolation_level: int = 0
     ) -> dict[TopicPartition, offsets.ListedOffset]:
-        """See `odradek.client.core.partition_offsets.list_offsets`."""
+        """Find the offset of a time (milliseconds since 1970) in each partition; -2 is the first offset, -1 the end.
+
+        `isolation_level` 1 counts committed records only. Raises `KafkaError` and `ClientError`.
+        """
         return self.run(
             offsets.list_offsets(self.core, wanted, timeout=self.timeout, isolation_level=isolation_level)
         )

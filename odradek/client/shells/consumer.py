@@ -106,9 +106,12 @@ class _LastCall:
 
 
 class Consumer(ConsumerSteering):
-    """A consumer for blocking programs.
+    """A client that reads topics, alone or as a member of a group.
 
-    Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both.
+    `config` has Kafka's keys ("group.id"), keyword arguments the same with underscores (`group_id`). Use it as a context
+    manager, or call `close`. One thread at a time may use it: a call beside another thread's raises `RuntimeError`. Only
+    `wakeup`, `statistics` and `partition_metrics` may be called from any thread at any time. Raises `ValueError` for a
+    bad configuration.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -153,7 +156,7 @@ class Consumer(ConsumerSteering):
         (`group.instance.id`) does not leave: its partitions wait for it for `session.timeout.ms`. If an exception is
         being handled (`finally`), the record that an iterator yielded last may have caused it. So that record is not
         committed. Beside a rebalance, `close` waits for the answers to its join. What a listener or a callback raises
-        comes out at the end.
+        is raised at the end.
         """
         timeout = poll_seconds(timeout)
         if self._closed:
@@ -185,10 +188,10 @@ class Consumer(ConsumerSteering):
     def subscribe(
         self, topics: Iterable[str] | str | re.Pattern[str], *, listener: RebalanceListener | None = None
     ) -> None:
-        """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
+        """Subscribe to topics, or to all topics whose whole name matches a pattern: the group assigns partitions of them.
 
         A string names one topic; a pattern comes from `re.compile`. The subscription takes effect with the next
-        `poll`.
+        `poll`, and takes the place of the one before.
         """
         wanted, heard_by = topics_of(topics), listener_of(listener)
         self._settle()
@@ -209,20 +212,27 @@ class Consumer(ConsumerSteering):
     @knows_other_names("Consumer.poll")
     @_alone
     def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Records, at most `max.poll.records`, in order within each partition; none after `timeout` seconds.
+        """Return records, at most `max.poll.records`, in order within each partition; an empty list after `timeout` seconds.
 
         Joins the group, calls the listener, commits when due. May take longer while a listener works.
+
+        Raises:
+            UndecodableRecord: the next record cannot be decoded; `seek` or `pause` to pass it.
+            NoOffsetForPartition, OffsetsOutOfRange: there is no position, and `auto.offset.reset` is `none`.
+            TruncationDetected: the log was truncated below the position.
+            Wakeup: `wakeup` was called.
+            KafkaError: a broker refuses, for instance TOPIC_AUTHORIZATION_FAILED or FENCED_INSTANCE_ID.
+            RuntimeError: another thread uses the consumer.
         """
         return self._poll(poll_seconds(timeout), self._machine.take_records)
 
     @_alone
     def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
-        """Poll as `poll` does, but return whole record batches as unparsed bytes, at most `fetch.max.bytes` and one
-        batch more."""
+        """Poll as `poll` does, but return whole record batches as unparsed bytes, at most `fetch.max.bytes` and one batch more."""
         return self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records one by one: for ever, or until none has come for `odradek.consumer.timeout.ms`.
+        """Yield records one by one: for ever, or until none has come for `odradek.consumer.timeout.ms`.
 
         Meanwhile positions, and so commits, count the records that were yielded. Records that were polled but not
         yielded come with the next loop or poll. A `with` block that an exception ends does not commit the record that
@@ -236,7 +246,7 @@ class Consumer(ConsumerSteering):
             yield from self._machine.hand_out(records)
 
     def wakeup(self) -> None:
-        """Have the `poll` that runs, or else the next, raise `Wakeup`; may be called from any thread."""
+        """Make the `poll` that runs, or else the next, raise `Wakeup`; may be called from any thread."""
         with self._io.lock:
             self._machine.wakeup()
         self._io.wake()
@@ -292,7 +302,7 @@ class Consumer(ConsumerSteering):
 
     @_alone
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
+        """Return the next offset that `poll` would return. Raises `RequestTimedOut` when it is not known in time."""
         return self._io.run(
             self._machine.position(as_topic_partition("partition", partition), self._seconds(timeout))
         )
@@ -301,7 +311,7 @@ class Consumer(ConsumerSteering):
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
@@ -309,7 +319,7 @@ class Consumer(ConsumerSteering):
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last record that this consumer may see, of each partition."""
+        """Return the offset behind the last record that this consumer may see, of each partition."""
         keys, seconds = as_topic_partitions("partitions", partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
@@ -317,17 +327,17 @@ class Consumer(ConsumerSteering):
     def offsets_for_times(
         self, times_ms: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
+        """Find the first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
         return self._io.run(self._machine.offsets_for_times(times_of(times_ms), self._seconds(timeout)))
 
     @_alone
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
-        """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
         return self._io.run(self._machine.partitions_of(as_text("topic", topic), self._seconds(timeout)))
 
     @_alone
     def topics(self, timeout: float | None = None) -> set[str]:
-        """The names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
+        """Return the names of all topics that this consumer may read; internal ones with `exclude.internal.topics=false`."""
         seconds, skip_internal = self._seconds(timeout), self.settings.exclude_internal_topics
         return self._io.run(all_topics(self._machine.core, timeout=seconds, skip_internal=skip_internal))
 
@@ -340,13 +350,17 @@ class Consumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets (the next to be read), a record that is done with, or all positions, and wait for it.
+        """Commit these offsets (the next to be read), or a record that is done with, or all positions, and wait for it.
 
-        A record stands for the offset behind it, in its partition alone.
+        A record stands for the offset behind it, in its partition alone. Beside a rebalance it waits for the new
+        generation, at most `timeout` seconds.
 
-        Beside a rebalance it waits for the new generation, at most `timeout` seconds. Raises `KafkaError`. With
-        ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS, the partitions may have gone to others; the next
-        poll calls the listener.
+        Raises:
+            CommitRefused: some partitions were refused; `errors` has the error of each.
+            KafkaError: with ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS the partitions may have gone to
+                other members. The next poll calls the listener.
+            RequestTimedOut: no answer in time.
+            ValueError: there is no `group.id`.
         """
         wanted = self._offsets(offsets)
         self._io.run(self._machine.commits.commit(wanted, timeout=self._seconds(timeout)))
@@ -366,7 +380,7 @@ class Consumer(ConsumerSteering):
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's commits; None where there is none."""
+        """Ask for the group's committed offsets of these partitions; None where there is none."""
         return self._io.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

@@ -59,16 +59,19 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
     # What to read
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions; no group assigns any. The group's commits are used if there is a `group.id`."""
+        """Read exactly these partitions, without the group's assignment.
+
+        The group's committed offsets are used if there is a `group.id`.
+        """
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.assign_manually(keys))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that this consumer reads: assigned by its group, or by hand."""
+        """Return the partitions that this consumer reads: assigned by its group, or by `assign`."""
         return self._look(lambda: set(self._machine.subscription.partitions))
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to, or those that match the pattern."""
+        """Return the topics subscribed to, or those that match the pattern."""
         return self._look(lambda: set(self._machine.subscription.topics))
 
     # Positions
@@ -81,18 +84,17 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         self._change(lambda: self._machine.seek(key, offset, leader_epoch))
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the first offset; no partitions: all that are assigned."""
+        """Go on at the first offset of these partitions; without arguments, of all that are assigned."""
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.reset(keys, "earliest"))
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the end that each partition has at the next poll; no partitions: all that are assigned."""
+        """Go on at the end that each partition has at the next poll; without arguments, for all that are assigned."""
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.reset(keys, "latest"))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out no records of these partitions until they are resumed. The consumer keeps them, and the group is
-        not told."""
+        """Return no records of these partitions until they are resumed. The consumer keeps them, without a rebalance."""
         keys = as_topic_partitions("partitions", partitions)
         self._change(lambda: self._machine.pause(keys, paused=True))
 
@@ -102,11 +104,11 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         self._change(lambda: self._machine.pause(keys, paused=False))
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the partitions that are paused."""
         return self._look(self._machine.paused)
 
     def lag(self, partition: tuple[str, int]) -> int | None:
-        """The lag of the position behind the partition's end, in offsets, by the last fetch; None: not known yet."""
+        """Return the offsets from the position to the partition's end, by the last fetch; None while they are unknown."""
         key = as_topic_partition("partition", partition)
         return self._look(lambda: self._machine.lag(key))
 
@@ -114,32 +116,32 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @property
     def member_id(self) -> str:
-        """The id that the coordinator gave this member; empty while it is none."""
+        """The id that the coordinator gave this member; empty outside of a group."""
         membership = self._machine.membership
         return "" if membership is None else self._peek(lambda: membership.member_id)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """This member's place in its group, for `Producer.send_offsets_to_transaction` (KIP-447).
+        """Return this member's place in its group, for `Producer.send_offsets_to_transaction` (KIP-447).
 
         Raises `ValueError` without a `group.id`.
         """
         return self._peek(self._machine.group_metadata)
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
-        """Have the group assign again, beginning with the next poll."""
+        """Make the group assign its partitions again, beginning with the next poll."""
         reason = as_text("reason", reason, may_be_empty=True)
         membership = self._machine.membership
         if membership is not None:
             self._change(lambda: membership.want_rejoin(reason), settles=False)
 
     def statistics(self) -> dict[str, int | str]:
-        """Figures of this moment."""
+        """Return figures of this moment. May be called from any thread."""
         return self._peek(self._machine.statistics)
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Figures of each partition since it was assigned: `position`, `lag`, `records` and `bytes`.
+        """Return figures of each partition since it was assigned: `position`, `lag`, `records` and `bytes`.
 
-        `bytes` are those of whole batches, as they were fetched. -1 stands for what is not known yet. May be called from
+        `bytes` counts whole batches, as they were fetched. -1 stands for a figure that is not known yet. May be called from
         any thread.
         """
         return self._peek(self._machine.partition_metrics)

@@ -123,7 +123,7 @@ class _End:
 
 
 class Producer(FamiliarFace, known_as="Producer"):
-    """A producer; `config` has Kafka's keys ("linger.ms"), keyword arguments the same with underscores (`linger_ms`).
+    """A client that writes records; `config` has Kafka's keys ("linger.ms"), keyword arguments the same (`linger_ms`).
 
     Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends what it
     has. When the process ends, all producers have 5 s together; a warning counts what was given up. Raises `ValueError`
@@ -166,12 +166,12 @@ class Producer(FamiliarFace, known_as="Producer"):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record; the future has where it went.
+        """Send a record in the background, and return a future for its place.
 
-        `value` and `key` are bytes or None, or what `value.serializer` and `key.serializer` take. `headers` are pairs of
-        a str and bytes, and are read once. What can still change (a bytearray) is copied. Blocks for at most
-        `max.block.ms`, when the topic's partitions are not known yet or `buffer.memory` is in use.
-        `on_delivery(error, delivered)` is called once there is an outcome, in the producer's thread (`Delivered`).
+        `value` and `key` are bytes or None, or what the serializers take; a bytearray is copied. `headers` are pairs of
+        a str and bytes, read once. `timestamp_ms` None is the present. Blocks for at most `max.block.ms`, when the
+        topic's partitions are not known yet or `buffer.memory` is in use. `on_delivery(error, delivered)` is called
+        once there is an outcome, in the producer's thread (`Delivered`).
 
         Raises:
             KafkaError: MESSAGE_TOO_LARGE (above `max.request.size`), or what the broker answers about the topic.
@@ -247,8 +247,10 @@ class Producer(FamiliarFace, known_as="Producer"):
                 return batch
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The topic's partitions. Raises as `send` does when they are not known within `timeout` seconds
-        (None: `max.block.ms`)."""
+        """Return the numbers of the topic's partitions, in order.
+
+        Waits for at most `timeout` seconds (None: `max.block.ms`). Raises as `send` does when they are not known by then.
+        """
         topic = as_text("topic", topic)
         seconds = as_seconds("timeout", timeout)
         if seconds is None:
@@ -258,9 +260,9 @@ class Producer(FamiliarFace, known_as="Producer"):
             return sorted(self._io.core.cluster.topic(topic).partitions)
 
     def topic_id(self, topic: str) -> bytes:
-        """The id of a topic whose partitions were asked for or written (KIP-516): 16 bytes, zeros if it has none.
+        """Return the id of a topic whose partitions were asked for or written (KIP-516): 16 bytes, zeros if it has none.
 
-        Raises `KafkaError` for one that is not known.
+        Raises `KafkaError` for a topic that is not known.
         """
         topic = as_text("topic", topic)
         with self.lock:
@@ -300,9 +302,9 @@ class Producer(FamiliarFace, known_as="Producer"):
     # Transactions
 
     def init_transactions(self) -> None:
-        """Get ready for transactions; first call of a producer with a `transactional.id`, for `max.block.ms` at most.
+        """Prepare for transactions: the first call of a producer with a `transactional.id`. Waits for `max.block.ms` at most.
 
-        What an earlier producer of this id left open is aborted, and that producer is fenced.
+        Aborts what an earlier producer of this id left open, and fences that producer.
 
         Raises:
             RequestTimedOut: no answer in time; call again.
@@ -320,7 +322,7 @@ class Producer(FamiliarFace, known_as="Producer"):
     def send_offsets_to_transaction(
         self, offsets: ByPartition[OffsetAndMetadata | int], group: ConsumerGroupMetadata
     ) -> None:
-        """Have these offsets (the next to be read) committed for a group if the transaction commits (KIP-447).
+        """Commit these offsets (the next to be read) for a group if the transaction commits (KIP-447).
 
         `group` is from `Consumer.group_metadata`. That consumer has `enable.auto.commit=false`. Waits for
         `max.block.ms` at most; after any error but `IllegalTransactionCall` the transaction can only be aborted.
@@ -332,7 +334,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         self._io.run(self._of_transactions().send_offsets(commits, group, seconds))
 
     def commit_transaction(self) -> None:
-        """Wait until all records are written, then commit; for `max.block.ms` at most.
+        """Wait until all records are written, then commit. Waits for `max.block.ms` at most.
 
         Raises:
             TransactionAbortableError: a record or offset is not written. Abort.
@@ -344,14 +346,14 @@ class Producer(FamiliarFace, known_as="Producer"):
         self._io.run(self._of_transactions().end(commit=True, timeout=seconds))
 
     def abort_transaction(self) -> None:
-        """Drop what waits, then abort. Raises as `commit_transaction`; after `RequestTimedOut` call again."""
+        """Drop records that were not sent yet, then abort. Raises as `commit_transaction`; after `RequestTimedOut` call again."""
         seconds = self.settings.max_block_ms / 1000
         self._io.run(self._of_transactions().end(commit=False, timeout=seconds))
 
     def prepare(self) -> str:
-        """Wait until all records are written; then another system decides between commit and abort (KIP-939).
+        """Wait until all records are written, and leave commit or abort to another system (KIP-939).
 
-        Returns what `resume` will return while the transaction is undecided. Takes
+        Returns the text that `resume` will return while the transaction is undecided. Needs
         `transaction.two.phase.commit.enable`. Raises as `commit_transaction`.
         """
         return self._io.run(self._of_transactions().prepare(self.settings.max_block_ms / 1000))
@@ -359,13 +361,14 @@ class Producer(FamiliarFace, known_as="Producer"):
     def resume(self) -> str | None:
         """Begin as `init_transactions` does, but leave a prepared transaction undecided (KIP-939).
 
-        Returns its state, to be compared with what `prepare` returned: then commit it, or abort it. None: there is none.
+        Returns its text, or None if no transaction is undecided. If it equals what `prepare` returned, commit the
+        transaction, else abort it.
         """
         return self._io.run(self._of_transactions().resume(self.settings.max_block_ms / 1000))
 
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
-        """A transaction for the block: committed at its end, aborted where an exception ends it.
+        """Open a transaction for a `with` block: commit at its end, abort if an exception ends it.
 
         If the abort fails too, its error is raised, with the first exception as its context.
         """
@@ -386,7 +389,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         return self._transactions
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is there, for at most `timeout` seconds (None: as long as it takes), then end.
+        """Send all records, for at most `timeout` seconds (None: as long as it takes), then end.
 
         Records that were not acknowledged by then fail with `ClientClosed`. An open transaction is aborted. Safe to
         call twice.
@@ -418,14 +421,14 @@ class Producer(FamiliarFace, known_as="Producer"):
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     def metrics(self) -> dict[str, int]:
-        """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        """Return figures since the start (batches, records, requests, refusals by code) and of this moment."""
         with self.lock:
             return self._sender.statistics()
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Figures of each partition that was written to, since the start: `records`, `bytes`, `batches` and `errors`.
+        """Return figures of each partition that was written to: `records`, `bytes`, `batches` and `errors` since the start.
 
-        `errors` are records that failed, `bytes` those of whole batches as they were sent. `queued_records` and
+        `errors` counts records that failed, `bytes` those of whole batches as they were sent. `queued_records` and
         `queued_batches` have no outcome yet.
         """
         with self.lock:

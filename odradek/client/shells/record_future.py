@@ -26,11 +26,11 @@ class Keeper(Protocol):
 
 
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
-    """A future that reads its outcome from the record's batch.
+    """The future of a record: `result()` is a `RecordMetadata`, or raises the record's error.
 
-    It takes its state from the batch and its lock from the producer, so it costs little more than any object.
-    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled: the record may be on its
-    way.
+    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled, as the record may be on
+    its way. It takes its state from the record's batch and its lock from the producer, so it costs little more than
+    any object.
     """
 
     __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")
@@ -42,11 +42,11 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._timestamp_ms = timestamp_ms
 
     def cancel(self) -> bool:
-        """Always false: a record that was handed to the producer cannot be taken back."""
+        """Return False: a record that was handed to the producer cannot be taken back."""
         return False
 
     def cancelled(self) -> bool:
-        """Always false, because `cancel` is impossible."""
+        """Return False, because `cancel` is impossible."""
         return False
 
     def running(self) -> bool:
@@ -58,9 +58,9 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The place of the record, once it is acknowledged.
+        """Wait until the record is acknowledged, and return its place.
 
-        Raises its error, or `TimeoutError` after `timeout` seconds.
+        Raises the record's error, or `TimeoutError` after `timeout` seconds.
         """
         self._batch.outcome_taken = True
         if not self._batch.done:
@@ -68,7 +68,7 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The record's error; None when it was acknowledged. Raises `TimeoutError`."""
+        """Wait for the outcome; return the record's error, None if it was acknowledged. Raises `TimeoutError`."""
         self._batch.outcome_taken = True
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)

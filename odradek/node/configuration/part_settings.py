@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.data_plane.broker import BrokerSettings
+from odradek.data_plane.broker_settings import BrokerSettings
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.metadata_log import MetadataLogSettings, MetadataRetention
 from odradek.data_plane.transactions.transactions_topic import TransactionSettings

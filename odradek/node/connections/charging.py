@@ -61,9 +61,9 @@ class Charging:
             context.quota = _OF_A_NODE
             quotas.note_exempt(size)
             return 0
-        share: ClientShare | None = context.quota
+        share = context.quota
         if (
-            share is None
+            not isinstance(share, ClientShare)
             or share.generation != quotas.generation
             or share.client_id is not context.client_id
             or share.principal is not context.principal
@@ -114,10 +114,10 @@ class Charging:
 
         One that tells the client to wait is free: else a client that asks at once would never come out of debt.
         """
-        share: ClientShare | None = context.quota
+        share = context.quota
         if (
             api_key == _FETCH
-            and share is not None
+            and isinstance(share, ClientShare)
             and share.fetch is not None
             and not response.throttle_time_ms
         ):
@@ -125,8 +125,10 @@ class Charging:
 
     def payer(self, context: Context) -> Callable[[float, float], float] | None:
         """Takes the seconds of long work that the present request begins, and the time; None where nobody pays."""
-        share: ClientShare | None = context.quota
-        return None if share is None or share.request is None else share.request.charge
+        share = context.quota
+        if not isinstance(share, ClientShare) or share.request is None:
+            return None
+        return share.request.charge
 
 
 def throttled(response: Any, throttle_ms: int) -> Any:

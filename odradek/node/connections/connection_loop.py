@@ -349,8 +349,8 @@ class Connection(AnswerQueue):
         services = self.services
         took = services.meter.turn_cpu_seconds(seconds or services.clock.monotonic() - self.last_active)
         services.long_work.asker = None
-        share: ClientShare | None = self.context.quota
-        if share is not None and share.request is not None:
+        share = self.context.quota
+        if isinstance(share, ClientShare) and share.request is not None:
             share.request.charge_turn(took, self.last_active)
 
     def _charge_for_nothing(self) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import attrs
-
 from odradek.security.acls.rules import Operation
-from odradek.security.doors.door import Admitted, Asked, Door, split
+from odradek.security.doors.door import Admitted, Asked, Door
+from odradek.security.doors.needing import refusing
 from odradek.wire.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -17,7 +15,7 @@ from odradek.wire.config_resources import (
     RESOURCE_TOPIC,
 )
 from odradek.wire.errors import ErrorCode
-from odradek.wire.messages.describe_configs import DescribeConfigsResult
+from odradek.wire.schema.anatomy import anatomy_of
 
 __all__ = ["alter_configs_door", "describe_configs_door", "refused_code"]
 
@@ -35,62 +33,32 @@ def refused_code(asked: Asked, operation: Operation, kind: int, name: str) -> Er
 
 def describe_configs_door(asked: Asked, request: Any) -> Admitted | None:
     """DESCRIBE_CONFIGS on the topic, the group, or the cluster."""
+    named = [(each.resource_type, each.resource_name) for each in request.resources]
     codes = {
-        (each.resource_type, each.resource_name): refused_code(
-            asked, Operation.DESCRIBE_CONFIGS, each.resource_type, each.resource_name
-        )
-        for each in request.resources
+        (kind, name): refused_code(asked, Operation.DESCRIBE_CONFIGS, kind, name) for kind, name in named
     }
-    allowed, refused = split(
-        request.resources, lambda each: not codes[each.resource_type, each.resource_name]
+    return refusing(
+        anatomy_of(request), request, [codes[each] for each in named], lambda _, code: code.message
     )
-    if not refused:
-        return None
-    told = []
-    for each in refused:
-        code = codes[each.resource_type, each.resource_name]
-        told.append(DescribeConfigsResult(code, code.message, each.resource_type, each.resource_name, []))
-
-    def merge(response: Any) -> Any:
-        response.results = [*response.results, *told]
-        return response
-
-    return Admitted(attrs.evolve(request, resources=allowed), merge)
 
 
-def alter_configs_door(
-    result_class: Callable[[int, str | None, int, str], Any], kinds: tuple[int, ...] | None = None
-) -> Door:
+def alter_configs_door(*kinds: int) -> Door:
     """ALTER_CONFIGS on the topic, the group, or the cluster. With `kinds`, only those are judged here."""
 
     def door(asked: Asked, request: Any) -> Admitted | None:
         """ALTER_CONFIGS on the topic, the group, or (brokers, loggers, client metrics) the cluster."""
 
         def code_of(each: Any) -> ErrorCode:
-            if kinds is not None and each.resource_type not in kinds:
+            if kinds and each.resource_type not in kinds:
                 return ErrorCode.NONE
             return refused_code(asked, Operation.ALTER_CONFIGS, each.resource_type, each.resource_name)
 
         codes = [code_of(each) for each in request.resources]
-        if not any(codes):
-            return None
-        allowed = [each for each, code in zip(request.resources, codes, strict=True) if not code]
-
-        def merge(response: Any) -> Any:
-            # In the order of the request: the broker that asks the controller finds its resources by their places.
-            decided = iter(response.responses)
-            response.responses = [
-                _refused(result_class, each, code) if code else next(decided)
-                for each, code in zip(request.resources, codes, strict=True)
-            ]
-            return response
-
-        return Admitted(attrs.evolve(request, resources=allowed), merge)
+        return refusing(anatomy_of(request), request, codes, _alter_text)
 
     return door
 
 
-def _refused(result_class: Callable[[int, str | None, int, str], Any], resource: Any, code: ErrorCode) -> Any:
-    """The result for a resource that may not be altered. Kafka tells no reason for loggers, which brokers refuse."""
-    text = None if resource.resource_type == RESOURCE_BROKER_LOGGER else code.message
-    return result_class(code, text, resource.resource_type, resource.resource_name)
+def _alter_text(resource: Any, code: ErrorCode) -> str | None:
+    """The text for a resource that may not be altered. Kafka gives none for loggers, which brokers refuse."""
+    return None if resource.resource_type == RESOURCE_BROKER_LOGGER else code.message

@@ -6,7 +6,7 @@ Handlers know nothing of rights. With an authorizer, the API table has a `Guarde
 has the handlers themselves, so that nothing is paid. A door looks at a request and returns one of these:
 
 * None: the request goes in as it is.
-* A response: the request is refused as a whole.
+* A response, or `CLOSE`: the request is refused as a whole.
 * `Admitted`: the rest of the request goes in, and `merge` adds the refusals to the answer.
 
 **Whatever goes in, the client may do, in any image.** A door looks at a committed image, and what is behind it
@@ -25,24 +25,29 @@ topics. They are counted before the door (`counting`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import Any, Never, Protocol, TypeAlias
 
 import attrs
 
 from odradek.security.acls.authorizer import Authorizer, Rights
 from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
-from odradek.serving.contract import Context, Delayed, Handler, Outcome, Result, Suspend
+from odradek.serving.contract import ClientRights, Context, Delayed, Handler, Outcome, Result, Suspend
 from odradek.serving.long_work import LongWork, Share
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.structure import Message
 
 __all__ = [
     "PASSES",
     "Admitted",
+    "Again",
     "Asked",
     "Door",
     "GuardedHandler",
     "Topic",
     "Topics",
+    "Verdict",
+    "check_doors",
     "may_on_cluster",
     "operations_of",
     "rights_of",
@@ -58,15 +63,18 @@ class Topic(Protocol):
     @property
     def topic_id(self) -> bytes: ...
 
+    @property
+    def partitions(self) -> Container[int]: ...
+
 
 class Topics(Protocol):
     """The part of a metadata image that doors look at."""
 
     @property
-    def topics(self) -> Mapping[str, Any]: ...
+    def topics(self) -> Mapping[str, Topic]: ...
 
     @property
-    def topics_by_id(self) -> Mapping[bytes, Any]: ...
+    def topics_by_id(self) -> Mapping[bytes, Topic]: ...
 
 
 class Asked:
@@ -74,7 +82,7 @@ class Asked:
 
     __slots__ = ("rights", "topics", "version")
 
-    def __init__(self, rights: Rights, version: int, topics: Topics) -> None:
+    def __init__(self, rights: ClientRights, version: int, topics: Topics) -> None:
         self.rights = rights
         self.version = version
         self.topics = topics
@@ -113,13 +121,15 @@ class Admitted:
     merge: Callable[[Any], Any]
 
 
-Door: TypeAlias = Callable[[Asked, Any], "Admitted | Any | None"]
-"""Returns None, a response, or `Admitted`: the theory of operation above says what each means."""
-Count: TypeAlias = Callable[[Asked, Any], int]
+Verdict: TypeAlias = Admitted | Message | Outcome | None
+"""The theory of operation above says what each means."""
+Door: TypeAlias = Callable[[Asked, Never], Verdict]
+"""Judges the requests of its own API and of no other (`Never`): the table of doors pairs the two."""
+Count: TypeAlias = Callable[[Asked, Never], int]
 """The number of decisions that a door makes for a request, at most."""
 DECISIONS_AT_ONCE = 1_000
 """More decisions than these, about 3 ms, are made beside the loop."""
-Again: TypeAlias = Callable[[Asked, Any], Any]
+Again: TypeAlias = Callable[[Asked, Never], Message]
 """Judges a response of a request that had to wait; returns it, or another one."""
 
 
@@ -128,21 +138,34 @@ def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in ta
     return None
 
 
-def may_on_cluster(rights: Rights, operation: Operation) -> bool:
+def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> None:
+    """Raise `AssertionError` for an API that is served and has no door in a table, which is named.
+
+    Every node does so at its start, also without an authorizer: an API is guarded from its first day on.
+    """
+    missing = [ApiKey(key).name for key in sorted(served) if key not in doors]
+    if missing:
+        raise AssertionError(
+            f"{', '.join(missing)} must not be served without a door: "
+            f'enter one in {table}, as docs/contributing.md says under "Add an API"'
+        )
+
+
+def may_on_cluster(rights: ClientRights, operation: Operation) -> bool:
     """True if the client may do this to the cluster."""
     return rights.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def operations_of(rights: Rights, resource_type: ResourceType, name: str) -> int:
+def operations_of(rights: ClientRights, resource_type: ResourceType, name: str) -> int:
     """The operations that the client may do to a resource, as bits (KIP-430)."""
     return sum(
         1 << code for code in SUPPORTED[resource_type] if rights.would_allow(code, resource_type, name)
     )
 
 
-def rights_of(context: Context, authorizer: Authorizer) -> Rights:
+def rights_of(context: Context, authorizer: Authorizer) -> ClientRights:
     """The rights of a connection's client. A change of the principal begins them anew."""
-    rights: Rights | None = context.rights
+    rights = context.rights
     if rights is None or rights.principal != context.principal:
         rights = context.rights = Rights(
             authorizer, context.principal, context.client_address, listener=context.listener
@@ -215,8 +238,7 @@ class GuardedHandler:
             return revised(result, self._judge_again(asked, None))
         rights.tell_denials(self._api_key)
         if not isinstance(admitted, Admitted):
-            refusal: Result = admitted
-            return refusal
+            return admitted
         result = self._handle(context, admitted.request)
         if isinstance(result, Delayed | Suspend) and self._again is not None:
             return revised(result, self._judge_again(asked, admitted.merge))

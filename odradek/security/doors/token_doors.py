@@ -19,14 +19,7 @@ from odradek.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )
-from odradek.wire.messages.expire_delegation_token import (
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-)
-from odradek.wire.messages.renew_delegation_token import (
-    RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
-)
+from odradek.wire.schema.anatomy import refuse
 
 __all__ = [
     "create_refused",
@@ -82,10 +75,7 @@ def refuse_token_request(request: Any, code: ErrorCode, requester: str = "User:A
     """The refusal of one of the requests that change tokens."""
     if isinstance(request, CreateDelegationTokenRequest):
         return create_refused(request, requester, code)
-    if isinstance(request, RenewDelegationTokenRequest):
-        return RenewDelegationTokenResponse(code, NO_TIME)
-    assert isinstance(request, ExpireDelegationTokenRequest)
-    return ExpireDelegationTokenResponse(code, NO_TIME)
+    return refuse(request, code)
 
 
 def token_request_refused(request: Any, requester: str, *, may_ask: bool, allows: Allows) -> Any | None:

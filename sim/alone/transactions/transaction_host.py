@@ -122,7 +122,7 @@ class TransactionHost(ByHand):
         self.topics = {TRANSACTIONS_TOPIC: hosted}
         self.newest = NewestImage(self._image())
         self.coordinator = TransactionCoordinator(
-            cast("Any", self), SETTINGS, cast("ProducerIds", ids), cast("BrokerPeers", _Peers(post))
+            cast("Any", self), SETTINGS, cast("ProducerIds", ids), peers=cast("BrokerPeers", _Peers(post))
         )
 
     def _image(self) -> MetadataImage:

@@ -24,6 +24,7 @@ from odradek.wire.batches.records import records
 from odradek.wire.batches.transaction_markers import parse_marker
 from odradek.wire.errors import KafkaError, ProtocolError
 from odradek.wire.metadata_frames import decode_coordinator_value
+from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS, OFFSET_FETCH_TOPIC_IDS
 from sim.checks.derived_state import stored_batches
 from sim.checks.watched import Processes
 from sim.checks.wiretap import Exchange
@@ -36,9 +37,6 @@ _UNREADABLE = (KafkaError, ProtocolError)
 NONE_COMMITTED = -1
 DECOMPRESSED_BYTES_MAX = 1 << 20
 STABLE_SINCE = 7
-BATCHED_SINCE = 8
-"""The version of OffsetFetch since which a request names several groups."""
-NAMED_BY_ID_SINCE = 10
 
 Key = tuple[str, str, int]
 """Group, topic, partition."""
@@ -148,7 +146,7 @@ class ToldOffsets:
         request = exchange.request
         groups = (
             [each.group_id for each in request.groups]
-            if exchange.version >= BATCHED_SINCE
+            if exchange.version >= OFFSET_FETCH_GROUPS
             else [request.group_id]
         )
         stable_only = exchange.version >= STABLE_SINCE and request.require_stable
@@ -174,7 +172,7 @@ class ToldOffsets:
             return
         names = (
             {topic.topic_id: name for name, topic in found[1].broker.newest.image.topics.items()}
-            if exchange.version >= NAMED_BY_ID_SINCE
+            if exchange.version >= OFFSET_FETCH_TOPIC_IDS
             else {}
         )
         for group, topics in _told(exchange, answer):
@@ -266,7 +264,7 @@ def _right(log: PartitionLog, asked: _Asked, told: Mapping[Key, Any]) -> dict[Ke
 
 def _told(exchange: Exchange, answer: Any) -> Iterator[tuple[str, Any]]:
     """Each group of an answer without an error, and its topics."""
-    if exchange.version < BATCHED_SINCE:
+    if exchange.version < OFFSET_FETCH_GROUPS:
         if not answer.error_code:
             yield exchange.request.group_id, answer.topics
     else:

@@ -68,9 +68,12 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 
 @attrs.frozen
 class ClusterSurvey:
-    """All that a plan is made from. `sizes` has the bytes of the largest replica of each partition. `unmeasured` has
-    the brokers that did not say what they hold. `usable` has the free bytes on the disks of each broker that did.
-    `is_current` is False where no controller answered: then all of it is what one broker knew last."""
+    """The facts that a plan is made from.
+
+    `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not say what they
+    hold. `usable` has the free bytes on the disks of each broker that did. `is_current` is False where no controller
+    answered: then all of it is what one broker knew last.
+    """
 
     cluster: ClusterDescription
     topics: tuple[Topic, ...]
@@ -143,13 +146,11 @@ def _is_refused(error: Exception) -> bool:
 def survey_cluster(
     core: ClientCore, *, patience: float | None = None, measured: bool = True
 ) -> Operation[ClusterSurvey]:
-    """Brokers, topics, sizes (if `measured`: every broker is asked), and what moves now.
-
-    Raises `KafkaError` and `ClientError`.
+    """Collect brokers, topics, sizes (if `measured`: every broker is asked), and the moves under way.
 
     `patience` (seconds) is for callers that only look at a cluster in trouble. A broker that is silent for so long is
     listed as unmeasured. If the controller is silent for so long, `reassignments` is empty and `is_current` false.
-    Without `patience`, that raises its error.
+    Without `patience`, that raises its error. Raises `KafkaError` and `ClientError`.
     """
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
@@ -191,11 +192,10 @@ def move_partitions(
 ) -> Operation[dict[TopicPartition, CallError | None]]:
     """Carry out a plan to its end, at most `at_once` partitions at a time, then let the preferred replicas lead.
 
-    Returns the error or None for each partition: the controller's, or why the preferred replica does not lead. It is
-    INVALID_REPLICA_ASSIGNMENT where another client cancelled the move, so that the replicas are others in the end. `watch`
-    is called with the progress. A broker may be down for long, so only `timeout` (seconds) sets a deadline. A
-    partition that has not moved by then has `RequestTimedOut`; a move that has begun goes on by itself. Raises
-    `KafkaError` and `ClientError`.
+    Returns the error or None for each partition: the controller's, or why the preferred replica does not lead. If another
+    client cancelled a move, the error is INVALID_REPLICA_ASSIGNMENT. `watch` is called with the progress. A broker may be
+    down for long, so only `timeout` (seconds) sets a deadline. A partition that has not moved by then has
+    `RequestTimedOut`; a move that has begun goes on by itself. Raises `KafkaError` and `ClientError`.
     """
     deadline = None if timeout is None else core.now + timeout
     waiting = list(moves)
@@ -307,7 +307,7 @@ def _checked(
 def elect_preferred(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """Let the first replica lead each of these; errors where it could not."""
+    """Let the first replica lead each of these partitions; return the errors of those where it could not."""
     if not partitions:
         return {}
     found = yield from elect_leaders(core, partitions, timeout=timeout)
@@ -315,10 +315,10 @@ def elect_preferred(
 
 
 def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
-    """Hold replication for these moves to a rate on every broker concerned that lives. Raises `KafkaError` and
-    `ClientError`.
+    """Limit replication for these moves to a rate on every broker concerned that lives.
 
-    Moves of others may be throttled at the same time: their replicas stay listed, and the rate that was set last holds.
+    Other moves may be throttled at the same time: their replicas stay listed, and the rate that was set last holds.
+    Raises `KafkaError` and `ClientError`.
     """
     nodes = sorted(
         {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}
@@ -330,9 +330,9 @@ def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: in
 
 
 def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None]:
-    """Take the throttles of these moves away. Raises `KafkaError` and `ClientError`.
+    """Remove the throttles of these moves. Raises `KafkaError` and `ClientError`.
 
-    A broker's rate stays as long as replicas of others are throttled there: who ends last takes it away.
+    A broker's rate stays as long as replicas of other moves are throttled there: the move that ends last removes it.
     """
     yield from _altered(core, (yield from _changed_lists(core, moves, ConfigOperation.SUBTRACT)))
     topics = yield from describe_topics(core)
@@ -391,7 +391,7 @@ def _throttled_lists(core: ClientCore, topics: Sequence[str]) -> Operation[dict[
 
 
 def unthrottle(core: ClientCore, nodes: Iterable[int], topics: Iterable[str]) -> Operation[None]:
-    """Take the throttles of moves away. Raises `KafkaError` and `ClientError`."""
+    """Remove the throttles of all moves from these brokers and topics. Raises `KafkaError` and `ClientError`."""
     rates = [AlterConfig(key, operation=ConfigOperation.DELETE) for key in _RATES]
     replicas = [AlterConfig(key, operation=ConfigOperation.DELETE) for key in _REPLICAS]
     alive = sorted(node for node in set(nodes) if node in core.cluster.brokers)

@@ -1,0 +1,40 @@
+"""A broker's settings, which the properties file fixes. `TopicConfigs` has the values that change while it runs."""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.data_plane.groups.group_settings import GroupSettings
+from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.metadata_quorum.features import THIS_RELEASE, Release
+from odradek.security.tokens import TokenSecrets
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class BrokerSettings:
+    """A broker's settings, from its node's configuration."""
+
+    node_id: int
+    cluster_id: str
+    auto_create_topics_enable: bool = setting("auto.create.topics.enable")
+    fetch_max_bytes: int = setting("fetch.max.bytes")
+    fetch_session_slots_max: int = setting("max.incremental.fetch.session.cache.slots")
+    fetch_session_eviction_ms: int
+    request_timeout_ms: int = setting("request.timeout.ms")
+    request_partitions_max: int = setting("max.request.partition.size.limit")
+    """Partitions in one page of DescribeTopicPartitions."""
+    add_partitions_retry_backoff_ms: int = setting("add.partitions.to.txn.retry.backoff.ms")
+    add_partitions_retry_backoff_ms_max: int = setting("add.partitions.to.txn.retry.backoff.max.ms")
+    groups: GroupSettings
+    transactions: TransactionSettings
+    config_layers: BrokerConfigLayers
+    """The values of the properties file. Dynamic values of brokers and topics take precedence."""
+    scrub_interval_ms: int = 0
+    """Each log is read once in so long, in search of silent rot; 0: never."""
+    cleaner_threads_per_disk: int = 1
+    """How many logs of one disk the cleaner may clean at a time."""
+    release: Release = THIS_RELEASE
+    token_secrets: TokenSecrets | None = None
+    """The secrets of delegation tokens; None if `delegation.token.secret.key` is unset."""

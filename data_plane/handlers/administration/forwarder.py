@@ -1,0 +1,72 @@
+"""The way of clients' requests to the active controller, which decides about the cluster (KIP-590)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from odradek.data_plane.handlers.desk import Desk
+from odradek.env.ports import ConnectionLost
+from odradek.metadata_quorum.controller.limits import check_named, names_more_than
+from odradek.metadata_quorum.controller_channel import LONG_ELEMENTS
+from odradek.metadata_quorum.envelope import Sender
+from odradek.metadata_quorum.ports import ControllerPort
+from odradek.serving.contract import Context
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.structure import Message
+
+T = TypeVar("T")
+
+
+def names_many(request: Message) -> bool:
+    """True if the request names so many things that work on all of them takes more than a millisecond."""
+    return names_more_than(request, LONG_ELEMENTS)
+
+
+def sender_of(context: Context) -> Sender:
+    """The client, as the controller is told of it. Call this while the request is dispatched."""
+    by_token = context.login is not None and context.login.by_token
+    return Sender(context.principal, context.client_id or "", context.client_address, by_token)
+
+
+class Forwarder:
+    """Asks the active controller in the names of clients."""
+
+    def __init__(self, desk: Desk, controller: ControllerPort) -> None:
+        self._desk = desk
+        self._controller = controller
+
+    async def ask(self, sender: Sender, request: Any, version: int, timeout_ms: int | None = None) -> Any:
+        """The controller's response to a client's request.
+
+        A broker waits `request.timeout.ms` for it, or less where the request says so (`timeout_ms`).
+
+        Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's), NOT_CONTROLLER, or POLICY_VIOLATION for what
+        a controller would refuse for its size. With a timeout of 0 or less, the controller is not asked at all.
+        """
+        if names_many(request):
+            await self.beside_loop(check_named, request)
+        longest_ms = self._desk.settings.request_timeout_ms
+        timeout_ms = longest_ms if timeout_ms is None else min(timeout_ms, longest_ms)
+        if timeout_ms <= 0:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "")
+        try:
+            deadline = self._desk.clock.monotonic() + timeout_ms / 1000
+            return await self._controller.forward(sender, request, version, deadline)
+        except ConnectionLost as error:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+        except KafkaError as error:
+            raise KafkaError(error.code, "") from error
+
+    async def beside_loop(self, function: Callable[..., T], *args: Any) -> T:
+        """Look at a long request in the worker of long work."""
+        return await self._desk.long_work.begin().in_worker(function, *args)
+
+    async def refuse_in_turn(
+        self, refuse: Callable[[Any, ErrorCode, Any], Any], request: Message, error: KafkaError
+    ) -> Any:
+        """One error for all of a request's things."""
+        text = error.message or None
+        if names_many(request):
+            return await self.beside_loop(refuse, request, error.code, text)
+        return refuse(request, error.code, text)

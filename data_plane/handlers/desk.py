@@ -1,0 +1,52 @@
+"""The desk of a broker's handlers: what nearly every request needs, whatever it is about. PORTED.
+
+A handler takes the desk, and beside it the one part of the broker that its requests are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from odradek.data_plane.broker_settings import BrokerSettings
+from odradek.data_plane.disks.disk_errors import DiskErrors
+from odradek.data_plane.ports import BrokerHost
+from odradek.env.ports import TaskGroup
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.serving.long_work import LongWork
+from odradek.serving.node_env import NodeEnv
+from odradek.serving.timers import Timers
+
+__all__ = ["Desk"]
+
+
+class Desk(BrokerHost, Protocol):
+    """The broker as all of its handlers see it."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def env(self) -> NodeEnv: ...
+
+    @property
+    def long_work(self) -> LongWork: ...
+
+    @property
+    def tasks(self) -> TaskGroup: ...
+
+    @property
+    def timers(self) -> Timers: ...
+
+    @property
+    def disk_errors(self) -> DiskErrors: ...
+
+    @property
+    def woken(self) -> list[Callable[[], None]]:
+        """Parked requests to be served after the turn: a new list each time that they are."""
+
+    def run_woken(self) -> None:
+        """Serve them now."""

@@ -1,0 +1,45 @@
+"""Keep a table in a compacted topic: the latest record of each key is its row.
+
+    python examples/compacted_table.py
+
+A program that starts reads the topic to its end, and has the table. A record without a value deletes its key.
+It prints:
+
+    {'ann': 'Oslo', 'cleo': 'Rome'}
+"""
+
+import os
+
+from odradek import Admin, Consumer, Producer
+from odradek.client.admin import NewTopic
+
+SERVER = os.environ.get("ODRADEK_BOOTSTRAP", "127.0.0.1:9092")
+CHANGES = [("ann", "Bern"), ("ben", "Paris"), ("cleo", "Rome"), ("ann", "Oslo"), ("ben", None)]
+
+with Admin(bootstrap_servers=SERVER) as admin:
+    # The broker removes older records of a key in the background, and deleted keys after a day.
+    admin.create_topics([NewTopic("homes", 2, configs={"cleanup.policy": "compact"})])
+
+with Producer(bootstrap_servers=SERVER) as producer:
+    for name, city in CHANGES:
+        producer.send("homes", None if city is None else city.encode(), key=name.encode())
+
+
+def read_table(topic: str) -> dict[str, str]:
+    """Read a topic from its beginning to the end that it has now; later records win."""
+    table: dict[str, str] = {}
+    with Consumer(bootstrap_servers=SERVER) as consumer:
+        partitions = [(topic, number) for number in range(len(consumer.partitions_for(topic)))]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for record in consumer.poll():
+                if record.value is None:
+                    table.pop(record.key.decode(), None)
+                else:
+                    table[record.key.decode()] = record.value.decode()
+    return dict(sorted(table.items()))
+
+
+print(read_table("homes"))

@@ -1,0 +1,58 @@
+"""Requests and answers about partitions, nested and read by the row of their API. PURE.
+
+A row stands in `odradek.wire.schema.anatomy_rows`. Its form of version 0 is taken: administrators name topics by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odradek.client.core.scatter import item_error
+from odradek.wire.errors import KafkaError
+from odradek.wire.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.wire.schema.anatomy import Anatomy
+    from odradek.wire.structure import Message
+
+__all__ = ["asking", "outcomes_as", "results_in"]
+
+M = TypeVar("M", bound="Message")
+V = TypeVar("V")
+
+
+def asking(
+    request: M, keys: Iterable[tuple[str, int]], thing: Callable[[TopicPartition], Any] | None = None
+) -> M:
+    """Return the request about these partitions. `thing` makes the structure of each; without it numbers stand there."""
+    names = (TopicPartition(*key) for key in keys)
+    anatomy = _anatomy(request)
+    asked: M = anatomy.asking(request, names) if thing is None else anatomy.asking(request, names, thing)
+    return asked
+
+
+def results_in(response: Message) -> Iterator[tuple[TopicPartition, KafkaError | None, Any]]:
+    """Yield the name, the error and the result of each partition in an answer."""
+    for names, result in _anatomy(response).named_results(response):
+        key = TopicPartition(*names[-2:])
+        yield key, item_error(result.error_code, getattr(result, "error_message", None), str(key)), result
+
+
+def outcomes_as(
+    value: Callable[[TopicPartition, Any], V],
+) -> Callable[[Any, object], Iterable[tuple[TopicPartition, V | KafkaError]]]:
+    """Return a function that reads an answer for `scatter`: the error of each partition, or `value(key, result)`."""
+
+    def take(response: Message, _: object) -> Iterator[tuple[TopicPartition, V | KafkaError]]:
+        for key, error, result in results_in(response):
+            yield key, value(key, result) if error is None else error
+
+    return take
+
+
+def _anatomy(message: Message) -> Anatomy:
+    # Loaded at first use: most commands ask nothing about partitions.
+    from odradek.wire.schema.anatomy import anatomy_of
+
+    return anatomy_of(message, 0)

@@ -1,0 +1,209 @@
+"""From the text or value of a configuration key to its typed value. PURE.
+
+A parser returns the value, or raises `ValueError` with what it expects. Values may be texts, as in a properties file, or
+Python's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from odradek.client.core.bootstrap import parse_bootstrap
+from odradek.client.core.client_security import PROTOCOLS
+
+Parser = Callable[[Any], Any]
+_LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+
+
+def integer(low: int, high: int) -> Parser:
+    """Make a parser of whole numbers in these bounds."""
+
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError("expected a whole number")
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("expected a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"expected a number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def boolean(value: Any) -> bool:
+    """Parse true or false, in any case."""
+    word = str(value).strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return word == "true"
+
+
+def text(value: Any) -> str:
+    """Take a text as it is."""
+    if not isinstance(value, str):
+        raise ValueError("expected a text")
+    return value
+
+
+def optional_text(value: Any) -> str | None:
+    """Take a text that is not empty, or None."""
+    if value is None:
+        return None
+    if not text(value):
+        raise ValueError("expected a text that is not empty, or None")
+    return str(value)
+
+
+def one_of(*names: str) -> Parser:
+    """Make a parser that takes one of these names."""
+
+    def parse(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"expected one of {', '.join(names)}")
+        return str(value)
+
+    return parse
+
+
+def compression(value: Any) -> str:
+    """Take the name of a codec; None is `none`."""
+    names = ("none", "gzip", "snappy", "lz4", "zstd")
+    return "none" if value is None else str(one_of(*names)(value))
+
+
+def share(value: Any) -> float:
+    """Parse a number from 0.5 to 1."""
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("expected a number from 0.5 to 1") from None
+    if not 0.5 <= share <= 1:
+        raise ValueError("expected a number from 0.5 to 1")
+    return share
+
+
+def recovery(value: Any) -> str:
+    """Parse `metadata.recovery.strategy`."""
+    return str(one_of("none", "rebootstrap")(text(value).lower()))
+
+
+def acks(value: Any) -> int:
+    """Parse `acks`: -1 stands for all."""
+    found = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value))
+    if found is None or isinstance(value, bool):
+        raise ValueError("expected all, -1, 0 or 1")
+    return found
+
+
+def addresses(value: Any) -> tuple[tuple[str, int], ...]:
+    """Parse addresses, as one text or as a list of them."""
+    if isinstance(value, str):
+        return tuple(parse_bootstrap(value))
+    if not isinstance(value, Sequence) or not all(isinstance(part, str) for part in value):
+        raise ValueError("expected HOST:PORT,HOST:PORT or a list of HOST:PORT")
+    return tuple(parse_bootstrap(",".join(value)))
+
+
+def offset_reset(value: Any) -> str:
+    """Parse `auto.offset.reset`; a duration is in the form of ISO 8601."""
+    given = text(value)
+    if given in ("earliest", "latest", "none"):
+        return given
+    if re.fullmatch(
+        r"by_duration:P(?=\d|T\d)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", given, re.IGNORECASE
+    ):
+        return given
+    raise ValueError("expected earliest, latest, none or by_duration:PnDTnHnMn.nS")
+
+
+def assignors(value: Any) -> tuple[Any, ...]:
+    """Parse names of assignors, with commas between them, or take a list with assignors in it."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not parts:
+        raise ValueError("expected names of assignors, or assignors")
+    return tuple(part.strip() if isinstance(part, str) else part for part in parts)
+
+
+def callable_or_none(value: Any) -> Any:
+    """Take a callable, or None."""
+    if value is not None and not callable(value):
+        raise ValueError("expected a callable or None")
+    return value
+
+
+def partitioner(value: Any) -> Any:
+    """Take a callable, None, or any class name that ends in RoundRobinPartitioner."""
+    if isinstance(value, str) and value.rpartition(".")[2] == "RoundRobinPartitioner":
+        return "RoundRobinPartitioner"
+    if value is None or callable(value):
+        return value
+    raise ValueError("expected a callable, RoundRobinPartitioner or None")
+
+
+def _encode(text: Any) -> bytes | None:
+    return None if text is None else str(text).encode()
+
+
+def _decode(data: bytes | None) -> str | None:
+    return None if data is None else bytes(data).decode()
+
+
+def serializer(value: Any) -> Any:
+    """Take a callable, None, or the name of a serializer of Kafka's."""
+    if isinstance(value, str):
+        value = _named(value, {"ByteArraySerializer": None, "StringSerializer": _encode})
+    return callable_or_none(value)
+
+
+def deserializer(value: Any) -> Any:
+    """Take a callable, None, or the name of a deserializer of Kafka's."""
+    if isinstance(value, str):
+        value = _named(value, {"ByteArrayDeserializer": None, "StringDeserializer": _decode})
+    return callable_or_none(value)
+
+
+def _named(value: str, known: dict[str, Any]) -> Any:
+    name = value.rpartition(".")[2]
+    if name not in known:
+        raise ValueError(f"expected a callable, None, or one of {', '.join(known)}")
+    return known[name]
+
+
+def protocol(value: Any) -> str:
+    """Parse `security.protocol`."""
+    given = text(value).upper()
+    if given not in PROTOCOLS:
+        raise ValueError(f"expected one of {', '.join(PROTOCOLS)}")
+    return given
+
+
+def mechanism(value: Any) -> str:
+    """Take the name of a SASL mechanism; None is Kafka's default."""
+    return "GSSAPI" if value is None else text(value)
+
+
+def upper(value: Any) -> str:
+    """Take a text in capital letters."""
+    return text(value).upper()
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Parse texts with commas between them, or take a list."""
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(text(part).strip() for part in parts or () if part)
+
+
+AT_LEAST_0 = integer(0, INT_MAX)
+AT_LEAST_1 = integer(1, INT_MAX)
+LONG = integer(0, _LONG_MAX)
+ANY_LONG = integer(-_LONG_MAX - 1, _LONG_MAX)
+
+
+def timeout_or_none(value: Any) -> int | None:
+    """Parse milliseconds; None and infinity stand for no end."""
+    return None if value is None or value == float("inf") else int(LONG(value))

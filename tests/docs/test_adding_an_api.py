@@ -1,0 +1,163 @@
+"""docs/contributing.md, "Add an API", on trial: an API that nobody knows is added to a copy of the code, served and guarded.
+
+The trial writes what the recipe names and no more: the table's rows, the row of its anatomy, the handler with its door. A
+recipe that lacks a place would end here in a node that does not start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
+from tests.docs.markdown import ROOT
+
+PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek")
+MESSAGES = """\
+M	EchoRequest	request	99	0	0+	no
+F	Topics	[]EchoTopic	0+
+F	Topics.Name	string	0+
+M	EchoResponse	response	99	0	0+	no
+F	ThrottleTimeMs	int32	0+
+F	Topics	[]EchoedTopic	0+
+F	Topics.Name	string	0+
+F	Topics.ErrorCode	int16	0+
+"""
+API = "99	Echo	0	no	0+	broker	no	no\n"
+ROW = "    ApiKey.ECHO: (Row(_TOPICS, _TOPICS),),\n"
+HANDLER = """
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.echo import EchoedTopic, EchoResponse
+
+
+class EchoHandler:
+    def handle(self, context, request):
+        return EchoResponse(0, [EchoedTopic(each.name, ErrorCode.NONE) for each in request.topics])
+"""
+DOOR = "    ApiKey.ECHO: needing(each=on_topic(Operation.DESCRIBE)),\n"
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "super.users": "User:admin",
+}
+"""Everybody may do all, but to what rules are about."""
+
+ASK = """
+import json, socket, sys
+from odradek.wire.api import request_header_version, response_class, response_header_version
+from odradek.wire.codec import decode, encode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.echo import EchoRequest, EchoTopic
+from odradek.wire.messages.headers import RequestHeader
+
+conn = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=30)
+stream = conn.makefile("rb")
+
+def ask(request, version):
+    key = request.API_KEY
+    frame = encode(RequestHeader(key, version, 1, "trial"), request_header_version(key, version)) + encode(request, version)
+    conn.sendall(len(frame).to_bytes(4, "big") + frame)
+    answer = stream.read(int.from_bytes(stream.read(4), "big"))
+    return decode(response_class(key), version, answer[4 + response_header_version(key, version):])
+
+advertised = {each.api_key: [each.min_version, each.max_version] for each in ask(ApiVersionsRequest("trial", "1"), 3).api_keys}
+made = ask(CreateAclsRequest([AclCreation(2, "hidden", 3, "User:bob", "*", 8, 3)]), 3)
+told = ask(EchoRequest([EchoTopic("open"), EchoTopic("hidden")]), 0)
+print(json.dumps([advertised[99], made.results[0].error_code, {each.name: each.error_code for each in told.topics}]))
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the code that a node is made of."""
+    tree = tmp_path / "tree"
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package, tree / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    return tree
+
+
+def edit(path: Path, change: Callable[[str], str]) -> None:
+    """Change a file of the copy."""
+    text = path.read_text()
+    changed = change(text)
+    assert changed != text, path
+    path.write_text(changed)
+
+
+def enter(path: Path, after: str, line: str) -> None:
+    """Write a line behind the first one that begins with `after`."""
+    lines = path.read_text().splitlines(keepends=True)
+    number = next(number for number, each in enumerate(lines) if each.startswith(after))
+    lines.insert(number + 1, line)
+    path.write_text("".join(lines))
+
+
+def run(tree: Path, *command: object) -> str:
+    """Run Python on the copy."""
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("settings", [{}, GUARDED], ids=["without an authorizer", "with one"])
+def test_an_api_without_a_door_ends_the_start(settings: dict[str, str], tree: Path, tmp_path: Path) -> None:
+    """A forgotten door is found by the first node that starts, and named in one sentence."""
+    edit(
+        tree / "data_plane/handlers/doors/broker_doors.py",
+        lambda text: text.replace("    ApiKey.HEARTBEAT: needing(on_group(Operation.READ)),\n", ""),
+    )
+    properties = prepare_odradek(tmp_path / "node", settings=settings)
+    done = subprocess.run(
+        [ODRADEK, "server", properties],
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode
+    assert (
+        "HEARTBEAT must not be served without a door: enter one in data_plane/handlers/doors/" in done.stderr
+    )
+
+
+def test_the_recipe_adds_an_api(tree: Path, tmp_path: Path) -> None:
+    """Rows, handler and door are all that it takes: the API is advertised, answers, and hides what the client may not see."""
+    edit(tree / "wire/schema/messages.tsv", lambda text: text + MESSAGES)
+    edit(tree / "wire/schema/apis.tsv", lambda text: text + API)
+    run(tree, "-m", "odradek.wire.schema.generate")
+    enter(tree / "wire/schema/anatomy_rows.py", "ROWS: ", ROW)
+    (tree / "data_plane/handlers/echo.py").write_text(HANDLER)
+    build = tree / "data_plane/handlers/build.py"
+    enter(build, "from __future__", "from odradek.data_plane.handlers.echo import EchoHandler\n")
+    enter(build, "    handlers: dict[int, Handler] = {", "        ApiKey.ECHO: EchoHandler().handle,\n")
+    enter(tree / "data_plane/handlers/doors/broker_doors.py", "DOORS: ", DOOR)
+    server = launch_odradek(
+        prepare_odradek(tmp_path / "node", settings=GUARDED), environment={"PYTHONPATH": str(tree)}
+    )
+    try:
+        host, _, port = server.bootstrap.rpartition(":")
+        versions, made, told = json.loads(run(tree, "-c", ASK, host, port))
+    finally:
+        server.stop()
+    assert versions == [0, 0]
+    assert made == 0
+    assert told == {"open": 0, "hidden": 29}

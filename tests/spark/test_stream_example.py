@@ -1,0 +1,59 @@
+"""examples/spark_stream.py: on the folder's Spark, and in the long form as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+from odradek import Admin
+from odradek.spark.worker_process import worker_python
+from tests.docs.markdown import ROOT
+from tests.examples.headers import printed_by
+from tests.node_process import RunningNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLE = ROOT / "examples" / "spark_stream.py"
+TIMEOUT_SECONDS = 600
+TABLE = printed_by("spark_stream")
+
+
+def forget_topics(bootstrap: str) -> None:
+    """Delete the example's topics: each run begins with none."""
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_topics(["lines", "words"])
+
+
+def test_the_stream_prints_what_its_header_says(
+    spark: SparkSession,
+    node: RunningNode,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    whole_matrix: bool,
+) -> None:
+    """A reader who runs the program against a new node sees the table; the session is the one that runs already."""
+    forget_topics(node.bootstrap)
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP", node.bootstrap)
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert capsys.readouterr().out.strip() == TABLE.strip()
+    forget_topics(node.bootstrap)
+    if whole_matrix:
+        done = subprocess.run(
+            [sys.executable, EXAMPLE],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker_python()},
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == TABLE.strip()
+        forget_topics(node.bootstrap)

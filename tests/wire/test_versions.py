@@ -1,0 +1,164 @@
+"""The versions in which APIs changed: each stands once, in `wire/schema/versions.tsv`, and code compares with its name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek.wire.api import api_versions
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.schema import table, versions
+from odradek.wire.schema.anatomy_rows import ROWS, Row
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("wire", "metadata_quorum", "data_plane", "odradek", "spark")
+NO_API_VERSIONS = {
+    "metadata_quorum/replica/quorum_state.py": "the version of a file's format",
+    "wire/metadata_frames.py": "the version of a record",
+    "wire/principal.py": "the version of a principal in an Envelope",
+    "odradek/security/handshakes.py": "the version of TLS records",
+    "odradek/client/consumer/assignors.py": "the version of a consumer's subscription",
+    "odradek/client/core/broker_connection.py": "every node answers ApiVersions in version 0",
+}
+"""Modules that compare a version with a number, and why."""
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """The modules of the product that people wrote."""
+    for package in PRODUCT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith("wire/messages/") and name != "wire/schema/versions.py":
+                yield name, ast.parse(path.read_text())
+
+
+MODULES = dict(modules())
+
+
+def api_of(name: str) -> ApiKey:
+    """The API that a fact is about: the longest one whose name begins it."""
+    return max((key for key in ApiKey if name.startswith(f"{key.name}_")), key=lambda key: len(key.name))
+
+
+def test_every_fact_lies_within_the_versions_of_its_api() -> None:
+    """A version that all or no requests have makes a comparison that always ends alike."""
+    for fact in table.versions():
+        first, last = api_versions(api_of(fact.name), unstable=True)
+        assert first < fact.version <= last, fact
+
+
+def test_a_fact_that_follows_a_field_is_about_an_api_with_this_field() -> None:
+    """The field of another API would be a fact about that one."""
+    rows = (
+        line.split("\t")
+        for line in (ROOT / "wire/schema/versions.tsv").read_text().splitlines()
+        if line[0] != "#"
+    )
+    followed = {name: text.split()[1].partition(".")[0] for name, text, _ in rows if not text.isdecimal()}
+    assert len(followed) > 25
+    for name, message in followed.items():
+        api = "".join(word.capitalize() for word in api_of(name).name.split("_"))
+        assert re.fullmatch(f"{api}(Request|Response)", message), name
+
+
+def test_every_fact_is_used() -> None:
+    """A fact that nobody asks for is either forgotten in the code, or in the table."""
+    used = {
+        node.id
+        for module in MODULES.values()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    assert sorted({fact.name for fact in table.versions()} - used) == []
+
+
+def test_the_product_has_no_other_constants_of_this_kind() -> None:
+    """A number that says since when something is so stands in the table: `TOPIC_IDS_SINCE` once had two values."""
+    found = [
+        f"{name}: {target.id}"
+        for name, module in MODULES.items()
+        for node in module.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and re.search("_(SINCE|UNTIL)(_|$)|VERSION_(MAX|MIN)_WITH", target.id)
+    ]
+    assert found == []
+
+
+def _is_version(node: ast.expr) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name in ("version", "api_version")
+
+
+def test_no_code_compares_a_version_with_a_number() -> None:
+    """`version >= 6` says nothing; the name of the fact does."""
+    found = {
+        name
+        for name, module in MODULES.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Compare)
+        and _is_version(node.left)
+        and any(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in node.comparators)
+    }
+    assert found == set(NO_API_VERSIONS)
+
+
+def test_rows_begin_at_facts() -> None:
+    """Doors and refusals change their form in the version in which the handler does."""
+    numbers = {(api_of(fact.name), fact.version) for fact in table.versions()}
+    for key, rows in ROWS.items():
+        within = [row.within for row in rows if row.within is not None]
+        each: list[Row] = [*rows, *within]
+        for since in {row.since for row in each} | {row.ids_since or 0 for row in each}:
+            assert not since or (key, since) in numbers, key
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("7", 7),
+        ("since ProduceRequest.TopicData.TopicId", 13),
+        ("after ProduceRequest.TopicData.Name", 13),
+        ("after MetadataRequest.IncludeClusterAuthorizedOperations", 11),
+        ("since OffsetFetchResponse.ErrorCode", 2),
+    ],
+)
+def test_a_version_is_that_of_its_field(text: str, version: int) -> None:
+    """`since` is the first version with the field, `after` the first one without it."""
+    assert table.version_of(text, {message.name: message for message in table.messages()}) == version
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-1",
+        "from ProduceRequest.Acks",
+        "since Produce.Acks",
+        "since ProduceRequest",
+        "since ProduceRequest.Nothing",
+    ],
+)
+def test_a_version_that_no_field_has_is_refused(text: str) -> None:
+    """A slip in the table stops the generator."""
+    with pytest.raises(ValueError, match=r"is neither|has no field"):
+        table.version_of(text, {message.name: message for message in table.messages()})
+
+
+def test_a_field_that_stays_has_no_version_after_it() -> None:
+    """`after` a field of the newest version would be a version that is not there."""
+    with pytest.raises(ValueError, match="in every version from 13 on"):
+        table.version_of(
+            "after ProduceRequest.TopicData.TopicId", {message.name: message for message in table.messages()}
+        )
+
+
+def test_the_constants_are_plain_numbers() -> None:
+    """The hot path compares a version with a module's constant, once per request."""
+    for fact in table.versions():
+        assert type(getattr(versions, fact.name)) is int
+        assert getattr(versions, fact.name) == fact.version
