@@ -94,7 +94,7 @@ class Broker:
         self.steps = StepDriver(env.long_work, lambda: self.run_woken())
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """A callback for observers within the process: called with each batch that a client's request has appended. The
+        """A callback within the process: called with each batch that a client's request has appended. The
         context is the connection's, the same for all its requests; the number is that of the request."""
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""

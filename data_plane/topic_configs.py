@@ -98,7 +98,7 @@ class OwnConfig:
         return self._topics.broker_layers
 
     def dynamic(self, *, for_all: bool) -> Mapping[str, str]:
-        """The metadata log's values for all brokers, or for this one alone."""
+        """Return the metadata log's values for all brokers, or for this one alone."""
         return self._newest.image.broker_configs(None if for_all else self.node_id)
 
     @property

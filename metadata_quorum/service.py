@@ -1,7 +1,7 @@
 """The metadata of a node at work: quorum, publisher and, where this node decides, the controller's machine. PORTED.
 
 One `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until the image is as new
-as the leader's log was. Observers take `committed_image` once and then follow with `subscribe`, whichever node decides.
+as the leader's log was. Subscribers take `committed_image` once and then follow with `subscribe`, whichever node decides.
 
 Who has the image
 -----------------
@@ -238,7 +238,7 @@ class MetadataService:
         return max(0, committed - self._publisher.next_offset)
 
     def subscribe(self, observer: Callable[[MetadataImage, MetadataDelta], None]) -> None:
-        """Tell `observer` of every image committed from now on, in order."""
+        """Call `observer` with every image committed from now on, in order."""
         self._publisher.subscribe(observer)
 
     def submit(

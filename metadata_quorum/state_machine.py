@@ -23,7 +23,7 @@ that fails is a bug of `decide`, and so is a log that gives other offsets. Then 
 decides nothing more.
 
 The fifth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"). If that
-state were taken back, the answer would be wrong. Answers are released in the order in which they were made.
+state were taken back, the answer would be wrong. Answers are given out in the order in which they were made.
 
 **Undo.** States are immutable values. The leader keeps every state above the high watermark with its end offset. The
 committed state is the newest one that lies wholly below the high watermark. A leader that resigns goes back to it and
@@ -31,7 +31,7 @@ fails what waits. (An undo log would have to be kept right beside every replay; 
 
 Soft state (sessions, timers) belongs to the machine, may be lost at any moment, and is rebuilt from nothing.
 
-Observers (the broker in the same process, metrics) subscribe to committed states: they see every state once, in
+Others (the broker in the same process, metrics) subscribe to committed states: they see every state once, in
 order, with what changed.
 """
 
@@ -155,12 +155,12 @@ class Deferred(Generic[Q, A]):
 
     @property
     def response(self) -> A:
-        """The response. Reading it before its release is a bug."""
+        """The response. Reading it before it is given out is a bug."""
         assert self._callbacks is None, "a response was read before the log committed what it tells"
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:
-        """Call `callback(response)` once: now if it is released, otherwise when it is."""
+        """Call `callback(response)` once: now if the response is given out, otherwise when it is."""
         if self._callbacks is None:
             callback(self._response)
         else:
@@ -173,7 +173,7 @@ class Deferred(Generic[Q, A]):
             callback(self._response)
 
     def fail(self, response: A) -> None:
-        """Release another response instead; the runtime's alone."""
+        """Give out another response instead; the runtime's alone."""
         self._response = response
         self.release()
 
@@ -249,7 +249,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         self._listeners.append(listener)
 
     def submit(self, request: Q, now_ms: int, api_version: int | None = None) -> Deferred[Q, A]:
-        """Decide a request. The response is released when all that it depends on is committed.
+        """Decide a request. The response is given out when all that it depends on is committed.
 
         A node that does not lead answers NOT_CONTROLLER at once. One whose disk is too slow answers
         REQUEST_TIMED_OUT, which clients retry. Raises what the machine's `decide` raises, and what the log raises

@@ -111,7 +111,7 @@ def decode_batches(
     rows_wanted: int = 10_000,
     aborted: Sequence[tuple[int, int]] = (),
 ) -> Iterator[DecodedRows]:
-    """The records of a fetch answer with `offset` <= their offset < `offset_end`; a cut batch at the end is left.
+    """Yield the records of a fetch answer with `offset` <= their offset < `offset_end`; a cut batch at the end is left.
 
     Batches are whole, so a piece has at least `rows_wanted` rows (but for the last, or very large ones) and may have
     many more. It is empty unless at least one batch is whole. `decompressed_bytes_max` bounds each batch; beside it,
@@ -157,7 +157,7 @@ def decode_ranges(
     with_headers: bool = False,
     rows_wanted: int = 10_000,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of several small ranges, one range after the other, in Arrow batches of `rows_wanted` rows or more.
+    """Yield the records of several small ranges, one range after the other, in Arrow batches of `rows_wanted` rows or more.
 
     A range costs nearly nothing beside its records, where `decode_batches` costs as much as a thousand of them. Raises
     as `decode_batches`; the error does not say in which range it was found.
@@ -195,7 +195,7 @@ class _Share:
 
 
 def _check_place(header: BatchHeader, next_offset: int | None) -> None:
-    """Raises CorruptBatch where the header's offsets, which no checksum covers, cannot be a log's."""
+    """Raise CorruptBatch where the header's offsets, which no checksum covers, cannot be a log's."""
     base_offset = header.base_offset
     if base_offset < 0 or header.last_offset_delta < 0 or header.next_offset >= 2**63:
         raise CorruptBatch(f"batch from offset {base_offset} to {header.last_offset}")
@@ -223,7 +223,7 @@ class _Aborted:
 
 
 def _is_abort_marker(buf: Buffer, position: int) -> bool:
-    """KIP-98: a control record's key is a version and a type. Compaction may have left no record."""
+    """True if this control record aborts (KIP-98): its key is a version and a type. Compaction may have left no record."""
     found = records(buf, position, decompressed_bytes_max=_CONTROL_BYTES_MAX)
     key = found[0].key if found else None
     return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT
@@ -250,7 +250,7 @@ class _Group:
 def _rows(
     group: _Group, schema: pa.Schema, topic: str, partition: int, offset: int, offset_end: int
 ) -> pa.RecordBatch:
-    """The Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
+    """Make the Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
     fields = record_columns(group.places)
     data = fields.data
     offsets = record_offsets(group.places.headers, fields.offset_delta)
@@ -274,7 +274,7 @@ def _rows(
 
 
 def _rows_of_ranges(group: _Group, schema: pa.Schema, shares: Sequence[_Share]) -> pa.RecordBatch:
-    """The same of a group with batches of several ranges."""
+    """Make the same of a group with batches of several ranges."""
     fields = record_columns(group.places)
     offsets = record_offsets(group.places.headers, fields.offset_delta)
     timestamps, timestamp_types = _timestamps(group.places.headers, fields.timestamp_delta)
@@ -302,7 +302,7 @@ def _rows_of_ranges(group: _Group, schema: pa.Schema, shares: Sequence[_Share]) 
 
 
 def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """The columns timestamp, null where it cannot hold the time, and timestampType.
+    """Make the columns timestamp, null where it cannot hold the time, and timestampType.
 
     With LogAppendTime the batch's largest time is every record's.
     """
@@ -322,7 +322,7 @@ def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[pa.Array, np
 
 
 def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
-    """The parts of `data` as Arrow's binary; `places` grow, a length of -1 is null."""
+    """Make Arrow's binary of parts of `data`; `places` grow, a length of -1 is null."""
     count = len(places)
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2] = places
@@ -340,7 +340,7 @@ def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
 
 
 def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
-    """The column of headers, null where a record has none; every record is proved to end where it says."""
+    """Make the column of headers, null where a record has none; every record is proved to end where it says."""
     records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
     if not len(records):
         return pa.nulls(rows, pa.list_(_HEADER_TYPE))
@@ -359,7 +359,7 @@ def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """The bytes as text; what is not UTF-8 has replacement characters (U+FFFD) there."""
+    """Decode the bytes as text; bytes that are not UTF-8 become replacement characters (U+FFFD)."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -409,7 +409,7 @@ def _int64s(numbers: list[int]) -> Int64s:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A zigzag number, and the place behind it; `data` has `record_columns.PAD` zero bytes at its end."""
+    """Read a zigzag number, and the place behind it; `data` has `record_columns.PAD` zero bytes at its end."""
     byte = data[place]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), place + 1

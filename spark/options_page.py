@@ -31,7 +31,7 @@ _QUERIES = {"both": "", "batch": "batch", "stream": "stream"}
 
 
 def page() -> str:
-    """The text of the page."""
+    """Write the text of the page."""
     shared = (_keys(AdminSettings) & _keys(ConsumerSettings) & _keys(ProducerSettings)) - _NOT_FOR_SPARK
     writing = _keys(ProducerSettings) - _keys(AdminSettings) - _NOT_FOR_SPARK
     return "\n".join(

@@ -24,23 +24,23 @@ class RefusedStream(DataSourceStreamReader):
         self.error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Asked first by a new query."""
+        """Refuse: a new query asks for this first."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Asked before there is an offset; nothing to refuse yet."""
+        """Return a limit: Spark asks before there is an offset, which is too early to refuse."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Asked first by a query that goes on from its checkpoint."""
+        """Refuse: a query that goes on from its checkpoint asks for this first."""
         self._refuse()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Asked first by a query whose last batch is to be repeated."""
+        """Refuse: a query whose last batch is to be repeated asks for this first."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """There is no partition to read."""
+        """Refuse, as before; no query comes so far."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -70,14 +70,14 @@ __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 _CLOSE_SECONDS_MAX = 1.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""The local properties by which Spark tells a task its streaming query and micro-batch."""
+"""The local properties by which Spark names to a task its streaming query and micro-batch."""
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
 """Spark's program that commits or aborts a micro-batch."""
 _LOGGER = logging.getLogger("odradek.spark")
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of a batch query. Raises `ValueError` with one sentence for what cannot be written."""
+    """Make the writer of a batch query. Raises `ValueError` with one sentence for what cannot be written."""
     if overwrite:
         raise ValueError("a topic cannot be overwritten: use .mode('append').")
     plan = plan_write(options, schema)
@@ -92,7 +92,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """The writer of a streaming query; output mode complete writes all rows of the result anew each time.
+    """Make the writer of a streaming query; output mode complete writes all rows of the result anew each time.
 
     Raises `ValueError` with one sentence for what cannot be written.
     """
@@ -111,7 +111,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs in a task."""
+        """Write the rows of a task, in that task."""
         return _write(self._plan, iterator, self._plan.app_id, self._plan.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -120,7 +120,7 @@ class BatchWriter(DataSourceArrowWriter):
         _note(self._plan, messages, {})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed; the rows of those that ended stay in the topic, but for two-phase delivery."""
+        """Called when some task failed; the rows of those that ended stay in the topic, but for two-phase delivery."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {"aborted": True})
@@ -133,7 +133,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs in a task."""
+        """Write the rows of a task, in that task."""
         context = TaskContext.get()
         query = batch = None
         if context is not None:
@@ -149,7 +149,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _note(self._plan, messages, {"batch": batchId})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Some task failed: the query fails, and writes the whole micro-batch again when it is started again."""
+        """Called when some task failed: the query fails, and writes the whole micro-batch again when it is started again."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId, "aborted": True})
@@ -159,7 +159,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _checked(plan: SinkPlan) -> SinkPlan:
-    """The plan, which the cluster can carry out, with what it says about it. Raises `ValueError` with one sentence."""
+    """Check that the cluster can carry out the plan; log its notes. Raises `ValueError` with one sentence."""
     plan = attrs.evolve(plan, topic_id=_look_up(plan))
     if plan.delivery is Delivery.AT_LEAST_ONCE:
         return plan
@@ -180,7 +180,7 @@ def _checked(plan: SinkPlan) -> SinkPlan:
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """The query that the tasks have written for; None if none has reported one."""
+    """Return the query that the tasks have written for; None if none has reported one."""
     return next(
         (message.query for message in messages if isinstance(message, TaskReport) and message.query), None
     )
@@ -239,7 +239,7 @@ _told = False
 
 
 def _tell_once(plan: SinkPlan) -> None:
-    """Tell who has started the query how to read it, behind its first batch; once in a process."""
+    """Log how to read the query's records, behind its first batch; once in a process."""
     global _told
     if not _told:
         _told = True
@@ -264,7 +264,7 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
 
 
 def _look_up(plan: SinkPlan) -> bytes:
-    """The topic's id, which shows that it is there (asking for it may create it, where brokers do so)."""
+    """Find the topic's id, which shows that it is there (asking for it may create it, where brokers do so)."""
     if plan.topic is None:
         return NO_TOPIC_ID
     settings = plan.settings

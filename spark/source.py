@@ -57,7 +57,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """The columns. Raises `OptionError`: Spark asks at `load()`, which is where a mistake should show."""
+    """Return the columns. Raises `OptionError`: Spark asks at `load()`, which is where a mistake should show."""
     return _columns(SourceOptions.parse(options))
 
 
@@ -66,7 +66,7 @@ def _columns(options: SourceOptions) -> StructType:
 
 
 def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekReader:
-    """The reader of a batch query. Raises `OptionError`."""
+    """Make the reader of a batch query. Raises `OptionError`."""
     parsed = SourceOptions.parse(options, Query.BATCH)
     _check_columns(parsed, columns)
     if parsed.ignored:
@@ -75,7 +75,7 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekRead
 
 
 def stream_reader(options: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
-    """The reader of a streaming query; one that only raises `OptionError` where the options are wrong."""
+    """Make the reader of a streaming query; where the options are wrong, a reader that only raises `OptionError`."""
     try:
         parsed = SourceOptions.parse(options, Query.STREAM)
         _check_columns(parsed, columns)
@@ -99,7 +99,7 @@ def _check_columns(options: SourceOptions, columns: StructType) -> None:
 def _session_pushes() -> bool:
     """True if `spark.sql.python.filterPushdown.enabled` is on: Spark then plans in a process made for it.
 
-    A reader that has `pushFilters` is refused where it is off, and nobody tells a reader which it is.
+    A reader that has `pushFilters` is refused where it is off, and a reader does not learn which it is.
     """
     return runs_as(_PUSHDOWN_WORKER)
 
@@ -112,7 +112,7 @@ class OdradekReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`.
+        """Plan one task for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`.
 
         Partitions with few records share a task, as in a stream: a task costs more than they do.
         """
@@ -127,7 +127,7 @@ class OdradekReader(DataSourceReader):
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         from odradek.spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)

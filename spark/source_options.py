@@ -222,7 +222,7 @@ class _Parser:
     # All options together
 
     def _check_names(self) -> None:
-        """A name that is nearly one of ours is a slip of the pen; any other one may be meant for another program."""
+        """Refuse a name that is nearly one of ours as a slip of the pen; any other may be meant for another program."""
         if any(name.startswith("option.") for name in self.given):
             # CREATE TABLE hands options over twice, and loses them before anybody can select from the table.
             raise OptionError(_CREATE_TABLE)
@@ -276,7 +276,7 @@ class _Parser:
                         )
 
     def _bound(self, side: str, default: int) -> Bound:
-        """The first of timestamp, offsets by timestamp and offsets that is given, as in the JVM connector."""
+        """Return the first of timestamp, offsets by timestamp and offsets that is given, as in the JVM connector."""
         name = f"{side}Timestamp"
         timestamp = self._number(name, 0)
         if timestamp is not None:
@@ -413,7 +413,7 @@ def _check_topics(option: str, topics: Iterable[str]) -> None:
 
 
 def _shown(text: str) -> str:
-    """The text for an error, which stays a sentence however long an option is."""
+    """Return the text for an error, which stays a sentence however long an option is."""
     if len(text) <= _SHOWN_MAX:
         return repr(text)
     return f"{text[:_SHOWN_MAX]!r}... ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""The reader of a streaming query: where it starts, how far a batch goes, what Spark is told of it. SHELL.
+"""The reader of a streaming query: where it starts, how far a batch goes, what Spark hears of it. SHELL.
 
 Theory of operation
 -------------------
@@ -115,7 +115,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What executors do
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         from odradek.spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
@@ -126,7 +126,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The start that `startingOffsets` gives; the same however often it is asked for."""
+        """Return the start that `startingOffsets` gives; the same however often it is asked for."""
         if self._initial is None:
             self._initial = self._view.patiently(self._find_initial)
         return self._initial
@@ -141,7 +141,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # How far the next batch goes
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Spark has no limit of both kinds: the least is then taken from the options."""
+        """Return the limit: Spark has none of both kinds, so the least is taken from the options."""
         if self.options.offsets_per_trigger_max is not None:
             return ReadMaxRows(self.options.offsets_per_trigger_max)
         if self.options.offsets_per_trigger_min is not None:
@@ -155,7 +155,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the batch that begins at `start`; `start` itself where there is nothing (or too little) to read.
+        """Return the end of the batch that begins at `start`; `start` itself where there is nothing (or too little) to read.
 
         Raises:
             DataLoss: what was read already is not there, or something that was not read.
@@ -182,7 +182,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._written(begun) if self.options.jvm_offsets and has_more else start
 
     def _read_offset(self, written: dict[str, Any]) -> StreamOffset:
-        """The position, with the facts that `jvmOffsets` keeps out of the checkpoint if it is one of the last two."""
+        """Read the position, with the facts that `jvmOffsets` keeps out of the checkpoint if it is one of the last two."""
         position = StreamOffset.from_json(written)
         for each in self._unwritten:
             if each.offsets == position.offsets and not position.topic_ids and not position.is_initial:
@@ -190,14 +190,14 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position
 
     def _written(self, end: StreamOffset) -> dict[str, Any]:
-        """The position for the checkpoint; with `jvmOffsets` the offsets alone, which the JVM connector reads."""
+        """Write the position for the checkpoint; with `jvmOffsets` the offsets alone, which the JVM connector reads."""
         if not self.options.jvm_offsets:
             return end.to_json()
         self._unwritten = [end, *self._unwritten[:1]]
         return StreamOffset(end.offsets).to_json()
 
     def _group(self, known: str | None = None) -> str | None:
-        """The group that is told of committed offsets.
+        """Return the group to which committed offsets are sent.
 
         A name of our own must stand in the checkpoint. So with `jvmOffsets` there is only that of `kafka.group.id`.
         """
@@ -207,7 +207,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return group
 
     def _plan(self, begun: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
-        """The end of the batch; None where there is nothing (or too little) to read."""
+        """Plan the end of the batch; None where there is nothing (or too little) to read."""
         expected = begun.offsets.keys()
         if self._target is not None and not expected <= self._target.offsets.keys():
             self._target = self._view.patiently(lambda: self._look(expected))
@@ -225,7 +225,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Seen(offsets, {key: each.leader_epoch for key, each in listed.items()}, ids)
 
     def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
-        """The partitions, asked for anew once in a while: new ones are read as soon as they are seen.
+        """Return the partitions, asked for anew once in a while: new ones are read as soon as they are seen.
 
         That one is gone is believed when the cluster says so again: a broker that has just started may not know it
         yet.
@@ -262,7 +262,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
     ) -> dict[TopicPartition, int]:
-        """Ends within the limit that Spark hands over; it may be none, whatever the options are."""
+        """Return ends within the limit that Spark hands over; it may be none, whatever the options are."""
         least = None
         if isinstance(limit, ReadMinRows):
             least = limit.min_rows
@@ -296,7 +296,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> StreamOffset | None:
-        """The end to be written; None where nothing has moved."""
+        """Return the end to be written; None where nothing has moved."""
         moved = {key for key, end in ends.items() if begun.offsets.get(key) != end or starts[key] != end}
         same_topics = all(seen.topic_ids.get(name) == each for name, each in begun.topic_ids.items())
         if not moved and not begun.is_initial and ends.keys() == begun.offsets.keys() and same_topics:
@@ -318,7 +318,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What was lost
 
     def _starts(self, begun: StreamOffset, seen: _Seen, limit: ReadLimit) -> dict[TopicPartition, int]:
-        """The offset at which the batch begins in each partition that there is now."""
+        """Return the offset at which the batch begins in each partition that there is now."""
         for key in begun.offsets.keys() - seen.offsets.keys():
             self._lost(f"{key} does not exist any more; it was read to offset {begun.offsets[key]}")
         others = {
@@ -382,7 +382,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of the batch, planned from what the checkpoint says alone: a batch that is repeated is the same.
+        """Plan the tasks of the batch from the checkpoint alone: a batch that is repeated is the same.
 
         Raises:
             ReadError: it would start behind its end.
@@ -406,7 +406,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in tasks]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
-        """The value from the checkpoint; one that the JVM connector has written does not have it."""
+        """Return the topic id of the checkpoint; ask the cluster where Spark's own Kafka connector, which stores none, wrote it."""
         if last.topic_id(key.topic) != NO_TOPIC_ID:
             return last.topic_id(key.topic)
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)
@@ -415,7 +415,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What is reported
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end offsets of the logs, and `@lag`: records and seconds by which the planned batch falls short of
+        """Return the end offsets of the logs, and `@lag`: records and seconds by which the planned batch falls short of
         them.
         """
         if self._seen is None:
@@ -430,7 +430,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**written, "@lag": {"records": records, "seconds": self._lag_seconds(behind)}}
 
     def _lag_seconds(self, behind: dict[TopicPartition, int]) -> float:
-        """The age of the oldest record that no batch has, asked for now and then; -1 where the brokers do not say."""
+        """Return the age of the oldest record that no batch has, asked for now and then; -1 where the brokers do not say."""
         if not behind:
             return 0.0
         seconds, found_at = self._lag
@@ -455,7 +455,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._publish(StreamOffset.from_json(end))
 
     def _publish(self, done: StreamOffset) -> None:
-        """Tell the group, without waiting for the answer; once."""
+        """Send the offsets to the group, without waiting for the answer; once."""
         if done.group is None or done.offsets == self._published:
             return
         from odradek.client.admin.admin_offsets import CommittedOffset, alter_group_offsets
@@ -485,6 +485,6 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _LOGGER.warning("group %s was not told what is committed: %s", group, errors[0])
 
     def stop(self) -> None:
-        """The query is over."""
+        """Called when the query is over."""
         self._finish_commit()
         self._view.close()

@@ -21,12 +21,12 @@ _spared = False
 
 
 def runs_as(module: str) -> bool:
-    """True if this process was started to run `module`, or forked from one that was."""
+    """True if this process was started to run `module`, or forked from such a process."""
     return module in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", None) == module
 
 
 def spare_collector() -> None:
-    """Hide what is there at the end of a task from the garbage collector; once in a process.
+    """Hide the objects at the end of a task from the garbage collector; once in a process.
 
     Later tasks leave the collector what they make. Processes that are not Spark's are left alone.
     """
@@ -37,5 +37,5 @@ def spare_collector() -> None:
 
 
 def worker_python() -> str:
-    """The program to set PYSPARK_PYTHON to: the launcher installed beside this Python, or this Python itself."""
+    """Return the program to set PYSPARK_PYTHON to: the launcher installed beside this Python, or this Python itself."""
     return shutil.which(_LAUNCHER, path=str(Path(sys.executable).parent)) or sys.executable

@@ -1,4 +1,4 @@
-"""The limits on a module by its colour, checked in its syntax tree. See ARCHITECTURE.md and `test_architecture`."""
+"""The limits on a module by its colour, checked in its syntax tree. See STYLE.md and `test_architecture`."""
 
 from __future__ import annotations
 

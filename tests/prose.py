@@ -3,13 +3,22 @@
     python -m tests.prose [PATH ...]      # each fault with its place, the files with the most of them last
     python -m tests.prose --lower         # write the counts as they are now; refuses to raise any
 
-What is counted: the pages of the root, docs/*.md and the README of each package. Of Python files it is
+Counted are the sentences of the pages of the root, of docs/ and of the README of each package. Of Python files it is
 the docstrings of modules, and of classes, functions and attributes with a public name. Generated messages are left
 out. So are code, diagrams and headings.
 
-`prose_exceptions.tsv` has a count for each file that is not clean yet. `test_prose.py` holds each file to its count:
-more is a new fault, and fewer wants `--lower`. A file that is moved or cut takes its count along: new files may have
-what old ones have less than before. All together never have more.
+Faults are of three kinds:
+
+* `sentence`: too long, denies twice, or has a word that is banned everywhere;
+* `phrase`: a phrase of a docstring or a comment whose reader has to look for the noun or the verb. "Tell" may mean report,
+  return, send, notify, log, answer or raise. Private names count here, too;
+* `verb`: the docstring of a function that does not begin with a verb in the imperative. The verbs are in
+  `prose_verbs.txt`. Properties, fixtures, tests and `__init__` may begin with a noun. "True if" and "Called" (of a
+  callback) pass as well.
+
+`prose_exceptions.tsv` has a count for each kind and file that is not clean yet. `test_prose.py` holds each file to its
+counts: more is a new fault, and fewer wants `--lower`. A file that is moved or cut takes its counts along: new files may
+have what old ones have less than before. All together never have more.
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +64,13 @@ _DENIALS = "cannot|neither|never|no|nobody|nor|not|nothing|nowhere|without"
 NEGATION = re.compile(rf"(?<![\w-])(?:{_DENIALS}|{_DENIALS.title()}|none)(?![\w-])|n['’]t\b")
 """With a capital letter `None` is a value of Python."""
 BANNED = re.compile(r"\bwhoever\b|\bwhat is told\b|\bsee the module\b", re.IGNORECASE)
+VAGUE = re.compile(
+    r"\b(?:tell|tells|telling|told)\b(?! (?:\w+ ){0,3}apart\b)|\bone that\b|\bthose who\b|\bwhat is\b",
+    re.IGNORECASE,
+)
+"""Phrases of docstrings and comments that leave out the noun or the verb; to tell things apart is plain."""
+VERBS = frozenset((ROOT / "tests/prose_verbs.txt").read_text().split())
+KINDS = ("sentence", "phrase", "verb")
 
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
 _CODE_LIST = re.compile(r"CODE(?:, CODE)+")
@@ -62,6 +79,8 @@ _WORD = re.compile(r"[A-Za-z0-9](?:[\w'’./:+%-]*\w)?")
 _END = re.compile(r"(?<=[.!?])[\"'’)\]*_]*\s+")
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|etc|et al)|\b[A-Z])\.$")
 _ITEM = re.compile(r"^\s*(?:[*-]|\d+\.)\s+")
+_NO_VERB = re.compile(r"\w+ (?:that )?(?:of|whose|is|are|was|were|has|have|had|may|must|can)\b")
+"""A noun that looks like a verb: "Answer of the leader", "Record that is sent"."""
 _UNDERLINE = re.compile(r"\s*[=-]{3,}\s*$")
 
 
@@ -72,6 +91,7 @@ class Fault(NamedTuple):
     line: int
     reason: str
     sentence: str
+    kind: str = "sentence"
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.reason}: {self.sentence}"
@@ -84,26 +104,26 @@ class Paragraph(NamedTuple):
     text: str
 
 
-# -- what is read --------------------------------------------------------------------------------------------------
+# -- files and their texts --------------------------------------------------------------------------------------------------
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """The Markdown pages that are held to the rules."""
+    """List the Markdown pages that are held to the rules."""
     found = [root / name for name in PAGES]
     for folder in FOLDERS:
-        pattern = "*.md" if folder == "docs" else "**/README.md"
+        pattern = "**/*.md" if folder == "docs" else "**/README.md"
         found += sorted((root / folder).glob(pattern))
     return [page for page in found if page.exists()]
 
 
 def modules(root: Path = ROOT) -> list[Path]:
-    """The Python files that are held to the rules."""
+    """List the Python files that are held to the rules."""
     found = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
     return [path for path in found if not path.relative_to(root).as_posix().startswith(GENERATED)]
 
 
 def paragraphs_of_page(text: str) -> Iterator[Paragraph]:
-    """Paragraphs, items and cells of a Markdown page."""
+    """Yield paragraphs, items and cells of a Markdown page."""
     lines: list[tuple[int, str]] = []
     is_code = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -125,7 +145,7 @@ def paragraphs_of_page(text: str) -> Iterator[Paragraph]:
 
 
 def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[Paragraph]:
-    """Paragraphs and items of a docstring; what is set apart by four spaces is code, a diagram, or a list of errors."""
+    """Yield paragraphs and items of a docstring; text that is set apart by four spaces is code, a diagram, or a list of errors."""
     lines: list[tuple[int, str]] = []
     rows = text.expandtabs().splitlines() or [""]
     margin = min((len(row) - len(row.lstrip()) for row in rows[1:] if row.strip()), default=0)
@@ -150,12 +170,12 @@ def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[Paragraph]:
 
 
 def _cells(number: int, row: str) -> Iterator[Paragraph]:
-    """The cells of a table's row; a semicolon parts the fragments in a cell."""
+    """Yield the cells of a table's row; a semicolon parts the fragments in a cell."""
     return (Paragraph(number, cell) for cell in re.split(r"(?<!\\)\||;", row) if cell.strip())
 
 
 def _joined(lines: list[tuple[int, str]]) -> Iterator[Paragraph]:
-    """The lines so far as one paragraph; the list is empty afterwards."""
+    """Yield the lines so far as one paragraph; the list is empty afterwards."""
     if lines:
         number, first = lines[0]
         texts = [_ITEM.sub("", first, count=1), *(text for _, text in lines[1:])]
@@ -164,12 +184,12 @@ def _joined(lines: list[tuple[int, str]]) -> Iterator[Paragraph]:
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring of a module, and of its public classes, functions and attributes."""
+    """Yield line and text of each docstring of a module, and of its public classes, functions and attributes."""
     yield from _docstrings(ast.parse(source).body, is_named=True)
 
 
 def _docstrings(body: Sequence[ast.stmt], *, is_named: bool) -> Iterator[tuple[int, str]]:
-    """`is_named`: a string at the beginning belongs to something with a public name."""
+    """Yield them; with `is_named`, a string at the beginning belongs to something with a public name."""
     for statement in body:
         if isinstance(statement, ast.Expr):
             value = statement.value
@@ -199,11 +219,52 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
 
-# -- what is counted -----------------------------------------------------------------------------------------------
+Functions = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def begins_with_a_verb(docstring: str) -> bool:
+    """True if the first word is a verb in the imperative, or one of the other beginnings that are allowed."""
+    text = docstring.lstrip()
+    first = re.split(r"[^\w-]", text, maxsplit=1)[0]
+    if text.startswith(("True if", "True while", "Called ")):
+        return True
+    return first in VERBS and not _NO_VERB.match(text)
+
+
+def _may_begin_with_a_noun(function: Functions) -> bool:
+    names = [ast.unparse(each) for each in function.decorator_list]
+    is_noun = any("property" in name or "fixture" in name or name.endswith(".setter") for name in names)
+    return is_noun or function.name == "__init__" or function.name.startswith("test_")
+
+
+def functions_without_verb(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and first words of each docstring of a function that should begin with a verb and does not."""
+    for node in ast.walk(tree):
+        if isinstance(node, Functions) and not _may_begin_with_a_noun(node):
+            text = ast.get_docstring(node)
+            if text and not begins_with_a_verb(text):
+                yield node.body[0].lineno, text.splitlines()[0]
+
+
+def comments_and_docstrings(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield first line and text of all docstrings, also private ones, and of all comments that have lines of their own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(value := node.value, ast.Constant):
+            yield value.lineno, value.value if isinstance(value.value, str) else ""
+    block: list[str] = []
+    for number, line in enumerate((*source.splitlines(), ""), 1):
+        if line.lstrip().startswith("#"):
+            block.append(line.strip().lstrip("#"))
+        elif block:
+            yield number - len(block), " ".join(block)
+            block.clear()
+
+
+# -- faults -----------------------------------------------------------------------------------------------
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a paragraph; code counts as one word, so does a list of it, and a link as its text."""
+    """Split a paragraph into sentences; code counts as one word, so does a list of it, and a link as its text."""
     plain = _LINK.sub(r"\1", _CODE_LIST.sub("CODE", _CODE.sub("CODE", text)))
     found: list[str] = []
     for part in _END.split(plain):
@@ -215,7 +276,7 @@ def sentences(text: str) -> list[str]:
 
 
 def reasons(sentence: str) -> list[str]:
-    """The faults of a sentence, in a few words each."""
+    """Name the faults of a sentence, in a few words each."""
     words = len(_WORD.findall(sentence)) if len(sentence) > 2 * WORDS_MAX else 0
     denials = [word.lower() for word in NEGATION.findall(sentence)]
     negations = len(denials) - (denials.count("nor") if "neither" in denials else 0)
@@ -229,29 +290,51 @@ def reasons(sentence: str) -> list[str]:
 
 
 def faults_of(path: str, paragraphs: Iterator[Paragraph]) -> Iterator[Fault]:
-    """All faults of these paragraphs; `path` is what the reader is told."""
+    """Yield all faults of these paragraphs; `path` is the name that the reader sees."""
     for line, text in paragraphs:
         for sentence in sentences(text):
             yield from (Fault(path, line, reason, sentence) for reason in reasons(sentence))
 
 
 def faults_of_page(path: str, text: str) -> list[Fault]:
-    """All faults of a Markdown page."""
+    """Find all faults of a Markdown page."""
     return list(faults_of(path, paragraphs_of_page(text)))
 
 
 def faults_of_module(path: str, source: str) -> list[Fault]:
-    """All faults in a module's docstrings."""
+    """Find all faults in a module's docstrings."""
     found: list[Fault] = []
     for line, text in docstrings(source):
         if re.match(r"Of\b", text.lstrip()):
             found.append(Fault(path, line, 'begins with "Of"', text.strip().splitlines()[0]))
         found += faults_of(path, paragraphs_of_docstring(text, line))
+    return found + faults_of_habits(path, source)
+
+
+def faults_of_habits(path: str, source: str) -> list[Fault]:
+    """Find the faults of the kinds `phrase` and `verb`."""
+    tree = ast.parse(source)
+    found = [
+        Fault(path, line, "begins with no verb in the imperative", text, "verb")
+        for line, text in functions_without_verb(tree)
+    ]
+    for line, text in comments_and_docstrings(source, tree):
+        plain = " ".join(_CODE.sub("CODE", text).split())
+        found += [
+            Fault(
+                path,
+                line,
+                f'"{vague[0].lower()}"',
+                plain[max(0, vague.start() - 40) : vague.end() + 40],
+                "phrase",
+            )
+            for vague in VAGUE.finditer(plain)
+        ]
     return found
 
 
 def all_faults(root: Path = ROOT) -> dict[str, list[Fault]]:
-    """By the path of each file that has some."""
+    """Find the faults by the path of each file that has some."""
     found = {}
     for path in (*pages(root), *modules(root)):
         name = path.relative_to(root).as_posix()
@@ -265,31 +348,49 @@ def all_faults(root: Path = ROOT) -> dict[str, list[Fault]]:
 # -- the exceptions ------------------------------------------------------------------------------------------------
 
 
-def read_exceptions(root: Path = ROOT) -> dict[str, int]:
-    """The number of faults that each file may have."""
+Counts = Mapping[tuple[str, str], int]
+"""Numbers of faults by their kind and file."""
+
+
+def counts_of(found: Mapping[str, Sequence[Fault]]) -> dict[tuple[str, str], int]:
+    """Count the faults of each kind and file."""
+    return dict(Counter((fault.kind, path) for path, faults in found.items() for fault in faults))
+
+
+def read_exceptions(root: Path = ROOT) -> dict[tuple[str, str], int]:
+    """Read the number of faults that each file may have."""
     text = (root / EXCEPTIONS).read_text()
     rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
-    return {path: int(count) for count, path in rows}
+    return {(kind, path): int(count) for count, kind, path in rows}
 
 
-def write_exceptions(counts: Mapping[str, int], root: Path = ROOT) -> None:
+def write_exceptions(counts: Counts, root: Path = ROOT) -> None:
     """Replace the list."""
     head = "# Faults that a file may have; see prose.py. Only `python -m tests.prose --lower` writes here.\n"
-    rows = (f"{count}\t{path}\n" for path, count in sorted(counts.items()) if count)
+    order = sorted(counts.items(), key=lambda row: (KINDS.index(row[0][0]), row[0][1]))
+    rows = (f"{count}\t{kind}\t{path}\n" for (kind, path), count in order if count)
     (root / EXCEPTIONS).write_text(head + "".join(rows))
 
 
-def raised(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    """By how much files are above their counts; new files first use up what old ones have less than before."""
-    left = sum(max(0, count - now.get(path, 0)) for path, count in before.items())
+def raised(before: Counts, now: Counts) -> dict[tuple[str, str], int]:
+    """Find by how much files are above their counts, kind by kind.
+
+    New files first use up the faults of a kind that old ones have less than before.
+    """
+    known = {path for _, path in before}
+    left = Counter[str]()
+    for key, count in before.items():
+        left[key[0]] += max(0, count - now.get(key, 0))
     above = {}
-    for path, count in sorted(now.items()):
-        more = count - before.get(path, 0)
-        if more > 0 and path not in before:
-            taken = min(left, more)
-            left, more = left - taken, more - taken
+    for key, count in sorted(now.items()):
+        kind, path = key
+        more = count - before.get(key, 0)
+        if more > 0 and path not in known:
+            taken = min(left[kind], more)
+            left[kind] -= taken
+            more -= taken
         if more > 0:
-            above[path] = more
+            above[key] = more
     return above
 
 
@@ -297,12 +398,13 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     """Print faults, or lower the counts; 1 where that would raise one."""
     found = all_faults(root)
     if list(arguments) == ["--lower"]:
-        now = {path: len(faults) for path, faults in found.items()}
+        now = counts_of(found)
         before = read_exceptions(root) if (root / EXCEPTIONS).exists() else now
         above = raised(before, now)
-        for path, more in above.items():
+        for (kind, path), more in above.items():
             print(
-                f"{path}: {more} more than before; `python -m tests.prose {path}` shows all", file=sys.stderr
+                f"{path}: {more} more of the kind {kind} than before; `python -m tests.prose {path}` shows all",
+                file=sys.stderr,
             )
         if not above:
             write_exceptions(now, root)
@@ -314,7 +416,9 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     for faults in sorted(wanted.values(), key=len):
         for fault in faults:
             print(fault)
-    print(f"{sum(map(len, wanted.values()))} faults in {len(wanted)} files")
+    kinds = Counter(fault.kind for faults in wanted.values() for fault in faults)
+    parts = ", ".join(f"{kinds[kind]} of the kind {kind}" for kind in KINDS)
+    print(f"{sum(kinds.values())} faults in {len(wanted)} files: {parts}")
     return 0
 
 

@@ -39,7 +39,7 @@ NOT_COUNTED = ("__init__.py", "README.md", "py.typed", "__pycache__")
 
 @cache
 def modules() -> tuple[str, ...]:
-    """All modules that people wrote, relative to the root of the repository."""
+    """List all modules that people wrote, relative to the root of the repository."""
     found = (str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
     return tuple(sorted(module for module in found if not module.startswith(GENERATED)))
 
@@ -76,7 +76,7 @@ def _functions(
 
 @cache
 def functions() -> tuple[Function, ...]:
-    """All functions and methods. `self` is no parameter; a docstring's lines count."""
+    """List all functions and methods. `self` is no parameter; a docstring's lines count."""
     found = []
     for module in modules():
         for name, node, is_method in _functions(tree_of(module)):
@@ -247,13 +247,13 @@ def says_any(tree: ast.AST) -> bool:
 
 
 def modules_with_any() -> set[str]:
-    """The modules, by their dotted names, of whose types mypy cannot know all."""
+    """Find the modules, by their dotted names, of whose types mypy cannot know all."""
     bench = (str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py"))
     return {dotted_name(module) for module in (*modules(), *bench) if says_any(tree_of(module))}
 
 
 def modules_freed_from_any_rule() -> list[str]:
-    """The modules that pyproject.toml lets say `Any`."""
+    """List the modules that pyproject.toml lets say `Any`."""
     overrides = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
     (freed,) = [each["module"] for each in overrides if each.get("disallow_any_explicit") is False]
     return list(freed)
@@ -278,13 +278,13 @@ def lines_of_code(source: str) -> int:
 
 
 def _package_of(module: str) -> str:
-    """The package under which a module's lines are counted; the rooms of `odradek` stand by themselves."""
+    """Find the package under which a module's lines are counted; the rooms of `odradek` stand by themselves."""
     first, _, rest = module.partition("/")
     return f"{first}/{rest.partition('/')[0]}" if first == "odradek" and "/" in rest else first
 
 
 def code_lines(commit: str = "") -> Counter[str]:
-    """The lines of code of each package, now or in a commit; generated messages are left out."""
+    """Count the lines of code of each package, now or in a commit; generated messages are left out."""
     found: Counter[str] = Counter()
     if not commit:
         for module in modules():

@@ -58,7 +58,7 @@ THINGS = ("*",)
 
 
 def paths_of_things(api_key: int) -> tuple[str, ...]:
-    """The innermost lists of an API's things, those of the newest row first: `topics.partitions`."""
+    """Find the innermost lists of an API's things, those of the newest row first: `topics.partitions`."""
     found = []
     for row in reversed(ROWS.get(ApiKey(api_key), ())):
         within = "" if row.within is None else f" / {row.within.things}"
@@ -188,7 +188,7 @@ class _Maker:
 
 
 def growing(line: Costly, cls: type[Message]) -> tuple[str, ...]:
-    """The paths of which one takes the room, for requests of a class."""
+    """Find the paths of which one takes the room, for requests of a class."""
     if line.grow != THINGS:
         return line.grow
     assert cls.API_KEY is not None

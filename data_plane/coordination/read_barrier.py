@@ -46,7 +46,7 @@ class ReadBarrier:
             self._begin()
 
     def forget(self, done: Done) -> None:
-        """Wait no more for this read, which has waited too long."""
+        """Drop a pending read, which has waited too long."""
         for waiting in (self._round, self._next):
             if done in waiting:
                 waiting.remove(done)

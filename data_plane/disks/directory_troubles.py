@@ -77,7 +77,7 @@ class TroublesHost(BrokerHost, Protocol):
     def request_timeout_ms(self) -> int: ...
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """A device that hung is back."""
+        """Called when a device that hung has answered again."""
 
     def run_woken(self) -> None:
         """Serve the requests that something has woken."""

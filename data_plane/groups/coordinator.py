@@ -130,7 +130,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
         self._reads.add(done)
 
     def forget_read(self, done: Callable[[bool], None]) -> None:
-        """Wait no more for this read."""
+        """Drop a pending read."""
         self._reads.forget(done)
 
     def timer(self, action: Callable[[], None]) -> Timer:

@@ -136,7 +136,7 @@ class Truncation:
         self.producers.truncate(offset)
         try:
             if self.producers.is_unread_at(offset):
-                # Read at first need, and that is now, unless there is no descriptor for it.
+                # Load the producers now, unless no file descriptor is left.
                 self.producers.load(segments, self.config.index_interval_bytes)
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:

@@ -35,7 +35,7 @@ class HostedTopics:
         """Ids of the topics whose `compression.type` is not `producer`."""
 
     def find(self, topic: str | bytes) -> HostedTopic | None:
-        """The topic of this name or id."""
+        """Return the topic of this name or id."""
         return self.by_id.get(topic) if isinstance(topic, bytes) else self.by_name.get(topic)
 
     def partition(self, topic: str | bytes, index: int) -> Partition | None:

@@ -1,4 +1,4 @@
-"""The hosted partitions as requests look them up: found, or the error for one that is not served here. PURE.
+"""The hosted partitions as requests look them up: found, or the error for a partition that is not served here. PURE.
 
 `HostedTopics` says what is hosted, the image says what should be: an error depends on both.
 """
@@ -39,11 +39,11 @@ class ServedPartitions:
         self._workers = workers
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """The hosted partition, if it is hosted."""
+        """Return the partition, if it is hosted."""
         return self._hosted.partition(topic, index)
 
     def find(self, topic: str, index: int) -> Partition:
-        """The hosted partition. Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or
+        """Return the hosted partition. Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or
         KAFKA_STORAGE_ERROR (its directory is offline)."""
         partition = self._hosted.partition(topic, index)
         if partition is None:
@@ -51,7 +51,7 @@ class ServedPartitions:
         return partition
 
     def missing_error(self, topic: str, index: int) -> ErrorCode:
-        """The error for a partition that is not served here."""
+        """Choose the error for a partition that is not served here."""
         image = self._newest.image
         known = image.partition(topic, index)
         if known is None:
@@ -62,7 +62,7 @@ class ServedPartitions:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def lost_error(self, partition: Partition) -> ErrorCode:
-        """The error for a partition that was led here before."""
+        """Choose the error for a partition that was led here before."""
         log = partition.log
         if self._hosted.holds(partition):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -72,9 +72,9 @@ class ServedPartitions:
         return self.missing_error(log.topic, log.partition)
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """The threads that may wait for this log's disk: a hung one uses up no others."""
+        """Return the threads that may wait for this log's disk: a hung one uses up no others."""
         return log.owner.workers if isinstance(log.owner, LogDir) else self._workers
 
     def workers_of(self, partition: Partition | None) -> Workers:
-        """The threads for a partition that may not be hosted."""
+        """Return the threads for a partition that may not be hosted."""
         return self._workers if partition is None else self.workers_for(partition.log)

@@ -162,7 +162,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self._markers.forget(self)
 
     def oldest_open(self) -> OldestOpen:
-        """The begins of the oldest open transactions."""
+        """Return the start times of the oldest open transactions."""
         oldest: dict[bool, int] = {}
         if self._runtime is not None:
             state = self._runtime.state

@@ -11,7 +11,7 @@ between. A part that is refused leaves the others alone, just as a refused thing
 * **Results are one per thing**, in the order of the request; where Kafka tells refused ones apart, they are apart in each part.
 
 Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). Here stands what the
-controller knows of them: how much each weighs and writes, and what is judged together.
+controller knows of them: how much each weighs and writes, and which are judged together.
 
 A part shares its things with the request that it comes from, so nobody may change either.
 """

@@ -224,7 +224,7 @@ class MetadataDelta:
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
-        """The delta from an empty image to `image`: what an observer that begins with it has to look at."""
+        """Make the delta from an empty image to `image`: what a subscriber that begins with it has to look at."""
         topics = {name: tuple(image.topics[name].partitions) for name in sorted(image.topics)}
         return cls(
             {},

@@ -2,9 +2,9 @@
 
 A node has one image in memory. While its controller decides, the machine's committed states are published. Otherwise
 `replay` reads what is committed and builds the next image beside the loop, in a worker. `take_over` and `image` are
-the two ends of that hand-over: both states are replays of the same log, so observers never notice.
+the two ends of that hand-over: both states are replays of the same log, so subscribers never notice.
 
-Observers see every image once, in order, with what changed. After a snapshot of another node they see one image with
+Subscribers see every image once, in order, with what changed. After a snapshot of another node they see one image with
 the difference to what they had.
 """
 
@@ -162,7 +162,7 @@ class MetadataPublisher:
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """The changes from `before` to `after`, whatever lies between, for an observer that has seen `before`."""
+    """Return the changes from `before` to `after`, whatever lies between, for a subscriber that has seen `before`."""
     deleted = {
         topic_id: topic
         for topic_id, topic in _sorted_items(before.topics_by_id)

@@ -11,9 +11,9 @@ touches the log's end. So the disk holds at most one write that a crash may tear
 them as one batch, tells the core, and syncs: group commit without a timer (`quorum_leader.py`). Followers that wait
 get the batch while our own sync is under way. The high watermark moves when a majority has synced.
 
-**Not leading.** What waits is forgotten with `LostLeadership`; the state machine above tells those who asked.
+**Not leading.** What waits is forgotten with `LostLeadership`; the state machine above answers the requests.
 
-**Failures.** A full disk is weather, and so is a lack of descriptors (`DiskRefused`). Nothing was written, and the
+**Failures.** A full disk or a lack of descriptors is no bug (`DiskRefused`). Nothing was written, and the
 write is tried again every second. When too much waits, `has_room` turns false. A leader with other voters gives up
 its lead. Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the
 node.
@@ -340,7 +340,7 @@ class RaftQuorum:
         self._tell_change()
 
     def tell_observers(self) -> None:
-        """Call all observers: something has changed that they may wait for."""
+        """Call all subscribers: something has changed that they may wait for."""
         for callback in self._observers:
             callback()
 

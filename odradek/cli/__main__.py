@@ -63,7 +63,7 @@ class _Version(argparse.Action):
 
 
 def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
-    """The command line, as far as these groups go."""
+    """Build the command line, as far as these groups go."""
     parser = Parser(
         prog="odradek",
         description="A distributed commit log that speaks Kafka's protocol.",
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         give_up(sys.stdout)
         return FAILURE
     except OSError as error:
-        # Files are read and written by commands, which name them. What is left is the output.
+        # Files are read and written by commands, which name them. Only the output is left.
         give_up(sys.stdout)
         complain(output_failure(error))
         return FAILURE

@@ -47,7 +47,7 @@ def register_clean_status(commands: Groups) -> None:
 
 
 def uncleanable_text(broker: int, path: str, replica: LogDirReplica) -> str | None:
-    """One sentence on a log that the cleaner has set aside; None for any other."""
+    """Write one sentence on a log that the cleaner has set aside; None for any other."""
     if replica.cleaning is None or replica.cleaning.uncleanable_reason is None:
         return None
     return (
@@ -57,14 +57,14 @@ def uncleanable_text(broker: int, path: str, replica: LogDirReplica) -> str | No
 
 
 def uncleanable_texts(broker: int, directory: LogDirDescription) -> Iterator[str]:
-    """One sentence for each log of the directory that the cleaner has set aside."""
+    """Write one sentence for each log of the directory that the cleaner has set aside."""
     for replica in directory.replicas:
         if (text := uncleanable_text(broker, directory.path, replica)) is not None:
             yield text
 
 
 def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None:
-    """The JSON object of a replica's cleaning; or None without it."""
+    """Make the JSON object of a replica's cleaning; or None without it."""
     if cleaning is None:
         return None
     return {

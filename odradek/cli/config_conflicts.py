@@ -1,6 +1,6 @@
 """Topic configurations that fight: each is valid alone, and together they do something else than they say. PURE.
 
-`odradek config get topic NAME --explain` tells of them.
+`odradek config get topic NAME --explain` shows them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["conflicts"]
 def conflicts(
     values: Mapping[str, str | None], own: Collection[str], replication_factor: int
 ) -> list[tuple[str, str]]:
-    """The key, and what it does instead and what to do, for each fight.
+    """Find the fights: the key, what it does instead, and what to do.
 
     `values` are all keys of one topic, and `own` those that the topic itself has. The replication factor is the
     smallest of its partitions.
@@ -28,7 +28,7 @@ def conflicts(
 
 
 def _against_segments(number: Mapping[str, int], policy: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Only whole segments are deleted."""
+    """Find keys that fight with the size of segments: only whole segments are deleted."""
     segment = number.get("segment.bytes", 0)
     if 0 <= number.get("retention.bytes", -1) < segment:
         yield (
@@ -68,7 +68,7 @@ def _against_replicas(in_sync: int, replication_factor: int) -> Iterator[tuple[s
 def _against_policy(
     number: Mapping[str, int], policy: Collection[str], own: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """What is deleted, and what compaction keeps."""
+    """Find keys that the cleanup policy makes useless, or lets act too early."""
     if policy == {"compact"}:
         for key in ("retention.ms", "retention.bytes"):
             if key in own and number.get(key, -1) >= 0:

@@ -42,7 +42,7 @@ _PERHAPS_DONE = "the change may have been made anyway: check before you try agai
 
 
 def security_properties(args: argparse.Namespace) -> dict[str, str]:
-    """The keys of --command-config but addresses; empty if there is no such option. Raises `CliError`."""
+    """Read the keys of --command-config but addresses; empty if there is no such option. Raises `CliError`."""
     return {
         key: value
         for key, value in _command_config(args).items()
@@ -51,7 +51,7 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
-    """The same for the controllers' listener, where keys with the prefix go before those without."""
+    """Read the same for the controllers' listener, where keys with the prefix go before those without."""
     own = {
         key.removeprefix(FOR_CONTROLLERS): value
         for key, value in _command_config(args).items()
@@ -61,7 +61,7 @@ def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def bootstrap_of(args: argparse.Namespace) -> str:
-    """--bootstrap-server, unless nobody has named it and --command-config names another. Raises `CliError`."""
+    """Return --bootstrap-server, unless nobody has named it and --command-config names another. Raises `CliError`."""
     address: str = args.bootstrap_server
     return (
         _command_config(args).get("bootstrap.servers", address)
@@ -71,7 +71,7 @@ def bootstrap_of(args: argparse.Namespace) -> str:
 
 
 def _command_config(args: argparse.Namespace) -> dict[str, str]:
-    """The keys of --command-config; the file is read once, since it may be a pipe (`<(...)` of a shell)."""
+    """Read the keys of --command-config; the file is read once, since it may be a pipe (`<(...)` of a shell)."""
     found: dict[str, str] | None = getattr(args, "command_config_keys", None)
     if found is None:
         found = args.command_config_keys = _read_command_config(args.command_config)
@@ -100,7 +100,7 @@ def keys_judged() -> Iterator[None]:
 
 
 def _without(properties: dict[str, str], kind: str | None) -> dict[str, str]:
-    """The keys without those that only clients of this kind know: "ConsumerSettings", "ProducerSettings"."""
+    """Drop the keys that only clients of this kind know: "ConsumerSettings", "ProducerSettings"."""
     if kind is None:
         return properties
     from odradek.client.core import client_keys
@@ -113,7 +113,7 @@ def _without(properties: dict[str, str], kind: str | None) -> dict[str, str]:
 
 
 def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) -> Client:
-    """A client by the common options. Raises `CliError`."""
+    """Make a client by the common options. Raises `CliError`."""
     from odradek.client.shells.blocking import Client
 
     config, timeout_ms = None, int(args.timeout * 1000)
@@ -136,7 +136,7 @@ def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) 
 
 @contextmanager
 def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Client]:
-    """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`.
+    """Open the blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`.
 
     `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
     """
@@ -157,7 +157,7 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
 def connected_to_controller(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> Iterator[tuple[Client, str]]:
-    """A client of the controller that leads the quorum, and the name of its listener."""
+    """Open a client of the controller that leads the quorum, and name its listener."""
     leader = quorum.leader
     if leader is None or not leader.endpoints:
         raise CliError("the quorum has no leader just now, or does not say where it listens: try again")
@@ -181,11 +181,11 @@ def changing(changes: bool = True) -> Iterator[None]:
 
 
 def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescription:
-    """The quorum, for commands that need its leader. Raises `CliError` within `LOOK_SECONDS_MAX` when it has none."""
+    """Describe the quorum, for commands that need its leader. Raises `CliError` within `LOOK_SECONDS_MAX` when it has none."""
     from odradek.client.errors import RequestTimedOut
     from odradek.wire.errors import KafkaError
 
-    # Whether anybody answers at all is another question, with another answer.
+    # Fail first, with its own message, if no broker is reachable.
     client.admin.describe_cluster()
     try:
         return client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
@@ -205,7 +205,7 @@ def say_if_past(survey: ClusterSurvey) -> None:
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
-    """The failure of a call, or of one item of it, as a line for people: cause and remedy.
+    """Turn the failure of a call, or of one item of it, into a line for people: cause and remedy.
 
     `changes`: true if the call would have changed something.
     """
@@ -249,7 +249,7 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
 
 
 def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
-    """The failure of some of several changes: why the first was not made, and the names of the others."""
+    """Make the failure of some of several changes: why the first was not made, and the names of the others."""
     (_, error), *others = failed
     text = str(call_failure(error, changes=True))
     names = ", ".join(name for name, _ in others)
@@ -257,7 +257,7 @@ def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
 
 
 def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
-    """An error code in an answer, for people."""
+    """Turn an error code in an answer into a failure for people."""
     from odradek.wire.errors import ErrorCode
 
     text = f"{error.message or error.code.name} ({error.code.name})"

@@ -28,7 +28,7 @@ TRANSACTION_STATES = (
 
 
 def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """The fields `record` (its type), `decoded_key` and `decoded_value` (None: a tombstone) of a record in `topic`.
+    """Decode the fields `record` (its type), `decoded_key` and `decoded_value` (None: a tombstone) of a record in `topic`.
 
     Records of other topics have none of them. A record of another writer has `undecodable`, the reason.
     """
@@ -59,7 +59,7 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
 
 
 def _metadata_record(value: bytes) -> dict[str, Any]:
-    """A record of the metadata log. Its bytes are not shown beside it, for they have the secrets."""
+    """Decode a record of the metadata log. Its bytes are not shown beside it, for they have the secrets."""
     from odradek.wire.errors import MalformedMessage
     from odradek.wire.metadata_frames import UnknownRecord, decode_metadata_record
 
@@ -76,7 +76,7 @@ def _metadata_record(value: bytes) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A message's fields by their names; bytes in hexadecimal digits, secrets hidden."""
+    """Return a message's fields by their names; bytes in hexadecimal digits, secrets hidden."""
     import attrs
 
     from odradek.wire.secret_fields import shown

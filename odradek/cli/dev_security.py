@@ -65,13 +65,13 @@ class DevSecurity:
             self._write(_TOKEN_SECRET, secrets.token_urlsafe(32).encode())
 
     def first_users(self) -> list[str]:
-        """The users as `storage format --add-scram` takes them."""
+        """List the users as `storage format --add-scram` takes them."""
         return [
             f"{MECHANISM}=[name={user},passwordfile={self.directory / f'{user}.password'}]" for user in USERS
         ]
 
     def node_settings(self, clients: str, brokers: str, controller: str) -> dict[str, str]:
-        """The keys of a node, by the addresses of its listeners."""
+        """Make the keys of a node, by the addresses of its listeners."""
         listeners = f"{CLIENT_LISTENER}://{clients},BROKERS://{brokers}"
         return {
             "listeners": f"{listeners},CONTROLLER://{controller}",
@@ -95,7 +95,7 @@ class DevSecurity:
         _write_secret(self.directory / name, data)
 
     def client_file(self, user: str) -> Path:
-        """The file of client keys that a user gives to commands."""
+        """Return the file of client keys that a user gives to commands."""
         return self.data / f"{user}.properties"
 
     def _point_client_keys(self, user: str, bootstrap: str) -> None:
@@ -137,7 +137,7 @@ def _write_secret(path: Path, data: bytes) -> None:
 
 
 def _make_certificates(write: Callable[[str, bytes], None]) -> None:
-    """An authority, one certificate for all nodes of this machine, and one for the administrator."""
+    """Make an authority, one certificate for all nodes of this machine, and one for the administrator."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""Ends the live connections of principals: brokers are told by a dynamic value, and are asked whether they have seen it."""
+"""Ends the live connections of principals: a dynamic value asks brokers for it, and shows which of them have seen it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.05
 def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float) -> list[int]:
     """Make all brokers close the connections of `principals`; the ids of those that have done so.
 
-    A broker closes them in the step in which it takes over the value. So one that shows the value has closed them.
+    A broker closes them in the step in which it takes over the value. So a broker that shows the value has closed them.
     Raises `CliError` for brokers that do not show it in time.
     """
     from odradek.client.admin import AlterConfig, ConfigResource, ResourceType

@@ -1,4 +1,4 @@
-"""The failure of a command: one line that says what is wrong and what to do, and an exit code."""
+"""The failure of a command: one line with the cause and the remedy, and an exit code."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Leaderless(NamedTuple):
         return max(self.candidates, key=lambda each: each.rank, default=None)
 
     def document(self) -> dict[str, Any]:
-        """The partition as `--json` prints it."""
+        """Make the partition's object as `--json` prints it."""
         best = self.best
         return {
             "complete_replicas": None if self.complete is None else list(self.complete),
@@ -88,7 +88,7 @@ class Leaderless(NamedTuple):
 def find_leaderless(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> dict[TopicPartition, Leaderless]:
-    """Partitions of `wanted` that have no leader; the brokers of their replicas are asked for their logs."""
+    """Find the partitions of `wanted` that have no leader; ask the brokers of their replicas for their logs."""
     keys = [key for key, each in wanted.items() if each.leader < 0]
     if not keys:
         return {}
@@ -111,7 +111,7 @@ def find_leaderless(
 
 
 def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[TopicPartition, Partition]:
-    """The partitions with their eligible replicas; none where the brokers do not speak of these."""
+    """Find the partitions with their eligible replicas; none where the brokers do not speak of these."""
     from odradek.client.errors import UnsupportedByBroker
     from odradek.wire.topic_partition import TopicPartition
 
@@ -144,7 +144,7 @@ def _replica(node: int, told: Any, partition: Partition) -> Replica:
 
 
 def print_leaderless(found: Sequence[Leaderless]) -> None:
-    """A table of their replicas, then what can be done about each."""
+    """Print a table of their replicas, then the advice for each."""
     shown = found[:_SHOWN]
     print_table(
         ("TOPIC", "PARTITION", "REPLICA", "STATE", "HAS ALL", "START", "END", "EPOCH", "NEWEST RECORD"),
@@ -172,7 +172,7 @@ def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
 
 
 def _has_all(each: Leaderless, node: int) -> str | None:
-    """`yes`, `led last` or `no`: the cluster's knowledge of whether a replica holds all that was acknowledged."""
+    """Say `yes`, `led last` or `no`: the cluster's knowledge of whether a replica holds all that was acknowledged."""
     if each.complete is None:
         return None
     if node in each.complete:
@@ -185,7 +185,7 @@ def _clock(time_ms: int) -> str:
 
 
 def _waits_text(each: Leaderless) -> str:
-    """The broker that the partition waits for, and how that broker comes back."""
+    """Name the broker that the partition waits for, and how that broker comes back."""
     if each.complete is None:
         return f"{each.name} has no leader: start the brokers that are down"
     if not each.complete and not each.last:
@@ -213,7 +213,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """The advice for the case that the broker that is waited for cannot come back."""
+    """Write the advice for the case that the broker that is waited for cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"

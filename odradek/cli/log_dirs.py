@@ -1,4 +1,4 @@
-"""What the commands about log directories share: they ask the brokers that are up, and tell which are not."""
+"""What the commands about log directories share: they ask the brokers that are up, and name those that are not."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def add_broker_option(parser: argparse.ArgumentParser) -> None:
 
 
 def look_seconds(args: argparse.Namespace) -> float:
-    """The time for which a broker is waited for."""
+    """Return the time for which a broker is waited for."""
     return min(float(args.timeout), LOOK_SECONDS_MAX)
 
 
 def ask_log_dirs(client: Client, args: argparse.Namespace) -> LogDirs:
-    """The directories of the brokers that `--broker` names, or of all. Raises `CliError` for an unknown broker."""
+    """Ask for the directories of the brokers that `--broker` names, or of all. Raises `CliError` for an unknown broker."""
     cluster = client.admin.describe_cluster(include_fenced=True)
     known = [broker.node_id for broker in cluster.brokers]
     wanted = known if args.broker is None else list(dict.fromkeys(args.broker))
     stranger = next((node for node in wanted if node not in known), None)
     if stranger is not None:
         raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
-    # One that is fenced may answer all the same, or be silent until the time is up: its state says enough.
+    # A fenced broker may answer all the same, or be silent until the time is up: its state says enough.
     down = [node for node in wanted if node in cluster.fenced]
     alive = [node for node in wanted if node not in cluster.fenced]
     answers = (

@@ -46,9 +46,9 @@ _PAINT = re.compile("\033\\[[0-9;]*m")
 
 
 def plain(text: str) -> str:
-    """The text with escapes in place of characters that do not print, but for our own colours.
+    """Return the text with escapes in place of characters that do not print, but for our own colours.
 
-    Names of groups, clients and transactions come from strangers. A terminal would obey what is hidden in them.
+    Names of groups, clients and transactions come from strangers. A terminal would obey control characters in them.
     """
     if text.isprintable():
         return text
@@ -68,7 +68,7 @@ def say(text: str = "") -> None:
 
 
 def print_json(document: Any) -> None:
-    """One document on one line; keys keep their order. A number that JSON lacks becomes a text: "Infinity", "NaN"."""
+    """Print one document on one line; keys keep their order. A number that JSON lacks becomes a text: "Infinity", "NaN"."""
     try:
         text = _json(document)
     except ValueError:
@@ -77,13 +77,13 @@ def print_json(document: Any) -> None:
 
 
 def _json(document: Any) -> str:
-    """Raises `ValueError` for a number that JSON lacks."""
+    """Write a document as JSON. Raises `ValueError` for a number that JSON lacks."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text if text.isprintable() else json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 
 def _with_texts(document: Any) -> Any:
-    """The document with texts in the place of infinite numbers, and of those that are none."""
+    """Copy the document with texts in the place of infinite numbers, and of those that are none."""
     if isinstance(document, Mapping):
         return {key: _with_texts(value) for key, value in document.items()}
     if isinstance(document, list | tuple):
@@ -98,13 +98,13 @@ def print_table(
     less: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> None:
-    """A table with its header; numbers stand on the right. For `less` and `whole` see `table`."""
+    """Print a table with its header; numbers stand on the right. For `less` and `whole` see `table`."""
     head, newline, body = table(header, rows, _width(), less=less, whole=whole).partition("\n")
     sys.stdout.write(paint(BOLD, head) + newline + body)
 
 
 def print_values(pairs: Sequence[tuple[str, object]]) -> None:
-    """Names and values, one pair per line; on a terminal a long value goes on below itself."""
+    """Print names and values, one pair per line; on a terminal a long value goes on below itself."""
     width = max(len(name) for name, _ in pairs)
     columns = _width()
     room = None if columns is None else columns - width - 2
@@ -116,7 +116,7 @@ def print_values(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def wrapped(text: str, room: int | None) -> list[str]:
-    """Lines of words, each at most `room` columns wide unless it is one longer word. Codes for colours take no room."""
+    """Break a text into lines of words, each at most `room` columns wide. A longer word has its own line; colours take no room."""
     if room is None or len(_PAINT.sub("", text)) <= room:
         return [text]
     lines: list[str] = []
@@ -129,7 +129,7 @@ def wrapped(text: str, room: int | None) -> list[str]:
 
 
 def paint(code: str, text: str, stream: TextIO | None = None) -> str:
-    """The text in a colour or weight, where `stream` (standard output) is a terminal that shows it."""
+    """Return the text in a colour or weight, where `stream` (standard output) is a terminal that shows it."""
     out = sys.stdout if stream is None else stream
     if not out.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
@@ -144,7 +144,7 @@ def table(
     less: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> str:
-    """The lines of a table: columns two spaces apart, each as wide as it must be, trailing blanks removed.
+    """Make the lines of a table: columns two spaces apart, each as wide as it must be, trailing blanks removed.
 
     If the table is wider than `width`, the columns `less` are left out, one by one in this order. After that, cells
     of text are cut, those of the last column first (`_shrink`). Numbers, headers and the columns `whole` are never
@@ -206,7 +206,7 @@ def _cut(cell: str, room: int) -> str:
 
 
 def _width() -> int | None:
-    """Columns of the terminal on standard output; None where there is none."""
+    """Return the columns of the terminal on standard output; None where there is none."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -216,7 +216,7 @@ def _width() -> int | None:
 
 
 def bytes_text(count: int | None) -> str | None:
-    """A number of bytes for people: three digits and a unit; None where it is not known."""
+    """Write a number of bytes for people: three digits and a unit; None where it is not known."""
     if count is None or count < 0:
         return None
     amount = float(count)
@@ -228,12 +228,12 @@ def bytes_text(count: int | None) -> str | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things for people: 1 partition, 2 partitions."""
+    """Write a number of things for people: 1 partition, 2 partitions."""
     return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def span_text(milliseconds: int | None) -> str | None:
-    """A span of time for people, in its two largest units; None where it is not known."""
+    """Write a span of time for people, in its two largest units; None where it is not known."""
     if milliseconds is None:
         return None
     if milliseconds < 1000:
@@ -248,7 +248,7 @@ def span_text(milliseconds: int | None) -> str | None:
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Bytes for JSON: text as it is, other bytes in base64 under a name that says so."""
+    """Make the field for bytes in JSON: text as it is, other bytes in base64 under a name that says so."""
     if data is None:
         return {name: None}
     try:

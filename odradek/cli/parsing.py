@@ -58,7 +58,7 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line that says what is wrong and where help is; usage stands in the help alone.
+    """A parser whose errors are one line with the cause and the way to help; usage stands in the help alone.
 
     It judges the bytes of each argument: they are a text in UTF-8 that a request can hold, unless they name a file.
     """
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _judged(action: argparse.Action, argument: str) -> str:
-    """The text of an argument, also where the locale knows ASCII alone. Raises `ArgumentError`."""
+    """Return the text of an argument, also where the locale knows ASCII alone. Raises `ArgumentError`."""
     try:
         # Bytes that the locale does not know come as lone surrogates. They may be a text in UTF-8 all the same.
         is_known = not any("\ud800" <= each <= "\udfff" for each in argument)
@@ -101,7 +101,7 @@ def _judged(action: argparse.Action, argument: str) -> str:
 
 
 def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """The name that a command has for what another program calls by the first unknown word; empty if it has none."""
+    """Find our name for the command that another program calls by the first unknown word; empty if it has none."""
     word = unknown[0].partition("=")[0]
     known = {text for action in parser._actions for text in (*action.option_strings, action.metavar)}
     name = _OTHERS_NAMES.get(word, "")
@@ -167,27 +167,27 @@ def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = Fal
 
 
 def file_path(text: str) -> str:
-    """The path of a file, whose bytes may be anything but zero."""
+    """Parse the path of a file, whose bytes may be anything but zero."""
     return text
 
 
 def id_number(text: str) -> int:
-    """The number of a partition, or the id of a node."""
+    """Parse the number of a partition, or the id of a node."""
     return whole_number(text, 0, (1 << 31) - 1)
 
 
 def natural(text: str) -> int:
-    """A whole number from 0, as large as an offset may be."""
+    """Parse a whole number from 0, as large as an offset may be."""
     return whole_number(text, 0, (1 << 63) - 1)
 
 
 def positive(text: str) -> int:
-    """A whole number from 1, as large as a count in a request may be."""
+    """Parse a whole number from 1, as large as a count in a request may be."""
     return whole_number(text, 1, (1 << 31) - 1)
 
 
 def replicas(text: str) -> int:
-    """A replication factor."""
+    """Parse a replication factor."""
     return whole_number(text, 1, (1 << 15) - 1)
 
 
@@ -197,7 +197,7 @@ def port(text: str) -> int:
 
 
 def whole_number(text: str, least: int, most: int) -> int:
-    """A whole number in ASCII digits, within these bounds."""
+    """Parse a whole number in ASCII digits, within these bounds."""
     if not _WHOLE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number")
     number = int(text)
@@ -209,7 +209,7 @@ def whole_number(text: str, least: int, most: int) -> int:
 
 
 def seconds(text: str) -> float:
-    """A span of time above 0."""
+    """Parse a span of time above 0."""
     span = decimal(text)
     if not 0.001 <= span < 1e6:
         raise argparse.ArgumentTypeError(f"{_shown(text)} is no number of seconds from 0.001 to a million")
@@ -217,7 +217,7 @@ def seconds(text: str) -> float:
 
 
 def decimal(text: str) -> float:
-    """A finite number in ASCII digits, perhaps with a fraction."""
+    """Parse a finite number in ASCII digits, perhaps with a fraction."""
     if not _DECIMAL.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is no number")
     number = float(text)
@@ -227,7 +227,7 @@ def decimal(text: str) -> float:
 
 
 def _shown(text: str) -> str:
-    """The argument for an error, which stays one line."""
+    """Return the argument for an error, which stays one line."""
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_ITERATIONS", "read_password", "scram_record"]
 
 DEFAULT_ITERATIONS = 4096
-"""Kafka's. Users who do not exist are answered with this number, so another one tells that a user exists."""
+"""Kafka's. Users who do not exist are answered with this number, so another number would show that a user exists."""
 _FORM = re.compile(r"(?P<mechanism>[A-Za-z0-9-]+)=\[(?P<parts>.*)\]\Z", re.DOTALL)
 _PARTS = ("name", "password", "passwordfile", "salt", "saltedpassword", "iterations")
 _PART = re.compile(rf"({'|'.join(_PARTS)})=")
 
 
 def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
-    """The record of a user as `--add-scram` names it. Raises `CliError`, which shows no password."""
+    """Make the record of a user as `--add-scram` names it. Raises `CliError`, which shows no password."""
     from odradek.security.scram import MECHANISMS, server_keys
     from odradek.wire.messages.metadata_records import UserScramCredentialRecord
 
@@ -58,7 +58,7 @@ def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """The named parts; a value goes on until the next name after a comma, so a password may have commas."""
+    """Split into named parts; a value goes on until the next name after a comma, so a password may have commas."""
     starts = [each for each in _PART.finditer(text) if each.start() == 0 or text[each.start() - 1] == ","]
     if not starts or starts[0].start():
         raise CliError(f"--add-scram: expected parts of {', '.join(_PARTS)}, separated by commas", USAGE)
@@ -95,7 +95,7 @@ def _password(parts: dict[str, str]) -> str:
 
 
 def read_password(path: str | None) -> str:
-    """A password of a file (`-` is standard input, of which the first line counts), or typed in twice.
+    """Read a password of a file (`-` is standard input, of which the first line counts), or typed in twice.
 
     Raises `CliError`.
     """
@@ -122,7 +122,7 @@ def read_password(path: str | None) -> str:
 
 
 def _typed(prompt: str) -> str:
-    """A password from the terminal. Raises `CliError`."""
+    """Read a password from the terminal. Raises `CliError`."""
     try:
         # Bytes that the locale does not know come as lone surrogates; they may be UTF-8 all the same.
         return os.fsencode(getpass.getpass(prompt)).decode()

@@ -15,7 +15,7 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 
 
 def moment(text: str) -> int:
-    """Milliseconds since 1970 of a time: ISO 8601 (the local zone, where it names none), a span back from now, or @N.
+    """Parse a time into milliseconds since 1970: ISO 8601 (the local zone, where it names none), a span back from now, or @N.
 
     A time before 1970 is 0, since in requests for offsets -1 is the end and -2 the beginning.
     """
@@ -32,7 +32,7 @@ def moment(text: str) -> int:
 
 
 def span(text: str) -> int:
-    """Milliseconds of a span like 90s, 15m, 2h, 7d."""
+    """Parse a span like 90s, 15m, 2h, 7d into milliseconds."""
     found = _SPAN.fullmatch(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no span of time (for example 90s, 15m, 2h, 7d)")
@@ -40,5 +40,5 @@ def span(text: str) -> int:
 
 
 def moment_text(time_ms: int) -> str:
-    """A time in milliseconds since 1970 for people, in the local zone."""
+    """Write a time in milliseconds since 1970 for people, in the local zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))

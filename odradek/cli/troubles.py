@@ -16,7 +16,7 @@ __all__ = ["disk_troubles", "retiring_directories", "trouble_document", "trouble
 def disk_troubles(
     client: Client, brokers: Sequence[int], timeout: float
 ) -> dict[int, list[TroubledDirectory]]:
-    """The troubled directories by broker. A broker is left out when it is silent or its disks are sound."""
+    """Read the troubled directories by broker. A broker is left out when it is silent or its disks are sound."""
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
 
@@ -32,7 +32,7 @@ def disk_troubles(
 
 
 def retiring_directories(client: Client, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
-    """Broker and path of each directory that `odradek disk retire` is emptying, or has emptied and not released."""
+    """Find broker and path of each directory that `odradek disk retire` is emptying, or has emptied and not released."""
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import RETIRING_LOG_DIRS
 
@@ -48,7 +48,7 @@ def retiring_directories(client: Client, brokers: Sequence[int], timeout: float)
 
 
 def trouble_text(broker: int, troubled: TroubledDirectory) -> str:
-    """One sentence: what, since when, and what happens."""
+    """Write one sentence: what, since when, and what happens."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(troubled.since_ms / 1000))
     if troubled.trouble.value == "demoted":
         undo = f"`odradek disk demote --undo {broker}:{troubled.path}`"
@@ -63,7 +63,7 @@ _STATES = {"hung": "does not answer", "full": "is full"}
 
 
 def trouble_document(broker: int, troubled: TroubledDirectory) -> dict[str, Any]:
-    """The JSON object of a full or hung directory."""
+    """Make the JSON object of a full or hung directory."""
     return {
         "broker": broker,
         "path": troubled.path,

@@ -25,7 +25,7 @@ _MINUTES = 15
 
 
 def _minutes(text: str) -> int:
-    """Minutes, whose milliseconds a request can hold."""
+    """Parse minutes, whose milliseconds a request can hold."""
     return whole_number(text, 0, ((1 << 63) - 1) // 60_000)
 
 
@@ -140,7 +140,7 @@ def _print_table(found: tuple[OldTransaction, ...]) -> None:
 
 
 def _refusal_text(marker: RefusedMarker) -> str:
-    """Which marker is refused, why, and what is left to do."""
+    """Say which marker is refused, why, and what to do."""
     transaction, known = marker.transaction, marker.producer
     if marker.is_newer_producer:
         why = (
@@ -181,7 +181,7 @@ def _refusal_document(marker: RefusedMarker) -> dict[str, Any]:
 
 
 def _sentence(each: OldTransaction, now_ms: int) -> str:
-    """What holds readers up, how it ends, and the command that ends it now."""
+    """Say what holds readers up, how it ends, and the command that ends it now."""
     start = each.producer.current_transaction_start_offset
     where = f"{each.topic}-{each.partition}"
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))
@@ -216,7 +216,7 @@ def _remedy(each: OldTransaction, now_ms: int) -> str:
 
 
 def _command(each: OldTransaction) -> str | None:
-    """The command that ends the transaction; None if it ends without one."""
+    """Write the command that ends the transaction; None if it ends without one."""
     if each.prospect.value == "ending":
         return None
     if each.prospect.value == "hanging" or each.transaction is None:

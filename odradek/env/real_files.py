@@ -397,7 +397,7 @@ def _close_late(outcome: Outcome[int]) -> None:
 
 
 def raise_unless_passing(error: Exception | None) -> None:
-    """Raise what an abandoned call has met, unless the device is sound: it is full, descriptors are short, or the file is gone."""
+    """Raise the error of an abandoned call again, except errors of a healthy device: full, no descriptors, file removed."""
     met = disk_error("", "", "call", error) if isinstance(error, OSError) else error
     if error is not None and not isinstance(met, DiskRefused | FileMissing):
         raise error

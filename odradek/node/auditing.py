@@ -44,5 +44,5 @@ class Auditing:
             await self._audit_log.stop()
 
     def statistics(self) -> dict[str, int]:
-        """Lines that wait, are lost, or were only counted; empty where the audit log is off."""
+        """Count the lines that wait, are lost, or were only counted; empty where the audit log is off."""
         return {} if self._audit_log is None else self._audit_log.statistics()

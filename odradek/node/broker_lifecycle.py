@@ -134,7 +134,7 @@ class BrokerLifecycle:
         it.
 
         Raises `RegistrationRefused`, also when another live process registers as this broker again and again. Raises
-        `ControllerOutOfReach` when no controller can be told in time."""
+        `ControllerOutOfReach` when no controller can be reached in time."""
         self._register_until = self._broker.clock.monotonic() + self._settings.initial_registration_ms / 1000
         await self._register()
         self._register_until = math.inf
@@ -181,7 +181,7 @@ class BrokerLifecycle:
         return RETRY_SECONDS if backoff_ms is None else backoff_ms / 1000
 
     def _check_times(self) -> None:
-        """Raises `ControllerOutOfReach`."""
+        """Raise `ControllerOutOfReach` if no controller has registered this broker in time, or heard of a failed directory."""
         if self._wants_shut_down:
             return
         now = self._broker.clock.monotonic()
@@ -342,7 +342,7 @@ class BrokerLifecycle:
             await self._pause(RETRY_SECONDS)
 
     def _directories_to_register(self) -> list[bytes]:
-        """The directories that are online and answer. If all of them hang, all are named, because a registration
+        """List the directories that are online and answer. If all of them hang, all are named, because a registration
         needs one."""
         online = sorted(each.directory_id for each in self._broker.log_dirs if each.offline_reason is None)
         hung = self._broker.troubles.given_up()
@@ -379,7 +379,7 @@ class BrokerLifecycle:
         return response
 
     async def _ask(self, request: Any) -> Any:
-        """The answer; None when no controller answered in time. The time is short enough to try again within a
+        """Return the answer; None when no controller answered in time. The time is short enough to try again within a
         session."""
         self._check_times()
         broker = self._broker

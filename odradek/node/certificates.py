@@ -1,7 +1,7 @@
 """The certificates of a node's listeners: read at the start, and again whenever files or settings change. PORTED.
 
-New connections get the new certificate; open ones live on. What is broken changes nothing: one line in the log and a
-counter tell of it, and the last good state stays in use. Files are looked at each second, so it does not matter how
+New connections get the new certificate; open ones live on. A broken file changes nothing: one line in the log and a
+counter report it, and the last good state stays in use. Files are looked at each second, so it does not matter how
 they are replaced. Dynamic values (`listener.name.NAME.ssl.keystore.location` and the like) count as in Kafka.
 """
 
@@ -69,7 +69,7 @@ class Certificates:
             tasks.start_soon(self._watch, name="certificates")
 
     def tls(self, listener: str) -> Tls | None:
-        """The TLS of a listener; None where it has none."""
+        """Return the TLS of a listener; None where it has none."""
         found = self._listeners.get(listener)
         return None if found is None else found.tls
 
@@ -83,7 +83,7 @@ class Certificates:
         self._changed.set()
 
     async def check(self, dynamic: Mapping[str, str]) -> str:
-        """The reason why these dynamic values cannot hold; empty if they can."""
+        """Return the reason why these dynamic values cannot hold; empty if they can."""
         for name, listener in self._listeners.items():
             try:
                 settings = self._settings(name, dynamic)
@@ -94,7 +94,7 @@ class Certificates:
         return ""
 
     def _settings(self, name: str, dynamic: Mapping[str, str]) -> TlsSettings:
-        """A listener's settings by the file and dynamic values. Raises `ConfigError`."""
+        """Make a listener's settings by the file and dynamic values. Raises `ConfigError`."""
         prefix = f"{LISTENER_PREFIX}{name.lower()}.{_SSL}"
         changed = {key: text for key, text in dynamic.items() if key.startswith(prefix)}
         protocol = self._config.security[name].protocol
@@ -138,7 +138,7 @@ class Certificates:
             listener.warned_at = now
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """By listener: days until its certificate ends (if it has one), reloads, and changes that were refused."""
+        """Return by listener: days until its certificate ends (if it has one), reloads, and changes that were refused."""
         now = self._env.clock.wall_ms() / 1000
         found: dict[str, dict[str, float]] = {}
         for name, listener in self._listeners.items():

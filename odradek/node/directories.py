@@ -85,7 +85,7 @@ class Directories:
         self._open_metadata_root()
 
     def _open(self, path: str, context: LogDirContext) -> LogDir:
-        """Raises `NotALogDirectory`, `DiskError`."""
+        """Open one directory. Raises `NotALogDirectory`, `DiskError`."""
         config, env = self._config, self._env
         has_several = len(config.log_dirs) > 1
         workers = env.new_workers() if has_several else env.workers
@@ -103,7 +103,7 @@ class Directories:
             directory.bound_calls(seconds, looks=looks)
 
     def _adopt_if_blank(self, path: str, context: LogDirContext) -> bool:
-        """Take a blank disk in the place of another into service, if the operator wants that; or tell of it.
+        """Take a blank disk in the place of another into service, if the operator wants that; or log it.
 
         Its replicas begin anew, and others fill them: the controller knows by the new id that the old disk is gone.
         """
@@ -159,7 +159,7 @@ class Directories:
         self._log.error("directory.offline", directory=path, reason=reason)
 
     def _way_out(self, path: str) -> str:
-        """The advice for a directory that is not there. A node that has others has been formatted once."""
+        """Return the advice for a directory that is not there. A node that has others has been formatted once."""
         if path == self._config.metadata_log_dir or not self.log_dirs:
             return "`odradek storage format` does that"
         return "mount its disk; `odradek storage adopt` takes a blank one in its place into service"
@@ -180,7 +180,7 @@ class Directories:
                 )
 
     def _open_metadata_root(self) -> None:
-        """One of the log directories, or one of its own, which is locked here."""
+        """Open the directory of the metadata log: one of the log directories, or its own, which is locked here."""
         path = self._config.metadata_log_dir
         if path in self.by_path:
             # Apart from what partitions do there: the quorum's tasks know how to wait for a write, and for nothing else.
@@ -237,9 +237,9 @@ class Directories:
             log_dir.stop_loading()
 
     async def close(self, broker_epoch: int, wait_until: float) -> list[str]:
-        """Sync and close all directories; return those whose device does not answer by `wait_until`.
+        """Sync and close all directories; return the directories whose device does not answer by `wait_until`.
 
-        These, and one that fails meanwhile, get no clean-shutdown marker; the others get theirs.
+        These, and a directory that fails meanwhile, get no clean-shutdown marker; all other directories get theirs.
         If the broker was never registered, `broker_epoch` is -1. Then the epoch of the last clean shutdown stays.
         """
         for loaded in self._loading:
@@ -273,7 +273,7 @@ def _hangs(log_dir: LogDir) -> bool:
 
 
 def _directory_of(image: MetadataImage, node_id: int, key: TopicPartition, topic_id: bytes) -> bytes | None:
-    """The directory that the metadata name for a replica of this node; None if it has none."""
+    """Return the directory that the metadata name for a replica of this node; None if it has none."""
     topic = image.topics_by_id.get(topic_id)
     partition: PartitionImage | None = None if topic is None else topic.partitions.get(key.partition)
     if partition is None or node_id not in partition.replicas:

@@ -109,7 +109,7 @@ class Entrances:
         apply()
 
     def world(self, listener: str) -> NodeEnv:
-        """The world of what connects to other nodes' listeners of this name."""
+        """Make the world for connections to other nodes' listeners of this name."""
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return self._env
@@ -124,7 +124,7 @@ class Entrances:
         )
 
     def entrance(self, listener: str, table: ApiTable) -> Entrance | None:
-        """The entrance of a listener; None where everybody comes in."""
+        """Make the entrance of a listener; None where everybody comes in."""
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return None
@@ -140,7 +140,7 @@ class Entrances:
         return entrance
 
     def encryption(self, listener: str) -> Encryption | None:
-        """The server's end of TLS on a listener; None where it has none."""
+        """Return the server's end of TLS on a listener; None where it has none."""
         security = self._config.security.get(listener)
         return None if security is None else self._encryption(security)
 
@@ -176,14 +176,14 @@ class Entrances:
         )
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """By listener: clients that have yet to show who they are, and those that were not let in since the start."""
+        """Return by listener: clients that have yet to show who they are, and clients that were refused since the start."""
         return {
             name: {"half_open": each.half_open, "failed": each.failed}
             for name, each in self._by_listener.items()
         }
 
     def keys_of(self, user: str, mechanism: int) -> ServerKeys | None:
-        """The keys of a user of SCRAM by the newest image."""
+        """Return the keys of a user of SCRAM by the newest image."""
         known = self._image().access.scram_credentials.get((user, mechanism))
         if known is None:
             return None
@@ -199,11 +199,11 @@ class Entrances:
         return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms(), at_once=at_once)
 
     def _nonce(self) -> str:
-        """Random text, of the system's own randomness where the node is real."""
+        """Make random text, by the system's own randomness where the node is real."""
         return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")
 
     def _secret_for_salts(self) -> bytes:
-        """The secret behind the salts of users who do not exist: the same on all brokers if the file has one."""
+        """Return the secret behind the salts of users who do not exist: the same on all brokers if the file has one."""
         text = self._config.get_str(SCRAM_SECRET)
         if text:
             return hashlib.sha256(text.encode()).digest()

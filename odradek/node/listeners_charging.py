@@ -64,7 +64,7 @@ class ListenersCharging:
             for services, _ in self._listeners:
                 for connection in list(services.muted):
                     yield _UNITS_OF_A_WAIT
-                    # A quota that was meant otherwise may have told them to wait for hours.
+                    # A quota that was set by mistake may have made them wait for hours.
                     if connection in services.muted:
                         connection.judge_wait()
             yield from broker.quotas.judge_accounts(broker.clock.monotonic)
@@ -77,5 +77,5 @@ class ListenersCharging:
         )
 
     def _is_follower(self, request: FetchRequest) -> bool:
-        """True for a fetch of a broker, where there are no rights. Where there are, the principal decides."""
+        """True if this is a broker's fetch and there is no authorizer; with one, the principal decides."""
         return self._authorizer is None and self._broker.is_brokers_fetch(request)

@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class _LineLogger:
-    """Writes lines. One that cannot be written (a full disk, a closed pipe) is lost: a node outlives its log."""
+    """Writes lines. A line that cannot be written (a full disk, a closed pipe) is lost: a node outlives its log."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -25,7 +25,7 @@ class _LineLogger:
 
     def msg(self, line: str) -> None:
         if not line.isprintable():
-            # Client ids and names come from strangers, and a terminal would obey what is hidden in them.
+            # Client ids and names come from strangers, and a terminal would obey control characters in them.
             line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
         try:
             self._stream.write(line + "\n")
@@ -39,7 +39,7 @@ class _LineLogger:
 def make_logger(
     clock: Clock, stream: TextIO | None = None, levels: LogLevels | None = None, **bound: Any
 ) -> Any:
-    """A logger whose lines are `timestamp level event key=value ...`; time is the node's own clock.
+    """Make a logger whose lines are `timestamp level event key=value ...`; time is the node's own clock.
 
     `levels` may be changed while it logs.
     """

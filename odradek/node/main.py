@@ -91,7 +91,7 @@ def serve(
 
 
 def _with_remedy(reason: BaseException) -> str:
-    """The last line of a node that ends: what is wrong, and for a damaged metadata log what to do."""
+    """Write the last line of a node that ends: the reason, and for a damaged metadata log the way out."""
     text = str(reason)
     if isinstance(reason, MetadataLogCorrupt) and "restore" not in text:
         text += (

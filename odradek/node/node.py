@@ -1,7 +1,7 @@
 """The parts of a node, and the order in which they come and go. PORTED.
 
 Start: directories, metadata log, controller listener, quorum; on a broker also logs, registration, listeners for
-clients (see ARCHITECTURE.md). Stop: tell the controller, stop listening, commit what the metadata log holds, sync and
+clients (see ARCHITECTURE.md). Stop: notify the controller, stop listening, commit what the metadata log holds, sync and
 close the logs, and leave the clean-shutdown marker.
 """
 
@@ -196,7 +196,7 @@ class Node:
             self._directories.stop_loading()
 
     def facts(self) -> Mapping[str, Any]:
-        """The facts for `started`: node id, addresses, cluster id, and the port of the metrics page where there is
+        """Return the facts for `started`: node id, addresses, cluster id, and the port of the metrics page where there is
         one."""
         return {
             "node": self._config.node_id,
@@ -321,14 +321,14 @@ class Node:
             )
 
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
-        """The endpoints of this node's controller; with port 0 in the file, the port that the system chose."""
+        """List the endpoints of this node's controller; with port 0 in the file, the port that the system chose."""
         return tuple(
             (each.listener, each.host, each.port or self._ports[each.listener])
             for each in self._config.controller_endpoints
         )
 
     async def _catch_up(self, metadata: MetadataService) -> None:
-        """Wait for a leader, and until the image is as new as its log; log what is missing."""
+        """Wait for a leader, and until the image is as new as its log; log why not."""
         clock = self._env.clock
         done = self._env.event()
 
@@ -452,7 +452,7 @@ class Node:
     # -- listeners ------------------------------------------------------------------------------------------------
 
     def _listen(self, listener: ListenerConfig) -> OpenListener:
-        """Raises `NodeCannotStart`."""
+        """Open a listener. Raises `NodeCannotStart`."""
         try:
             opened = self._env.network.listen(
                 listener.host,

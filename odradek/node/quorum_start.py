@@ -13,7 +13,7 @@ __all__ = ["check_refusals", "tell_role", "what_is_missing"]
 
 
 def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
-    """The reason why there is no newest image yet, as one line."""
+    """Return the reason why there is no newest image yet, as one line."""
     if quorum.leader_id is not None:
         return f"catching up with the metadata log of controller {quorum.leader_id}"
     voters = quorum.voters.voters

@@ -31,7 +31,7 @@ FILE_SCHEME = "file://"
 
 
 def open_secrets(config_path: str, config: NodeConfig) -> list[tuple[str, str]]:
-    """The files that everybody may read, and what secret each of them holds."""
+    """Find the files that everybody may read, and the secret in each of them."""
     return list(readable_by_everybody(_secret_files(config_path, config)))
 
 
@@ -52,39 +52,39 @@ def _secret_files(config_path: str, config: NodeConfig) -> Iterator[tuple[str, s
 
 
 def readable_by_everybody(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Those of the files that everybody may read, each once. Missing files are passed over."""
+    """Yield the files that everybody may read, each once. Missing files are passed over."""
     for path, holds in dict(files).items():
         try:
             mode = os.stat(path).st_mode
         except OSError:
-            # Who needs it says what is wrong with it.
+            # Its reader says why it cannot be read.
             continue
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
             yield path, holds
 
 
 def node_directories(config: NodeConfig) -> list[str]:
-    """The directories that hold records, keys of users, or the audit log."""
+    """List the directories that hold records, keys of users, or the audit log."""
     audit = () if config.audit is None else (config.audit.directory,)
     return list(dict.fromkeys((*config.log_dirs, config.metadata_log_dir, *audit)))
 
 
 def open_to_everybody(paths: Iterable[str]) -> list[str]:
-    """Those of the directories that everybody may enter or list. Missing ones are passed over."""
+    """Find the directories that everybody may enter or list. Missing ones are passed over."""
     return [path for path in paths if _is_open(Path(path).absolute())]
 
 
 def _is_open(path: Path) -> bool:
     try:
-        # Nobody comes to a directory through one that is closed.
+        # A closed directory above closes this directory, too.
         return bool(path.stat().st_mode & stat.S_IRWXO) and all(
             each.stat().st_mode & stat.S_IXOTH for each in path.parents
         )
     except OSError:
-        # Who needs it says what is wrong with it.
+        # Its reader says why it cannot be read.
         return False
 
 
 def chmod_remedy(paths: Iterable[str]) -> str:
-    """The command that closes these directories."""
+    """Return the command that closes these directories."""
     return f"chmod o= {shlex.join(paths)}"

@@ -39,7 +39,7 @@ class StopSignals:
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def attach(self, tell: Callable[[str], None], is_starting: Callable[[], bool]) -> None:
-        """`tell` is called in the waiting thread with a signal's name, at once if one has come already."""
+        """Call `tell` in the waiting thread with a signal's name, at once if a signal has come already."""
         with self._lock:
             self._tell, self._is_starting = tell, is_starting
             if self._came:
@@ -60,7 +60,7 @@ class StopSignals:
                 )
 
     def leave_behind(self, directories: Sequence[str]) -> None:
-        """The node has stopped, but for calls to these directories. End the process unless they come back soon."""
+        """Called when the node has stopped, but for calls to these directories. End the process unless they come back soon."""
 
         def end() -> None:
             if not self.ended.wait(LEAVE_SECONDS):

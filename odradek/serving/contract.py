@@ -153,13 +153,13 @@ class ClientRights(Protocol):
         """True if the client may do this to some resource of the type. A refusal is put down."""
 
     def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
-        """The decisions that hold now, by operation, resource type and name."""
+        """Return the decisions that hold now, by operation, resource type and name."""
 
     def tell_denials(self, api_key: int) -> None:
         """Give the refusals of a request to the audit log."""
 
     def for_many(self) -> ClientRights:
-        """A copy that remembers everything, for one request that names very many things."""
+        """Make a copy that remembers everything, for one request that names very many things."""
 
 
 class ClientQuota(Protocol):

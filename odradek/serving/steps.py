@@ -56,7 +56,7 @@ class Pace:
         self._shares = {long_work: self.share}
 
     def share_of(self, long_work: LongWork) -> Share:
-        """The share of this long work, which may have a thread of its own."""
+        """Return the share of this long work, which may have a thread of its own."""
         share = self._shares.get(long_work)
         if share is None:
             share = self._shares[long_work] = long_work.begin()
@@ -142,7 +142,7 @@ class StepDriver:
         self._after_stretch = after_stretch
 
     def begin(self, work: Steps[Result], *, is_long: bool = False) -> Result:
-        """The result of work that does not wait, else a `Suspend` that goes on with it. `is_long` is the answer's."""
+        """Return the result of work that does not wait, else a `Suspend` that goes on with it. `is_long` is the answer's."""
         runner = _IDLE.pop() if _IDLE else _new_runner()
         came: Any = runner.send(work)
         if runner.gi_yieldfrom is not None:

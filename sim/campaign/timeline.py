@@ -1,7 +1,7 @@
-"""The events of a run as one self-contained HTML file: a lane for each machine, time from left to right. PURE.
+"""The events of a run as one self-contained HTML file: a row for each machine, time from left to right. PURE.
 
 The page (`timeline.html`) draws what is in view on a canvas; the data is one JSON object in it. Times are in
-microseconds there, lanes and names are indexes.
+microseconds there, rows and names are indexes.
 """
 
 from __future__ import annotations

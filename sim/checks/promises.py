@@ -47,7 +47,7 @@ class Promises:
         self._durable = StoredLogs(is_durable=True)
         self._cached = StoredLogs(is_durable=False)
         self._cut: dict[str, tuple[Node, int]] = {}
-        """Each member's process, and how far the platter had its metadata log before any of it was cut."""
+        """Each node's process, and how far the platter had its metadata log before any of it was cut."""
         self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
 
     def watch_cuts(self) -> None:

@@ -48,7 +48,7 @@ class Processes:
         self._by_name = {member.name: member for member in cluster.members}
 
     def living(self) -> Iterator[tuple[Member, Node]]:
-        """The members whose process lives and has made its node."""
+        """Return the machines whose process lives and has made its node."""
         for member in self.cluster.members:
             if member.node is not None and member.is_up():
                 yield member, member.node
@@ -62,7 +62,7 @@ class Processes:
                         yield Hosted(member, node, TopicIdPartition(topic_id, index), partition)
 
     def at(self, conn: SimConn) -> tuple[Member, Node] | None:
-        """The member whose living process holds this end of a connection; None for a client's."""
+        """Return the machine whose living process holds this end of a connection; None for a client's."""
         member = self._by_name.get(conn.host_name)
         if member is None or member.node is None or not member.is_up():
             return None
@@ -70,7 +70,7 @@ class Processes:
         return (member, member.node) if running is not None and running.env is conn.node else None
 
     def named(self, host: str) -> tuple[Member, Node] | None:
-        """The living member on this machine."""
+        """Return the living node on this machine."""
         member = self._by_name.get(host)
         if member is None or member.node is None or not member.is_up():
             return None

@@ -43,7 +43,7 @@ class Listener(Protocol):
     """Someone who hears the messages of an API. Both raise `SafetyViolation`."""
 
     def asked(self, exchange: Exchange) -> bool:
-        """The request has been sent. False: its answer is of no interest."""
+        """Note a request that was sent. Return False if its answer need not be checked."""
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
         """The answer has been sent."""

@@ -276,7 +276,7 @@ class PartitionView:
 
 
 class Cluster:
-    """The members of a cluster, none of them running yet."""
+    """Make the machines of a cluster, none of them running yet."""
 
     def __init__(self, world: World, shape: Shape) -> None:
         self.world = world

@@ -110,7 +110,7 @@ class Member:
 
     @property
     def running(self) -> Running | None:
-        """The member's process, or the last one that it had."""
+        """The node's process, or the last one that it had."""
         return self.world.machine(self.name).running
 
     def is_up(self) -> bool:

@@ -77,7 +77,7 @@ class Storm:
         """Troubles of whatever kind that are not over."""
         self._begun = 0
         self._voter_away: Member | None = None
-        """The member whose disk is new, and which does not vote again."""
+        """The node whose disk is new, and which does not vote again."""
         self.lost_power: Member | None = None
         """The broker whose page cache is gone, and whose replicas may not be in sync again."""
         self._without_cache: frozenset[str] = frozenset()
@@ -232,7 +232,7 @@ class Storm:
             self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
     def may_die(self, member: Member) -> bool:
-        """True if, without this member, each partition has a broker that stayed up since one of its brokers lost its
+        """True if, without this node, each partition has a broker that stayed up since one of its brokers lost its
         page cache."""
         if self.lost_power is None or member not in self.cluster.brokers:
             return True

@@ -57,7 +57,7 @@ STRIKES = ("all", "all", "stop", "pause", "pause", "cut off", "cut off", "one wa
 
 
 def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transaction]]:
-    """The transactions for which it is this moment, with the members that coordinate them."""
+    """Find the transactions for which it is this moment, with the nodes that coordinate them."""
     if moment == "marking":
         for member, node in Processes(storm.cluster).living():
             if node.broker is not None:
@@ -73,7 +73,7 @@ def _transactions(storm: Storm, moment: str) -> Iterator[tuple[Member, Transacti
 
 
 def _states(storm: Storm) -> Iterator[tuple[Member, TransactionsState]]:
-    """What the serving coordinators of each living member know."""
+    """Yield the knowledge of the serving coordinators of each living node."""
     for member, node in Processes(storm.cluster).living():
         if node.broker is None:
             continue
@@ -83,7 +83,7 @@ def _states(storm: Storm) -> Iterator[tuple[Member, TransactionsState]]:
 
 
 def _leaders(storm: Storm, partitions: list[TopicPartitionPair]) -> list[Member]:
-    """The living members that take themselves for leaders of any of these partitions."""
+    """Find the living nodes that take themselves for leaders of any of these partitions."""
     wanted = set(partitions)
     return [
         each.member
@@ -167,7 +167,7 @@ def _marking(storm: Storm, transactional_id: str) -> list[Transaction]:
 
 
 def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
-    """Coordinators of open transactions, leaders of what these have written on other members, and transactional ids."""
+    """Coordinators of open transactions, leaders of what these have written on other nodes, and transactional ids."""
     return [
         (coordinator, leader, transaction.transactional_id)
         for moment in ("open", "deciding")
@@ -178,7 +178,7 @@ def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
 
 
 def _ended_elsewhere(storm: Storm, coordinator: Member, transactional_id: str) -> list[Member]:
-    """The members but this one that know the transactional id, and of no outcome that is still to be told."""
+    """Find the other nodes that know the transactional id, and of no outcome that is still to be sent."""
     return [
         member
         for member, state in _states(storm)

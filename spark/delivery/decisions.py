@@ -63,7 +63,7 @@ class _Answer:
 
 
 def new_topic(name: str, brokers: int) -> NewTopic:
-    """The decisions topic as it is made in a cluster of so many brokers."""
+    """Describe the decisions topic for a cluster of so many brokers."""
     if brokers < _REPLICAS:
         return NewTopic(name, _PARTITIONS, -1, configs=_SETTINGS)
     return NewTopic(name, _PARTITIONS, _REPLICAS, configs={**_SETTINGS, **_SAFE})
@@ -111,7 +111,7 @@ class Decisions:
             )
 
     def transaction_timeout_max_ms(self) -> int | None:
-        """The broker's `transaction.max.timeout.ms`; None if it does not tell us."""
+        """Return the broker's `transaction.max.timeout.ms`; None if it does not say."""
         broker = min(self.client.metadata([]).brokers)
         resource = ConfigResource(ResourceType.BROKER, str(broker))
         [found] = self.client.admin.describe_configs([resource], [_TIMEOUT_MS_MAX])
@@ -121,7 +121,7 @@ class Decisions:
     # Markers
 
     def end_of(self, query: str) -> tuple[TopicPartition, int]:
-        """The partition with a query's markers, and its high watermark now."""
+        """Return the partition with a query's markers, and its high watermark now."""
         if self.topic not in self.client.core.cluster.topics:
             self.client.metadata([self.topic])
         partitions = len(self.client.core.cluster.topic(self.topic).partitions)
@@ -129,7 +129,7 @@ class Decisions:
         return key, self.client.list_offsets({key: LATEST})[key].offset
 
     def read(self, query: str, key: TopicPartition, end: int) -> MarkerLog:
-        """A query's markers up to the offset `end`. Raises `KafkaError`, `ClientError`, `ProgressError`."""
+        """Read a query's markers up to the offset `end`. Raises `KafkaError`, `ClientError`, `ProgressError`."""
         identity = self.client.core.cluster.topic(self.topic).topic_id, query
         log = self._logs.pop(identity, None)
         if log is None or log.position > end:
@@ -152,13 +152,13 @@ class Decisions:
         return log
 
     def last(self, query: str, batch: int) -> Decision | None:
-        """A query's last decision up to the high watermark of now, for a run of `batch`. Raises as `read`."""
+        """Return a query's last decision up to the high watermark of now, for a run of `batch`. Raises as `read`."""
         key, end = self.end_of(query)
         log = self.read(query, key, end)
         return last_of(query, batch, log.decision, log.markers)
 
     def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
-        """As `last`. An earlier batch that is not complete is read again, for `seconds` at most.
+        """Return the last decision, as `last` does. An earlier batch that is not complete is read again, for `seconds` at most.
 
         The driver's FINISH is answered before the markers of its transaction are in the log (KIP-98). Where a leader
         moves, they come late, and the next batch has begun.
@@ -172,7 +172,7 @@ class Decisions:
             time.sleep(_AGAIN_SECONDS)
 
     def _fetch(self, key: TopicPartition, position: int, isolation_level: int) -> _Answer:
-        """One answer of the leader; errors that pass are waited for, `max.block.ms` long."""
+        """Fetch one answer of the leader; errors that pass are waited for, `max.block.ms` long."""
         deadline, failures = time.monotonic() + self.timeout, 0
         while True:
             try:

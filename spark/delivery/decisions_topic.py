@@ -3,4 +3,4 @@
 __all__ = ["DECISIONS_TOPIC"]
 
 DECISIONS_TOPIC = "odradek-spark-decisions"
-"""The option `decisionsTopic` names another, for instance one that an administrator has made."""
+"""The option `decisionsTopic` names another topic, for instance a topic of an administrator."""

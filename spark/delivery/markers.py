@@ -43,27 +43,27 @@ _TWO_PHASE = "two-phase"
 
 
 def partition_of(query: str, partitions: int) -> int:
-    """The partition of the decisions topic that has the markers of a query."""
+    """Choose the partition of the decisions topic that has the markers of a query."""
     return crc32(query.encode()) % partitions
 
 
 def marker_key(query: str, task: int) -> bytes:
-    """The key of a task's marker; compaction keeps the last record of each."""
+    """Write the key of a task's marker; compaction keeps the last record of each."""
     return json.dumps({"query": query, "task": task}, separators=(",", ":")).encode()
 
 
 def marker_value(marker: Marker) -> bytes:
-    """The value of a marker."""
+    """Write the value of a marker."""
     return _as_json({**_common(marker.batch, marker.summary), "topics": _named(marker.topics)})
 
 
 def decision_key(query: str) -> bytes:
-    """The key of a query's decisions; compaction keeps the last one."""
+    """Write the key of a query's decisions; compaction keeps the last one."""
     return _as_json({"query": query, "decision": _TWO_PHASE})
 
 
 def decision_value(decision: Decision) -> bytes:
-    """The value of a decision. Once it is complete, its winners are of no more use."""
+    """Write the value of a decision. Once it is complete, its winners are of no more use."""
     winners = () if decision.is_complete else decision.winners
     return _as_json(
         {
@@ -88,7 +88,7 @@ def _as_json(found: Mapping[str, Any]) -> bytes:
 
 
 def _parse_key(key: bytes | None) -> TaskKey | None:
-    """The task of a record; None for a record that is neither marker nor decision."""
+    """Parse the task of a record; None for a record that is neither marker nor decision."""
     try:
         found = json.loads(key or b"")
         query = found["query"]
@@ -126,7 +126,7 @@ class MarkerLog:
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
-        """The same log, to read on without changing this one."""
+        """Copy the log, to read on without changing this one."""
         return MarkerLog(self.query, self.position, dict(self.markers), self.decision)
 
     def add_stable(self, buf: memoryview, aborted: Sequence[tuple[int, int]]) -> None:
@@ -174,7 +174,7 @@ class MarkerLog:
         return any(key[1] == task for held in self._open.values() for key, _ in held)
 
     def _batches(self, buf: memoryview) -> list[tuple[int, BatchHeader]]:
-        """The whole batches that were not seen before."""
+        """List the whole batches that were not seen before."""
         found = []
         for place, header in iter_batches(buf):
             if header.next_offset > self.position:

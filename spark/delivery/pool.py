@@ -55,23 +55,23 @@ _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 def slot_id(query: str, task: int, slot: int) -> str:
-    """The transactional id of a slot."""
+    """Make the transactional id of a slot."""
     return f"{PREFIX}{query}-{task}-{slot}"
 
 
 def driver_id(query: str) -> str:
-    """The transactional id under which drivers write their decisions."""
+    """Make the transactional id under which drivers write their decisions."""
     return f"{PREFIX}{query}-driver"
 
 
 def query_of(transactional_id: str) -> str | None:
-    """The query of a slot's transactional id; None for any other id."""
+    """Return the query of a slot's transactional id; None for any other id."""
     match = _ID.fullmatch(transactional_id)
     return None if match is None else match[1]
 
 
 def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: float) -> Operation[list[int]]:
-    """Slots of a task from `first` on that look free: no transaction is open in them. Never empty.
+    """Find slots of a task from `first` on that look free: no transaction is open in them. Never empty.
 
     Raises `KafkaError`, `ClientError`.
     """
@@ -92,7 +92,7 @@ def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: flo
 
 
 def _is_open(each: TransactionDescription) -> bool:
-    """True if a transaction is under way. Raises the error of a coordinator that does not tell."""
+    """True if a transaction is under way. Raises the error of a coordinator that does not answer."""
     if each.error is None:
         return each.state not in ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
     if _is_unknown(each):
@@ -106,7 +106,7 @@ def _is_unknown(each: TransactionDescription) -> bool:
 
 
 def prepared_slots(core: ClientCore, query: str, timeout: float) -> Operation[tuple[Prepared, ...]]:
-    """The slots of a query with an open transaction. Raises as `free_slots`."""
+    """List the slots of a query with an open transaction. Raises as `free_slots`."""
     try:
         return (yield from open_slots(core, query, timeout, states=(_OPEN,)))
     except UnsupportedByBroker:
@@ -117,7 +117,7 @@ def prepared_slots(core: ClientCore, query: str, timeout: float) -> Operation[tu
 def open_slots(
     core: ClientCore, query: str, timeout: float, *, states: Sequence[str] = (_OPEN, _BEGUN)
 ) -> Operation[tuple[Prepared, ...]]:
-    """The slots of a query with an open transaction, or with a producer that may begin one. Raises as `free_slots`."""
+    """List the slots of a query with an open transaction, or with a producer that may begin one. Raises as `free_slots`."""
     deadline = core.now + timeout
     attempt = 0
     while True:
@@ -189,7 +189,7 @@ def _end_once(
     certain: set[Prepared],
     deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """One attempt at each; those to try again, and the error of one of them.
+    """Try each once; return those to try again, and the error of one of them.
 
     Those that leave `certain` were sent: from then on an earlier attempt may have ended them.
     """
@@ -301,5 +301,5 @@ def _resume_and_end(
 
 
 def queries_of(transactional_ids: Iterable[str]) -> list[str]:
-    """The queries that these slots belong to."""
+    """List the queries that these slots belong to."""
     return sorted({query for query in map(query_of, transactional_ids) if query is not None})

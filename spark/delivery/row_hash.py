@@ -26,7 +26,7 @@ _MASK = (1 << 64) - 1
 
 
 def hash_rows(columns: list[pa.Array | None]) -> int:
-    """The sum of the rows' hashes; columns are binary, strings, int32, or lists of (key, value); None: not there."""
+    """Sum up the rows' hashes; columns are binary, strings, int32, or lists of (key, value); None: not there."""
     hashes: _UInt64s | None = None
     for place, column in enumerate(columns):
         if column is None:
@@ -37,7 +37,7 @@ def hash_rows(columns: list[pa.Array | None]) -> int:
 
 
 def _mixed(numbers: _UInt64s) -> _UInt64s:
-    """The finalizer of SplitMix64: each bit of the input changes half of the output's."""
+    """Mix by the finalizer of SplitMix64: each bit of the input changes half of the output's."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * _FACTOR_1
     numbers = (numbers ^ (numbers >> np.uint64(27))) * _FACTOR_2
     return numbers ^ (numbers >> np.uint64(31))
@@ -88,7 +88,7 @@ def _of_bytes(column: pa.Array) -> _UInt64s:
 
 
 def _of_lists(column: pa.Array) -> _UInt64s:
-    """Hashes of lists of headers: their order counts."""
+    """Hash lists of headers: their order counts."""
     items = column.flatten()
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     found = _mixed(counts.astype(np.uint64) + _NULL)

@@ -102,15 +102,15 @@ class TaskProtocol:
     marker: Marker | None = None
 
     def fenced(self) -> None:
-        """InitProducerId has succeeded."""
+        """Called when InitProducerId has succeeded."""
         self._leave(Step.FENCE, Step.TAKE_END)
 
     def end_taken(self) -> None:
-        """The high watermark is known."""
+        """Called when the high watermark is known."""
         self._leave(Step.TAKE_END, Step.READ_MARKER)
 
     def marker_read(self, marker: Marker | None, newest: int = -1, begun: int = -1) -> None:
-        """The task's last marker is known, or that there is none. Raises `ProgressError`.
+        """Called with the task's last marker, or None if there is none. Raises `ProgressError`.
 
         `newest` is the last batch that any task of the query has committed; -1: none. `begun` counts markers of open
         transactions, too.
@@ -120,11 +120,11 @@ class TaskProtocol:
         self._leave(Step.READ_MARKER, Step.WRITE if writes else Step.COMPARE)
 
     def written(self) -> None:
-        """All rows and the marker are in the transaction."""
+        """Called when all rows and the marker are in the transaction."""
         self._leave(Step.WRITE, Step.COMMIT)
 
     def committed(self) -> None:
-        """The coordinator has the commit."""
+        """Called when the coordinator has the commit."""
         self._leave(Step.COMMIT, Step.REPORT)
 
     def compare(self, found: RowSummary) -> None:

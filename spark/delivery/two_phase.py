@@ -90,7 +90,7 @@ class Decision:
 
 
 def sum_of(summaries: Iterable[RowSummary]) -> RowSummary:
-    """The rows of several tasks together."""
+    """Add up the rows of several tasks."""
     rows = row_hash = 0
     for each in summaries:
         rows, row_hash = rows + each.rows, (row_hash + each.row_hash) & _MASK
@@ -135,7 +135,7 @@ def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
 def last_of(
     query: str, batch: int, decision: Decision | None, markers: Mapping[int, Marker]
 ) -> Decision | None:
-    """The last decision, or what stands for the batches that tasks have committed with delivery=exactly-once.
+    """Return the last decision, or a substitute for the batches that tasks have committed with delivery=exactly-once.
 
     Any task's marker counts: in a batch that has begun, task 0 may be the one that is missing. Raises `ProgressError` if
     this batch is one of those.
@@ -176,7 +176,7 @@ class AttemptProtocol:
     step: AttemptStep = AttemptStep.LOOK
 
     def looked(self, decision: Decision | None) -> bool:
-        """The last decision is known, or that there is none: true if the rows are to be written. Raises `ProgressError`."""
+        """Called with the last decision, or None; true if the rows are to be written. Raises `ProgressError`."""
         is_open = judge_decision(
             self.query, self.batch, decision, consecutive=self.consecutive, adopt=self.adopt
         )
@@ -192,19 +192,19 @@ class AttemptProtocol:
         return is_open
 
     def claimed(self) -> None:
-        """A slot is this attempt's: nothing was open in it."""
+        """Called when a slot is this attempt's: nothing was open in it."""
         self._leave(AttemptStep.CLAIM, AttemptStep.LOOK_AGAIN)
 
     def written(self) -> None:
-        """All rows are on their way."""
+        """Called when all rows are on their way."""
         self._leave(AttemptStep.WRITE, AttemptStep.PREPARE)
 
     def prepared(self) -> None:
-        """All rows are in the log."""
+        """Called when all rows are in the log."""
         self._leave(AttemptStep.PREPARE, AttemptStep.REPORT)
 
     def counted(self) -> None:
-        """The rows of a decided batch are counted, or there are none to write."""
+        """Called when the rows of a decided batch are counted, or there are none to write."""
         if self.step is AttemptStep.CLAIM:
             self.step = AttemptStep.REPORT
         else:
@@ -248,7 +248,7 @@ class DriverProtocol:
     adopt: bool = False
     step: DriverStep = DriverStep.FENCE
     decision: Decision | None = None
-    """The last decision: the one that was read, or the one that this driver has made."""
+    """The last decision: read from the log, or made by this driver."""
     listed: tuple[Prepared, ...] = ()
     has_decided: bool = False
 
@@ -258,11 +258,11 @@ class DriverProtocol:
         return self.decision is not None and self.decision.batch == self.batch
 
     def fenced(self) -> None:
-        """InitProducerId has succeeded."""
+        """Called when InitProducerId has succeeded."""
         self._leave(DriverStep.FENCE, DriverStep.READ)
 
     def read(self, decision: Decision | None) -> None:
-        """The last decision is known. Raises `ProgressError` if this batch contradicts it."""
+        """Called with the last decision. Raises `ProgressError` if this batch contradicts it."""
         self.decision = decision
         if not self.aborts:
             judge_decision(self.query, self.batch, decision, consecutive=self.consecutive, adopt=self.adopt)
@@ -275,31 +275,31 @@ class DriverProtocol:
         self._leave(DriverStep.READ, following)
 
     def rolled_forward(self) -> None:
-        """The winners of the decision that was read are committed."""
+        """Called when the winners of the decision that was read are committed."""
         sweeps = self.is_decided or self.aborts
         self._leave(DriverStep.ROLL_FORWARD, DriverStep.LIST if sweeps else DriverStep.DECIDE)
 
     def proposal(self) -> Decision:
-        """The decision to write."""
+        """Return the decision to write."""
         before = () if self.decision is None else self.decision.topics
         return Decision(self.batch, self.summary, self.reported, topics=self.topics or before)
 
     def decided(self) -> None:
-        """The decision is committed."""
+        """Called when the decision is committed."""
         self.decision, self.has_decided = self.proposal(), True
         self._leave(DriverStep.DECIDE, DriverStep.COMPLETE)
 
     def completed(self) -> None:
-        """The winners are committed."""
+        """Called when the winners are committed."""
         self._leave(DriverStep.COMPLETE, DriverStep.LIST)
 
     def found(self, listed: tuple[Prepared, ...]) -> None:
-        """The transactions of the pool are listed that have begun, or may begin with what their attempts have."""
+        """Called with the transactions of the pool that have begun, or may begin with the state of their attempts."""
         self.listed = listed
         self._leave(DriverStep.LIST, DriverStep.PROVE)
 
     def proved(self) -> None:
-        """The decision is written again, so this driver was not replaced meanwhile."""
+        """Called when the decision is written again, so this driver was not replaced meanwhile."""
         self._leave(DriverStep.PROVE, DriverStep.SWEEP)
 
     @property
@@ -308,17 +308,17 @@ class DriverProtocol:
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 
     def swept(self) -> None:
-        """They are ended."""
+        """Called when the transactions of other attempts are ended."""
         self._leave(DriverStep.SWEEP, DriverStep.FINISH)
 
     def finished(self) -> None:
-        """The decision is marked as complete."""
+        """Called when the decision is marked as complete."""
         assert self.decision is not None
         self.decision = attrs.evolve(self.decision, is_complete=True)
         self._leave(DriverStep.FINISH, DriverStep.DROP if self.aborts else DriverStep.DONE)
 
     def dropped(self) -> None:
-        """They are ended."""
+        """Called when the prepared transactions are ended."""
         self._leave(DriverStep.DROP, DriverStep.DONE)
 
     def check_rows(self) -> None:

@@ -55,7 +55,7 @@ class _Driver:
     protocol: DriverProtocol
 
     def run(self) -> None:
-        """One step after the other."""
+        """Run one step after the other."""
         protocol = self.protocol
         while protocol.step is not DriverStep.DONE:
             match protocol.step:
@@ -91,7 +91,7 @@ class _Driver:
                     protocol.dropped()
 
     def _last(self) -> Decision | None:
-        """The last decision; an abort takes it as it is."""
+        """Return the last decision; an abort takes it as it is."""
         protocol = self.protocol
         if protocol.aborts:
             key, end = self.decisions.end_of(protocol.query)

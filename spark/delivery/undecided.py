@@ -49,7 +49,7 @@ class LeftOpen:
 
 
 def left_open(decisions: Decisions) -> list[LeftOpen]:
-    """All queries with open transactions; those that run at the moment are among them. Raises `KafkaError`, `ClientError`."""
+    """List all queries with open transactions; running ones are among them. Raises `KafkaError`, `ClientError`."""
     admin = decisions.client.admin
     listed = admin.list_transactions(states=[_OPEN], transactional_id_pattern=f"{PREFIX}.*")
     by_query: dict[str, list[TransactionDescription]] = {}
@@ -67,7 +67,7 @@ def left_open(decisions: Decisions) -> list[LeftOpen]:
 
 
 def end_query(decisions: Decisions, properties: dict[str, str], query: str) -> bool:
-    """Commit what is decided of a query that has ended, and abort the rest. False if nothing was open.
+    """Commit the decided transactions of a query that has ended, and abort the rest. False if nothing was open.
 
     Raises as `run_driver`.
     """

@@ -63,7 +63,7 @@ def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, ke
 
 
 def latest(records: DataFrame) -> DataFrame:
-    """The last record of every key, deletions included, of any records with the columns of a topic."""
+    """Choose the last record of every key, deletions included, of any records with the columns of a topic."""
     row = F.struct(*_COLUMNS)
     by_partition = (
         records.select(*_COLUMNS)

@@ -35,7 +35,7 @@ class DeltaLoads:
         """The version of the table by which the next load was planned: a commit conflicts with all that came since."""
 
     def ends(self, topic: str, topic_id: str, partitions: Sequence[int]) -> dict[int, int] | None:
-        """The next offset of each partition that the table holds; None where there is no table.
+        """Return the next offset of each partition that the table holds; None where there is no table.
 
         Raises `Failed` when the table holds something else than this topic.
         """

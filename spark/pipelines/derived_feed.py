@@ -38,7 +38,7 @@ DELAY_COLUMNS = (
 
 
 def delays(records: DataFrame, window: str, watermark: str) -> DataFrame:
-    """The feed's keys and values, made from the records of flights."""
+    """Make the feed's keys and values from the records of flights."""
     flights = records.select(F.from_json(F.col("value").cast("string"), JSON_COLUMNS).alias("flight")).select(
         "flight.*"
     )
@@ -70,7 +70,7 @@ def start(
     records_per_batch: int | None = None,
     every_seconds: float | None = None,
 ) -> StreamingQuery:
-    """The running query; without `every_seconds` it ends by itself when all that there is has been read."""
+    """Start the query; without `every_seconds` it ends by itself when it has read everything."""
     bounded = {} if records_per_batch is None else {"maxOffsetsPerTrigger": str(records_per_batch)}
     records = topics.read_stream(source, startingOffsets="earliest", **bounded)
     writer = (
@@ -88,7 +88,7 @@ def start(
 
 
 def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
-    """The option of the sink; None: the best that it can. Raises `Failed` where the format's sink would pass over it."""
+    """Choose the option of the sink; None: the best that it can. Raises `Failed` where the format's sink would pass over it."""
     if topics.format == "odradek":
         return {"delivery": delivery or EXACTLY_ONCE}
     if delivery == EXACTLY_ONCE:
@@ -97,7 +97,7 @@ def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
 
 
 def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
-    """The feed's mean delay by airport and hour of the day (in New York): its windows, weighted by their flights."""
+    """Compute the feed's mean delay by airport and hour of the day (in New York): its windows, weighted by their flights."""
     rows = (
         topics.read(target)
         .select(

@@ -31,7 +31,7 @@ JSON_COLUMNS = (
 
 
 def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
-    """The flights as rows with key and value, in the order of their departure. Raises `Failed` without their package."""
+    """Load the flights as rows with key and value, in the order of their departure. Raises `Failed` without their package."""
     table = flight_table().sort_values("time_hour", kind="stable")
     if limit is not None:
         table = table.head(limit)

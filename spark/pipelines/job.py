@@ -51,7 +51,7 @@ def main_of(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[SparkSession, argparse.Namespace], int],
 ) -> Callable[..., int]:
-    """The command of a job: it parses, starts Spark (in a program that has a session already: takes that), and runs."""
+    """Make the command of a job: it parses, starts Spark (in a program that has a session already: takes that), and runs."""
 
     def main(words: Sequence[str] | None = None) -> int:
         parser = argparse.ArgumentParser(
@@ -125,18 +125,18 @@ class Topics:
         return {_ISOLATION: "read_committed", **self.options}
 
     def _client(self, topic: str) -> Client:
-        """A client that logs in as the source does. Raises `OptionError`."""
+        """Make a client that logs in as the source does. Raises `OptionError`."""
         login = {key: value for key, value in self.options.items() if key.startswith(_LOGIN)}
         config = SourceOptions.parse(login | {"subscribe": topic}).consumer.client_config()
         return Client(self.bootstrap, config=config)
 
     def read(self, topic: str, **options: str) -> DataFrame:
-        """A batch of one topic's records."""
+        """Read a batch of one topic's records."""
         reader = self.spark.read.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
     def read_stream(self, topic: str, **options: str) -> DataFrame:
-        """The stream of one topic's records."""
+        """Read the stream of one topic's records."""
         reader = self.spark.readStream.format(self.format).options(**self._reading).option("subscribe", topic)
         return reader.options(**options).load()
 
@@ -150,7 +150,7 @@ class Topics:
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
 
     def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:
-        """The topic's id, and where each partition begins and ends now; an open transaction is behind the end.
+        """Find the topic's id, and where each partition begins and ends now; an open transaction is behind the end.
 
         Raises `Failed` when the topic is missing, or no broker answers.
         """
@@ -167,7 +167,7 @@ class Topics:
 
 
 def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
-    """The cluster that the command line names. Raises `Failed` for an option that is none."""
+    """Find the cluster that the command line names. Raises `Failed` for an invalid option."""
     options: dict[str, Any] = {
         "kafka.bootstrap.servers": arguments.bootstrap,
         # Spark's readers see aborted rows otherwise.

@@ -76,7 +76,7 @@ class Landed:
 
 
 def table_path(text: str) -> Path:
-    """The directory of a table that the user names. Raises `Failed` for what is not mounted here."""
+    """Find the directory of a table that the user names. Raises `Failed` for a path that is not mounted here."""
     scheme, sign, rest = text.partition(":")
     if not sign or "/" in scheme:
         return Path(text)
@@ -113,7 +113,7 @@ class Landing:
             yield
 
     def landed(self) -> list[Landed]:
-        """The batches that the table holds, the oldest first."""
+        """List the batches that the table holds, the oldest first."""
         found = []
         for path in sorted(self.table.glob(f"{self.kind}=*")):
             content = json.loads((path / "_offsets.json").read_text())
@@ -130,7 +130,7 @@ class Landing:
         return found
 
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
-        """The ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next.
+        """Plan the ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next.
 
         Empty ranges are left out: the step will have some once records have come. Raises `Failed` when the attempt was
         about a topic of another id: its offsets mean other records.

@@ -18,7 +18,7 @@ BATCH_TASK_RECORDS = 25_000
 STREAM_TASK_RECORDS = 5_000
 """As `BATCH_TASK_RECORDS`, for a micro-batch. Never change it alone.
 
-A stream that restarts plans its last batch again. The exactly-once sink compares the number of tasks with the one that
+A stream that restarts plans its last batch again. The exactly-once sink compares the number of tasks with the number that
 it recorded, and ends the query if they differ.
 """
 
@@ -45,7 +45,7 @@ class OffsetRange:
 def split(
     ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
 ) -> list[OffsetRange]:
-    """Ranges for the tasks, each of 1 to `records_max` offsets; `partitions_min` or more, if there are as many offsets.
+    """Cut ranges for the tasks, each of 1 to `records_max` offsets; `partitions_min` or more, if there are as many offsets.
 
     Without limits there is one for each partition, as in the JVM connector; larger ones are split into more parts.
     """
@@ -87,7 +87,7 @@ def gathered(
     tasks_min: int | None = None,
     records_max: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
+    """Gather the ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
 
     Neighbours are put together up to `task_records` offsets in all, and up to `records_max`.
     """
@@ -109,7 +109,7 @@ def gathered(
 def rate_limited(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Ends that are `limit` offsets away from the starts, each partition's share being that of its backlog.
+    """Return ends that are `limit` offsets away from the starts, each partition's share being that of its backlog.
 
     As in the JVM connector, small backlogs have their share rounded up to 1, so that they are never starved. So a
     batch may exceed the limit by the number of partitions.

@@ -4,7 +4,7 @@ The offsets of each topic's partitions look as the JVM connector's (`{"flights":
 checkpoints can be gone on with. Beside them stand, under names that no topic can have:
 
 * `@id`: the topics' ids. A topic of the same name with another id is another topic;
-* `@epoch`: the leader epoch that each offset was seen in, by which a truncated log is told (KIP-320);
+* `@epoch`: the leader epoch that each offset was seen in, by which a truncated log is known (KIP-320);
 * `@group`: the consumer group that hears of committed offsets;
 * `@initial`: this is where the query starts for the first time. Spark asks for it more than once and does not keep it;
 * `@from`: in the end of the first batch, where that batch starts. Spark keeps ends alone, so a start that cannot be
@@ -31,7 +31,7 @@ __all__ = ["StreamOffset"]
 
 @attrs.frozen
 class StreamOffset:
-    """The position of a streaming query: offsets by partition, and the facts by which a changed log is told."""
+    """The position of a streaming query: offsets by partition, and the facts by which a changed log is known."""
 
     offsets: dict[TopicPartition, int]
     topic_ids: dict[str, bytes] = attrs.field(factory=dict)
@@ -42,11 +42,11 @@ class StreamOffset:
     """The offsets at which the first batch starts; `@from` in JSON."""
 
     def topic_id(self, topic: str) -> bytes:
-        """Zero where it is not known."""
+        """Return the topic's id; zero where it is not known."""
         return self.topic_ids.get(topic, NO_TOPIC_ID)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object that Spark gets; the same for equal offsets."""
+        """Make the JSON object that Spark gets; the same for equal offsets."""
         written: dict[str, Any] = _nested(self.offsets)
         if self.topic_ids:
             ids = {name: base64.b64encode(each).decode() for name, each in self.topic_ids.items()}
@@ -63,7 +63,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> StreamOffset:
-        """Raises `ReadError` for what neither we nor the JVM connector have written."""
+        """Parse a position. Raises `ReadError` for JSON that neither we nor the JVM connector have written."""
         try:
             return cls(
                 offsets=_flat({name: each for name, each in written.items() if not name.startswith("@")}),

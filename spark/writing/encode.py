@@ -9,7 +9,7 @@ thousand rows at a time. To make objects of them would cost more than everything
 1. `partitions_of` says for all rows where they go. First comes the column of partitions. Then comes murmur2 of the
    key, the hash of all of Kafka's clients, word by word over all keys at once. Rows without either go where the
    caller says;
-2. `encode` sorts the rows by lane (stable, so that rows of one lane keep their order) and cuts each lane's rows into
+2. `encode` sorts the rows by partition (stable, so that rows of one keep their order) and cuts each partition's rows into
    batches by size. Where a record lies in its batch gives its offset delta, its fields' lengths give its own length;
 3. the varints before the key, and before the value, are written column by column into two arrays of short byte strings;
 4. one call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the result
@@ -46,7 +46,7 @@ _M = np.uint32(0x5BD1E995)
 
 @attrs.frozen
 class EncodedBatch:
-    """Records of one lane, ready but for the producer's numbers and the checksum (`odradek.wire.batches.record_writer.stamp`)."""
+    """Records of one partition, ready but for the producer's numbers and the checksum (`odradek.wire.batches.record_writer.stamp`)."""
 
     lane: int
     data: bytearray
@@ -68,7 +68,7 @@ class Rows:
         return len(self.value)
 
     def take(self, order: _Int64s) -> Rows:
-        """The rows in another order."""
+        """Return the rows in another order."""
         places = pa.array(order)
         return Rows(
             self.key.take(places),
@@ -86,7 +86,7 @@ def encode(
     compression_type: int = 0,
     compression_level: int | None = None,
 ) -> Iterator[EncodedBatch]:
-    """The batches of these rows, each lane's in the order of its rows; all have the same timestamp.
+    """Make the batches of these rows, each partition's in the order of its rows; all have the same timestamp.
 
     A batch has at most `batch_bytes_max` bytes before compression, but for one record that is larger alone. The rows
     together must be well below 2 GiB (what one Arrow array of bytes holds).
@@ -134,7 +134,7 @@ def partitions_of(
     wanted: pa.Array | None,
     keyless: _Int32s,
 ) -> _Int32s:
-    """The partition of every row: `wanted` where that is not null, else the key's, else what `keyless` says.
+    """Choose the partition of every row: `wanted` where that is not null, else the key's, else `keyless`.
 
     Raises `ValueError`, naming the partition, where `wanted` has one that a topic of `count` partitions has not.
     """
@@ -154,7 +154,7 @@ def partitions_of(
 
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """The hash of each key (of a null: of the empty one), as `odradek.client.producer.partitioner.murmur2` has it."""
+    """Hash each key (a null as the empty one), as `odradek.client.producer.partitioner.murmur2` does."""
     places = _places(keys)
     raw = keys.buffers()[2]
     data: _Bytes = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
@@ -183,7 +183,7 @@ def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _word(data: _Bytes, places: _Int64s) -> npt.NDArray[np.uint32]:
-    """The four bytes at each place, the least first."""
+    """Read the four bytes at each place, the least first."""
     word = data[places].astype(np.uint32)
     for number in (1, 2, 3):
         word |= data[places + number].astype(np.uint32) << np.uint32(8 * number)
@@ -217,7 +217,7 @@ def _batch(
 
 
 def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
-    """The first rows of batches: one at every new lane, and one where the next record would exceed `bytes_max`."""
+    """Find the first rows of batches: one at every new partition, and one where the next record would exceed `bytes_max`."""
     sums = np.cumsum(sizes)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1, [len(lanes)])).tolist()
     starts: list[int] = []
@@ -234,13 +234,13 @@ def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
 
 
 def _places(strings: pa.Array) -> _Int64s:
-    """The position at which each string begins in the array's data, and the end of the last one."""
+    """Return the position at which each string begins in the array's data, and the end of the last one."""
     offsets = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, strings.offset * 4)
     return offsets.astype(np.int64)
 
 
 def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
-    """The length of each string, -1 for null as in a record; and the strings with nothing in the place of null."""
+    """Return the length of each string, -1 for null as in a record; and the strings with nothing in the place of null."""
     if strings.null_count:
         missing = pc.is_null(strings).to_numpy(zero_copy_only=False)
         strings = pc.fill_null(strings, b"")
@@ -249,7 +249,7 @@ def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
 
 
 def _header_tails(headers: pa.Array | None, count: int) -> tuple[_Int64s, pa.Array | bytes]:
-    """The bytes behind the value: the number of headers, and the headers.
+    """Write the bytes behind the value: the number of headers, and the headers.
 
     For rows without headers, one byte for all.
     """
@@ -278,7 +278,7 @@ def _list_bounds(lists: pa.Array) -> _Int64s:
 
 
 def _varint_sizes(numbers: _Int64s) -> _Int64s:
-    """The number of bytes that each number takes as a zigzag varint."""
+    """Count the bytes that each number takes as a zigzag varint."""
     zigzag = (numbers << 1) ^ (numbers >> 63)
     sizes = np.ones(len(numbers), np.int64)
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
@@ -290,7 +290,7 @@ def _varint_sizes(numbers: _Int64s) -> _Int64s:
 
 
 def _short_strings(*fields: _Int64s | bytes) -> pa.Array:
-    """A byte string for each row: its numbers as varints, and constants as they are."""
+    """Write a byte string for each row: its numbers as varints, and constants as they are."""
     widths = [len(each) if isinstance(each, bytes) else _varint_sizes(each) for each in fields]
     count = next(len(each) for each in fields if not isinstance(each, bytes))
     ends = np.zeros(count + 1, np.int64)

@@ -101,7 +101,7 @@ class SinkPlan:
         }
 
     def with_transaction_timeout(self, timeout_max_ms: int | None) -> SinkPlan:
-        """The plan with the longest time that brokers give a transaction. Raises `ValueError`."""
+        """Return the plan with the longest time that brokers give a transaction. Raises `ValueError`."""
         given = self.properties.get(_TIMEOUT)
         if timeout_max_ms is None:
             return self
@@ -153,7 +153,7 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """A name that is nearly one of ours is a slip of the pen; any other one may be meant for another program."""
+    """Refuse a name that is nearly one of ours as a slip of the pen; any other may be meant for another program."""
     ours = {name.lower(): name for name in _NAMES}
     for name in options:
         if name in ours or name in _SPARKS or name.startswith(("kafka.", "option.")):
@@ -183,7 +183,7 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int]:
-    """The name and version of a batch job, as Delta's options of the same names give them."""
+    """Return the name and version of a batch job, as Delta's options of the same names give them."""
     app, version = options.get("txnappid"), options.get("txnversion")
     if app is None and version is None:
         return None, 0
@@ -208,7 +208,7 @@ def _topic(options: Mapping[str, str]) -> str | None:
 
 
 def _properties(options: Mapping[str, str]) -> dict[str, str]:
-    """The options `kafka.*` that a producer knows, over the sink's defaults.
+    """Return the options `kafka.*` that a producer knows, over the sink's defaults.
 
     A query that reads and writes often gives both ends the same options: a consumer's keys are passed over.
     """

@@ -242,7 +242,7 @@ class SinkTask:
         return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
 
     def _partitions_of(self, topic: str) -> int:
-        """The number of partitions of the topic. Raises `ValueError` with one sentence."""
+        """Find the number of partitions of the topic. Raises `ValueError` with one sentence."""
         count = self._partitions.get(topic)
         if count is None:
             try:
@@ -271,7 +271,7 @@ class SinkTask:
         )
 
     def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
-        """Partitions for rows without a key: one after the other gets `batch.size` bytes (as in KIP-794, but in turn)."""
+        """Choose partitions for rows without a key: one after the other gets `batch.size` bytes (as in KIP-794, but in turn)."""
         lanes = np.zeros(len(rows), np.int32)
         if count == 1 or not keys.null_count:
             return lanes
@@ -288,7 +288,7 @@ class SinkTask:
 
 
 def _level(producer: Producer) -> int | None:
-    """The compression's level; None for the codec's own."""
+    """Return the compression's level; None for the codec's own."""
     settings = producer.settings
     if settings.compression_type == "gzip":
         return None if settings.compression_gzip_level == -1 else settings.compression_gzip_level
@@ -298,7 +298,7 @@ def _level(producer: Producer) -> int | None:
 
 
 def _headers_of(column: pa.Array | None) -> pa.Array | None:
-    """The headers with the types that `encode` takes. Raises `ValueError` for one without a name."""
+    """Return the headers with the types that `encode` takes. Raises `ValueError` for a header without a name."""
     if column is None:
         return None
     lists = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -309,7 +309,7 @@ def _headers_of(column: pa.Array | None) -> pa.Array | None:
 
 
 def _header_bytes(headers: pa.Array) -> pa.Array:
-    """The bytes of each row's headers, their names and values."""
+    """Write the bytes of each row's headers, their names and values."""
     items = headers.flatten()
     lengths = pc.add(
         pc.binary_length(pc.struct_field(items, "key")),

@@ -28,11 +28,11 @@ _OTHER_MODES = (
     "delivery=at-least-once needs no transactions, and doubles what this batch has committed already"
 )
 _decisions: dict[tuple[object, ...], Decisions] = {}
-"""The last one that this worker process has used: workers outlive their tasks."""
+"""The last connection that this worker process has used: workers outlive their tasks."""
 
 
 def transactional_id(query: str, task: int) -> str:
-    """The id whose next producer fences all earlier attempts at the task."""
+    """Make the id whose next producer fences all earlier attempts at the task."""
     return f"odradek-spark-{query}-{task}"
 
 
@@ -67,7 +67,7 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
 
 
 def fencing(error: Exception) -> Exception | None:
-    """What says that the producer's epoch has passed: the error, or what stopped its transaction. None for others."""
+    """Find the error that says that the producer's epoch has passed: `error`, or the cause that stopped its transaction."""
     for each in (error, error.__cause__):
         if isinstance(each, ProducerFencedError):
             return each
@@ -123,14 +123,14 @@ def _steps(
 
 
 def _newest(marker: Marker | None, decision: Decision | None) -> Marker | None:
-    """The task's marker, or the one that stands for the batches that two-phase delivery has written since."""
+    """Choose the task's marker, or a substitute for the batches that two-phase delivery has written since."""
     if decision is None or (marker is not None and marker.batch > decision.batch):
         return marker
     return Marker(decision.batch, decision.summary, decision.topics)
 
 
 def decisions_of(plan: SinkPlan) -> Decisions:
-    """The decisions topic as this worker process reads it."""
+    """Open the decisions topic as this worker process reads it."""
     identity = (tuple(sorted(plan.properties.items())), plan.decisions_topic)
     found = _decisions.get(identity)
     if found is None:

@@ -125,7 +125,7 @@ def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.R
 def _claim(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, decisions: Decisions
 ) -> tuple[int, Producer]:
-    """A slot without an open transaction, and its producer. What another attempt has prepared is left as it is."""
+    """Claim a slot without an open transaction, and its producer. Transactions that another attempt has prepared stay."""
     client, seconds = decisions.client, plan.settings.max_block_ms / 1000
     while True:
         for slot in client.run(free_slots(client.core, protocol.query, protocol.task, first_slot, seconds)):

@@ -47,7 +47,7 @@ class Controller:
 
 
 def desk_with(**parts: Any) -> Any:
-    """The desk of a broker whose clock stands at 100 seconds."""
+    """Make the desk of a broker whose clock stands at 100 seconds."""
     settings = SimpleNamespace(request_timeout_ms=7000, node_id=1, auto_create_topics_enable=True)
     return SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 100.0), settings=settings, **parts)
 

@@ -3,13 +3,72 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 from odradek.wire.api import ApiKey
 from tests.conformance.broken_frames import enter
 from tests.conformance.talk import CORPUS, hold
 
-APIS = tuple(sorted(path.stem for path in (Path(__file__).parent / "cases").glob("[a-z]*.py")))
+APIS = (
+    "add_offsets_to_txn",
+    "add_partitions_to_txn",
+    "add_raft_voter",
+    "alter_client_quotas",
+    "alter_configs",
+    "alter_partition_reassignments",
+    "alter_replica_log_dirs",
+    "alter_user_scram_credentials",
+    "api_versions",
+    "create_acls",
+    "create_delegation_token",
+    "create_partitions",
+    "create_topics",
+    "delete_acls",
+    "delete_groups",
+    "delete_records",
+    "delete_topics",
+    "describe_acls",
+    "describe_client_quotas",
+    "describe_cluster",
+    "describe_configs",
+    "describe_delegation_token",
+    "describe_groups",
+    "describe_log_dirs",
+    "describe_producers",
+    "describe_quorum",
+    "describe_topic_partitions",
+    "describe_transactions",
+    "describe_user_scram_credentials",
+    "elect_leaders",
+    "end_txn",
+    "expire_delegation_token",
+    "fetch",
+    "find_coordinator",
+    "heartbeat",
+    "incremental_alter_configs",
+    "init_producer_id",
+    "join_group",
+    "leave_group",
+    "list_config_resources",
+    "list_groups",
+    "list_offsets",
+    "list_partition_reassignments",
+    "list_transactions",
+    "metadata",
+    "offset_commit",
+    "offset_delete",
+    "offset_fetch",
+    "offset_for_leader_epoch",
+    "produce",
+    "remove_raft_voter",
+    "renew_delegation_token",
+    "sasl_authenticate",
+    "sasl_handshake",
+    "sync_group",
+    "txn_offset_commit",
+    "unregister_broker",
+    "update_features",
+    "write_txn_markers",
+)
 """In the order of conversation."""
 
 for _api in APIS:

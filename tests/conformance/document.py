@@ -36,7 +36,7 @@ def render() -> str:
         "Every one that the corpus meets; a test fails when one is missing here, or no longer there.\n",
         *(f"- **{rule.api}**: Kafka {rule.kafka}. Here: {rule.here}. {rule.reason}" for rule in DELIBERATE),
         "\n## What a request over its budget gets\n",
-        "Each frame has a budget of work and memory (ARCHITECTURE.md). What asks for more than:\n",
+        "Each frame has a budget of work and memory (docs/internals/budgets.md). What asks for more than:\n",
         "| API | more than | gets |\n| --- | --- | --- |",
         *(f"| {each.apis} | {each.limit} | {each.gets} |" for each in OVER_BUDGET),
         "\n## Other differences\n",

@@ -31,7 +31,7 @@ F	Topics.Name	string	0+
 F	Topics.ErrorCode	int16	0+
 """
 API = "99	Echo	0	no	0+	broker	no	no\n"
-ROW = "    ApiKey.ECHO: (Row(_TOPICS, _TOPICS),),\n"
+ROW = "ECHO | topics name | =\n"
 HANDLER = """
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.echo import EchoedTopic, EchoResponse
@@ -144,7 +144,7 @@ def test_the_recipe_adds_an_api(tree: Path, tmp_path: Path) -> None:
     edit(tree / "wire/schema/messages.tsv", lambda text: text + MESSAGES)
     edit(tree / "wire/schema/apis.tsv", lambda text: text + API)
     run(tree, "-m", "odradek.wire.schema.generate")
-    enter(tree / "wire/schema/anatomy_rows.py", "ROWS: ", ROW)
+    enter(tree / "wire/schema/anatomy_rows.py", "# API | things", ROW)
     (tree / "data_plane/handlers/echo.py").write_text(HANDLER)
     build = tree / "data_plane/handlers/build.py"
     enter(build, "from __future__", "from odradek.data_plane.handlers.echo import EchoHandler\n")

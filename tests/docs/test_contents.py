@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.markdown import ROOT, prose
 
-PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 ROOT_PAGES = sorted({path.name for path in ROOT.glob("*.md")} - {"README.md"})
 
 
@@ -17,14 +17,24 @@ def _readmes() -> list[str]:
     """The README of the repository and those of its folders; what tools keep has a name that begins with a dot."""
     folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
     found = {ROOT / "README.md", *(path for folder in folders for path in folder.rglob("README.md"))}
-    return sorted(str(path.relative_to(ROOT)) for path in found if path.parent != ROOT / "docs")
+    return sorted({str(path.relative_to(ROOT)) for path in found} - set(PAGES))
 
 
-def test_the_contents_name_every_page_once() -> None:
-    """docs/README.md has a line for each page, and for no other."""
-    lines = re.findall(r"^\| \[([\w-]+\.md)\]\(([\w-]+\.md)\) \|", prose("docs/README.md"), re.MULTILINE)
+@pytest.mark.parametrize("folder", ["docs", "docs/internals"])
+def test_the_contents_name_every_page_once(folder: str) -> None:
+    """The README of a folder of pages has a line for each page, and for no other."""
+    contents = f"{folder}/README.md"
+    lines = re.findall(r"^\| \[([\w-]+\.md)\]\(([\w-]+\.md)\) \|", prose(contents), re.MULTILINE)
     assert [target for _, target in lines] == [name for name, _ in lines]
-    assert sorted(f"docs/{name}" for name, _ in lines) == [page for page in PAGES if page != "docs/README.md"]
+    here = [page for page in PAGES if page.rpartition("/")[0] == folder and page != contents]
+    assert sorted(f"{folder}/{name}" for name, _ in lines) == here
+
+
+def test_the_contents_lead_to_the_pages_of_each_folder() -> None:
+    """docs/README.md links to the contents of every folder below it."""
+    folders = {page.rpartition("/")[0] for page in PAGES} - {"docs"}
+    linked = set(re.findall(r"\]\(([\w/-]+)/README\.md\)", prose("docs/README.md")))
+    assert {f"docs/{name}" for name in linked} >= folders
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES, *_readmes()])

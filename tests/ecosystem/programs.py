@@ -51,7 +51,7 @@ ARTIFACTS: Mapping[str, Sequence[str]] = {
 
 
 def jars(name: str) -> Path:
-    """The folder of one set of jars, fetched at the first need; skip the test where Java or mvn is missing."""
+    """Return the folder of one set of jars, fetched at the first need; skip the test where Java or mvn is missing."""
     try:
         return ensure_artifacts(Path.home() / ".cache" / "odradek-ecosystem" / name, ARTIFACTS[name])
     except KafkaUnavailable as reason:
@@ -129,7 +129,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[str]) -> int:
 
 
 def read_committed(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of all committed records up to the end, each partition in order; empty without the topic."""
+    """Read keys and values of all committed records up to the end, each partition in order; empty without the topic."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -164,7 +164,7 @@ def read_committed(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes
 
 
 def counted(bootstrap: str, topic: str) -> Counter[str]:
-    """How often each value stands among the committed records of a topic."""
+    """Count each value among the committed records of a topic."""
     return Counter((value or b"").decode() for _, value in read_committed(bootstrap, topic))
 
 

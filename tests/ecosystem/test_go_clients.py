@@ -73,5 +73,5 @@ def test_franz_go_copies_exactly_once_and_sarama_sees_the_lag(cluster: Cluster, 
 
 
 def is_whole(partitions: list[list[int]]) -> list[list[int]]:
-    """The partitions, if both have three replicas in sync; else none."""
+    """List the partitions, if both have three replicas in sync; else none."""
     return partitions if [line[3] for line in partitions] == [3, 3] else []

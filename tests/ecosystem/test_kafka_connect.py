@@ -22,7 +22,7 @@ LINES = 1_000
 
 
 def properties(bootstrap: str, port: int) -> str:
-    """The settings of a worker."""
+    """Write the settings of a worker."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "connect",
@@ -41,7 +41,7 @@ def properties(bootstrap: str, port: int) -> str:
 
 
 def connectors(source: Path, sink: Path) -> dict[str, dict[str, object]]:
-    """Both connectors: file to topic, topic to file."""
+    """Describe both connectors: file to topic, topic to file."""
     return {
         "source": {
             "connector.class": f"{FILE}SourceConnector",
@@ -117,6 +117,6 @@ def test_lines_go_through_exactly_once(cluster: Cluster, tmp_path: Path) -> None
 
 
 def offsets(port: int) -> list[int]:
-    """The positions in the source's file that Connect has committed."""
+    """Read the positions in the source's file that Connect has committed."""
     found = rest(port, "/connectors/source/offsets") or {}
     return [each["offset"]["position"] for each in found.get("offsets", ())]

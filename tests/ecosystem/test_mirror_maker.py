@@ -22,7 +22,7 @@ RETENTION_MS = "123456789"
 
 
 def properties(kafka: str, ours: str, port: int) -> str:
-    """The settings of a dedicated MirrorMaker for two clusters."""
+    """Write the settings of a dedicated MirrorMaker for two clusters."""
     settings = {
         "clusters": "kafka, odradek",
         "kafka.bootstrap.servers": kafka,
@@ -108,13 +108,13 @@ def read_in_group(bootstrap: str) -> None:
 
 
 def groups(bootstrap: str) -> set[str]:
-    """The groups of a cluster."""
+    """List the groups of a cluster."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     return {group.group_id for group in admin.list_consumer_groups().result().valid}
 
 
 def retention(bootstrap: str) -> str:
-    """The mirrored topic's `retention.ms`."""
+    """Read the mirrored topic's `retention.ms`."""
     topic = ConfigResource(ConfigResource.Type.TOPIC, "kafka.there")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.describe_configs([topic])[topic].result()

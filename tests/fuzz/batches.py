@@ -1,6 +1,6 @@
 """Target `batches`: record batches of every codec, as a broker, a cleaner and a client read them.
 
-The first byte of an input says what is behind it. That is a batch as it is, or one whose checksum is made right here. It may
+The first byte of an input says the kind of the rest: a batch as it is, or one whose checksum is made right here. It may
 also be records that are compressed and get a header here, or compressed bytes alone.
 """
 
@@ -42,7 +42,7 @@ _NOW_MS = 1_700_000_000_000
 
 
 def run(data: bytes) -> None:
-    """Read one batch in all ways; those that take it agree on what is in it."""
+    """Read one batch in all ways; those that take it agree on its contents."""
     given = Input(data)
     form = given.byte() % 4
     if form == COMPRESSED:

@@ -22,7 +22,7 @@ def main() -> None:
         from tests.fuzz.targets import TARGETS
     count_generated_code(codec)
     target = TARGETS[name]
-    # Codecs are compiled at their first use: most of them now, in an order that does not depend on what is fuzzed.
+    # Codecs are compiled at their first use: most of them now, in an order that does not depend on the target.
     for data in target.seeds():
         target.run(data)
     atheris.Setup([launcher, *options], target.run)

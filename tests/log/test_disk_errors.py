@@ -133,7 +133,7 @@ def test_background_work_waits_for_room() -> None:
 
 
 def test_a_failed_sync_takes_the_directory_offline_for_good() -> None:
-    """ARCHITECTURE.md, "Invariants": the kernel may have dropped the pages, so a failed fsync is never tried again."""
+    """docs/internals/durability.md, "A failed sync is final": the kernel may have dropped the pages, so a failed fsync is never tried again."""
     node = Node()
     log = node.log()
     fill(log, 3)

@@ -294,7 +294,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def test_a_log_never_loses_what_was_synced_and_never_invents_anything() -> None:
-    """ARCHITECTURE.md, "Invariants": recovery scans from the recovery point, truncates a torn tail, rebuilds indexes and producers."""
+    """docs/internals/durability.md, "Recovery": recovery scans from the recovery point, truncates a torn tail, rebuilds indexes and producers."""
     run = LogMachine.TestCase
     run.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
     run("runTest").runTest()

@@ -138,7 +138,7 @@ def test_offsets_that_fit_into_no_record_batch(hostile: Hostile) -> None:
 
     assert commit(2_000) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert commit(PARTITIONS) == {ErrorCode.NONE}
-    # What is refused for its own metadata takes no room from the rest.
+    # An offset that is refused for its own metadata takes no room from the rest.
     longer = [TxnOffsetCommitRequestPartition(0, 5, -1, "m" * 30_000)] * 200
     assert commit(PARTITIONS, longer) == {ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert not hostile.client.request(EndTxnRequest(*hostile.producer, True), 3).error_code

@@ -23,7 +23,7 @@ from odradek.metadata_quorum.raft.roles import (
 from odradek.metadata_quorum.raft.voters import Voter, VoterSet
 from tests.quorum.test_voter_keys import Replica, key
 
-ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/internals/quorum.md"
 ARROW = re.compile(r"^(\w+) +-> (\w+) {2,}(\S+(?: \S+)*) {2,}?(\S.*)$", re.MULTILINE)
 ROLES = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
 RISES = {EpochRule.SAME: {0}, EpochRule.NEXT: {1}, EpochRule.LATER: {1, 2}, EpochRule.ANY: {0, 1, 2}}
@@ -46,8 +46,8 @@ def role_of(kind: type[Role], epoch: int) -> Role:
 
 
 def test_the_picture_has_the_arrows_of_the_table() -> None:
-    """ARCHITECTURE.md draws every legal change of role, with its epoch and its occasion, and no other."""
-    drawn = ARROW.findall(ARCHITECTURE.read_text())
+    """docs/internals/quorum.md draws every legal change of role, with its epoch and its occasion, and no other."""
+    drawn = ARROW.findall(PAGE.read_text())
     table = [
         (before.__name__, after.__name__, rule.value, why)
         for (before, after), (rule, why) in TRANSITIONS.items()

@@ -36,7 +36,7 @@ record_lists: st.SearchStrategy[list[RecordFields]] = st.lists(record_fields, mi
 
 
 def build_batch(fields: Sequence[RecordFields], compression_type: int = 0, base_offset: int = 0) -> bytearray:
-    """One batch of these records."""
+    """Build one batch of these records."""
     builder = RecordBatchBuilder(base_offset=base_offset, compression_type=compression_type)
     for timestamp, key, value, headers in fields:
         builder.append(timestamp, key, value, headers)
@@ -45,7 +45,7 @@ def build_batch(fields: Sequence[RecordFields], compression_type: int = 0, base_
 
 @cache
 def structures(cls: type[Structure], version: int) -> st.SearchStrategy[Any]:
-    """Random values of the fields of a class in a version: few of each kind, so that things are named twice."""
+    """Draw random values of the fields of a class in a version: few of each kind, so that things are named twice."""
     facts = {attribute.name: attribute.metadata["kafka"] for attribute in cls.__attrs_attrs__}
     return st.builds(
         cls,

@@ -43,7 +43,7 @@ class Case:
     response: type[Structure]
 
     def anatomy(self, version: int) -> Anatomy:
-        """The anatomy of the row, as it is used."""
+        """Return the anatomy of the row, as it is used."""
         name, _, within = self.name.partition(" within ")
         found: Anatomy | None = anatomy(ApiKey[name.split()[0]], version)
         if within:
@@ -62,7 +62,7 @@ class Case:
         return self.row.once and len(self.results) == 1
 
     def draw(self, data: st.DataObject) -> tuple[Anatomy, Any, int]:
-        """A random request in a random version."""
+        """Draw a random request in a random version."""
         version = data.draw(st.sampled_from(self.versions), label="version")
         return self.anatomy(version), data.draw(structures(self.request, version), label="request"), version
 
@@ -72,7 +72,7 @@ def steps_of(path: str) -> Steps:
 
 
 def cases() -> Iterator[Case]:
-    """Every row of every API, in the versions that it is about."""
+    """Yield every row of every API, in the versions that it is about."""
     for api, rows in ROWS.items():
         request, response = request_class(api), response_class(api)
         first, last = request.VALID_VERSIONS
@@ -99,7 +99,7 @@ def names_in(thing: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def head_names(case: Case, request: Any) -> list[tuple[Any, ...]]:
-    """The names of the outermost things, as the answer has them. An id that a thing does not name is zero there."""
+    """List the names of the outermost things, as the answer has them. An id that a thing does not name is zero there."""
     found = []
     for path in case.row.things.split("+"):
         field, *names = steps_of(path)[0]
@@ -109,20 +109,20 @@ def head_names(case: Case, request: Any) -> list[tuple[Any, ...]]:
 
 
 def result_names(case: Case, answer: Any) -> list[tuple[Any, ...]]:
-    """The names of the outermost results."""
+    """List the names of the outermost results."""
     field, *names = case.results[0]
     return [names_in(result, names) for result in getattr(answer, field)]
 
 
 def innermost(outer: Any, steps: Steps) -> list[Any]:
-    """The innermost results in an answer or in a result."""
+    """Yield the innermost results in an answer or in a result."""
     if not steps:
         return [outer]
     return [leaf for each in getattr(outer, steps[0][0]) for leaf in innermost(each, steps[1:])]
 
 
 def elements(outer: Any, steps: Steps, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Each element of each list, behind the elements around it, whose own lists are left out."""
+    """Yield each element of each list, behind the elements around it, whose own lists are left out."""
     for value in getattr(outer, steps[0][0]) or ():
         if len(steps) == 1:
             yield (*around, value)
@@ -133,7 +133,7 @@ def elements(outer: Any, steps: Steps, around: tuple[Any, ...] = ()) -> Iterator
 
 
 def described(case: Case, request: Any) -> list[tuple[Any, ...]]:
-    """The innermost things of a request, each behind the elements around it."""
+    """Yield the innermost things of a request, each behind the elements around it."""
     paths = [steps_of(path) for path in case.row.things.split("+")]
     return [each for steps in paths for each in elements(request, steps) if len(each) == len(steps)]
 
@@ -153,7 +153,7 @@ def first_of_each(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def check_refused(case: Case, leaves: Sequence[Any], code: ErrorCode, text: str | None) -> None:
-    """Innermost results have this error and text, and the values of the row."""
+    """Check that innermost results have this error and text, and the values of the row."""
     for leaf in leaves:
         assert getattr(leaf, case.row.code) == code
         for word in case.row.refused.split():
@@ -232,7 +232,7 @@ def test_a_refusal_of_the_whole_is_said_once_or_of_each_thing(case: Case, data: 
 
 
 def draw_groups(data: st.DataObject, count: int) -> list[list[int]]:
-    """Numbers of things, shared out to three parts. A part may have none."""
+    """Draw numbers of things, shared out to three parts. A part may have none."""
     home = data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count), label="parts")
     return [[number for number in range(count) if home[number] == part] for part in range(3)]
 
@@ -258,7 +258,7 @@ def test_parts_name_each_thing_once(case: Case, data: st.DataObject) -> None:
 
 
 def answer_to(case: Case, request: Any, codes: Sequence[int], version: int) -> Any:
-    """An answer with these codes, one for each innermost thing; a thing that is named twice has two."""
+    """Make an answer with these codes, one for each innermost thing; a thing that is named twice has two."""
     row = attrs.evolve(case.row, once=False, within=None)
     answer = Anatomy(row, case.request, case.response, version).refuse_each(request, ANSWERED)
     for leaf, code in zip(innermost(answer, case.results), codes, strict=True):

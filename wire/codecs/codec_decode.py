@@ -158,7 +158,7 @@ class _DecoderSource:
             # The run before a structure goes on into it.
             self.line(f"{target} = {self.structure(structure)}")
             return
-        # In its place a null is -1 (and Kafka takes any other byte for "present"), behind a tag it is 0.
+        # A null struct is -1 as a plain field and 0 in a tagged field; Kafka reads any other byte as "present".
         flag = self.variable("flag")
         self.run.append((flag, "b", 1))
         self.flush()

@@ -60,7 +60,7 @@ class _Level:
     result_names: tuple[str, ...]
 
     def arguments(self, thing: str) -> dict[str, str]:
-        """The arguments of a result that are names, for an element in the variable `thing`."""
+        """Write the arguments of a result that are names, for an element in the variable `thing`."""
         pairs = zip(self.result_names, self.names, strict=False)
         return {to: thing if name == _SCALAR else f"{thing}.{name}" for to, name in pairs}
 
@@ -149,7 +149,7 @@ class Anatomy:
         return self.only(request, kept), self.adding(kept, refused)
 
     def adding(self, kept: Sequence[object], refused: Sequence[Any]) -> Callable[[Any], Any]:
-        """A function that adds the results of heads that are not kept to the answer of those that are.
+        """Make a function that adds the results of heads that are not kept to the answer of those that are.
 
         An answer that refuses the whole stays as it is.
         """
@@ -169,7 +169,7 @@ class Anatomy:
         return add
 
     def name_of(self, thing: Any) -> Any:
-        """The first name of a thing, or of an element around things: that of the topic, group or user."""
+        """Return the first name of a thing, or of an element around things: that of the topic, group or user."""
         return self._names[type(thing)](thing)
 
     # -- the answer to the whole ------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Anatomy:
         return [*chain.from_iterable(pieces)]
 
     def _refusing(self, levels: Sequence[_Level]) -> Make:
-        """The function (heads, code, text) -> their results with this error."""
+        """Make the function (heads, code, text) -> their results with this error."""
         given = {self.row.code: "code"} | _given(self.row.refused, levels[-1].result_class)
         for depth in reversed(range(len(levels))):
             level, thing = levels[depth], f"thing{depth}"
@@ -217,17 +217,17 @@ class Anatomy:
     # -- things and their results, one by one -----------------------------------------------------------------
 
     def result(self, thing: Any, code: ErrorCode) -> Any:
-        """The result of an innermost thing that has this error."""
+        """Make the result of an innermost thing that has this error."""
         return self._make_result[type(thing)](thing, code, None)
 
     def around(self, head: Any, results: list[Any]) -> Any:
-        """The result of a head that has these results in it."""
+        """Make the result of a head that has these results in it."""
         return self._make_around[0](head, results)
 
     def asking(
         self, request: Any, names: Iterable[Sequence[Any]], thing: Callable[[Any], Any] = itemgetter(-1)
     ) -> Any:
-        """The request about things with these names, of which the first is that of the element around each.
+        """Make the request about things with these names, of which the first is that of the element around each.
 
         `thing` makes the thing of a name; without it a thing is its name. Each element comes where it is named first.
         """
@@ -241,7 +241,7 @@ class Anatomy:
         return attrs.evolve(request, **{outer.field: elements})
 
     def named_results(self, outer: Any, names: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """The results of the innermost things in an answer, each behind its names from the outermost in."""
+        """Yield the results of the innermost things in an answer, each behind its names from the outermost in."""
         level = self._levels[0][len(names)]
         for result in getattr(outer, level.result_field):
             path = (*names, getattr(result, level.result_names[0]))
@@ -257,7 +257,7 @@ class Anatomy:
         return [leaf for levels in self._levels for leaf in _leaves(request, levels, ())]
 
     def sizes(self, request: Any) -> Iterator[int]:
-        """The lengths of all lists of things, from the outermost in. They are counted as they are read."""
+        """Yield the lengths of all lists of things, from the outermost in. They are counted as they are read."""
         for levels in self._levels:
             yield from _sizes(request, levels)
 
@@ -327,7 +327,7 @@ class Anatomy:
 
 
 def anatomy_of(request: Message, version: int | None = None) -> Anatomy:
-    """The anatomy of a request's API, of the newest version where none is given.
+    """Find the anatomy of a request's API, of the newest version where none is given.
 
     Then the encoder drops what an older version lacks, and the API has one row for all versions.
     """
@@ -342,7 +342,7 @@ def _newest_anatomy(api_key: int) -> Anatomy:
 
 
 def refuse(request: Message, code: ErrorCode, text: str | None = None) -> Any:
-    """The answer with one error for the whole request, which says nothing of its version."""
+    """Make the answer with one error for the whole request, which says nothing of its version."""
     return anatomy_of(request).refuse(request, code, text)
 
 
@@ -370,7 +370,7 @@ def _sizes(outer: Any, levels: Sequence[_Level]) -> Iterator[int]:
 
 
 def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list[Any]:
-    """The things without those whose name came before."""
+    """Drop the things whose name came before."""
     first: dict[Any, Any] = {}
     for thing in things:
         first.setdefault(name_of(thing), thing)
@@ -436,12 +436,12 @@ def _compiled(text: str, **names: object) -> Make:
 
 
 def _namer(name: str) -> Callable[[Any], Any]:
-    """The function thing -> its name."""
+    """Return the function thing -> its name."""
     return (lambda thing: thing) if name == _SCALAR else attrgetter(name)
 
 
 def _result_maker(level: _Level, row: Row) -> Make:
-    """The function (thing, code, text) -> its result with this error."""
+    """Return the function (thing, code, text) -> its result with this error."""
     given = level.arguments("thing") | {row.code: "code"} | _given(row.refused, level.result_class)
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, code, text: {made}", Result=level.result_class)
@@ -477,7 +477,7 @@ def _given(words: str, cls: type[Structure]) -> dict[str, str]:
 
 
 def _call(name: str, cls: type[Structure], arguments: Mapping[str, str]) -> str:
-    """The text of a call that makes a structure. Arguments by their places take half the time of those by name."""
+    """Write the text of a call that makes a structure. Arguments by their places take half the time of those by name."""
     fields = [field.name for field in cls.__attrs_attrs__]
     placed = [arguments[field] for field in takewhile(arguments.__contains__, fields)]
     named = [f"{field}={arguments[field]}" for field in fields[len(placed) :] if field in arguments]

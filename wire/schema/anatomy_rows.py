@@ -6,8 +6,8 @@ loads no message module. `odradek.wire.schema.anatomy` resolves it against the m
 * A path is written from the outermost list in, with `/` between the levels. `topics name / partitions partition_index` is a
   list `topics`, whose structures are named by their field `name`, and have a list `partitions`. A list of plain values has
   `*` for the value itself. `+` joins two lists of one request.
-* `results` is the path of the answer. Its names stand in the order of the request's: what is named there by the first
-  name is named here by the first name.
+* `results` is the path of the answer. Its names stand in the order of the request's: the first name there and the first
+  name here name the same.
 * `refused` lists further fields of a refused thing: `base_offset=-1` is a value, a bare name is the field for the text.
 * `whole` lists further fields of an answer that refuses all. An answer with a field `error_code` in that version has the
   error there, and its text in `error_message`. Any other answer has it once for each thing.
@@ -15,8 +15,8 @@ loads no message module. `odradek.wire.schema.anatomy` resolves it against the m
 What the schema tables say stands only there: which fields there are, in which versions, and their defaults. An API without
 a row is refused by its `error_code` alone.
 
-Weight, keys of what is judged together, and limits are the controller's. Rights are security's. Some requests do not fit a
-row, or only in part (`ODD`): their code says what is special.
+Weight, keys of things judged together, and limits are the controller's. Rights are security's. Some requests do not fit a
+row, or only in part (`ODD`): their code says which is special.
 """
 
 from __future__ import annotations
@@ -27,16 +27,7 @@ from typing import Literal, TypeAlias
 import attrs
 
 from odradek.wire.api_keys import ApiKey
-from odradek.wire.schema.versions import (
-    ADD_PARTITIONS_TO_TXN_BATCHED,
-    FETCH_TOPIC_IDS,
-    FIND_COORDINATOR_BATCHED,
-    JOIN_GROUP_NULL_PROTOCOL,
-    OFFSET_COMMIT_TOPIC_IDS,
-    OFFSET_FETCH_GROUPS,
-    OFFSET_FETCH_TOPIC_IDS,
-    PRODUCE_TOPIC_IDS,
-)
+from odradek.wire.schema import versions
 
 __all__ = ["ODD", "ROWS", "Place", "Row"]
 
@@ -65,146 +56,93 @@ class Row:
     """The anatomy of one thing, where rights or errors differ within it: the topics of one group."""
 
 
-_TOPIC_PARTITIONS = "topics name / partitions partition_index"
-_PARTITIONS_BY_NUMBER = "topics name / partition_indexes *"
-_TOPICS = "topics name"
-_RESOURCES = "resources resource_type resource_name"
-_NO_OFFSET = "committed_offset=-1"
+_TABLE = r"""
+# API | things | results (`=`: the same path) | refused | further values of `Row`
+PRODUCE | topic_data name topic_id / partition_data index | responses name topic_id / partition_responses index | error_message base_offset=-1 | ids since PRODUCE_TOPIC_IDS
+FETCH | topics topic topic_id / partitions partition | responses topic topic_id / partitions partition_index | high_watermark=-1 records=b'' | ids since FETCH_TOPIC_IDS
+LIST_OFFSETS | topics name / partitions partition_index | =
+OFFSET_COMMIT | topics name topic_id / partitions partition_index | = |  | ids since OFFSET_COMMIT_TOPIC_IDS
+OFFSET_FETCH | topics name / partition_indexes * | topics name / partitions partition_index | committed_offset=-1
+OFFSET_FETCH | groups group_id | = |  | since OFFSET_FETCH_GROUPS
+within | topics name topic_id / partition_indexes * | topics name topic_id / partitions partition_index | committed_offset=-1 | ids since OFFSET_FETCH_TOPIC_IDS
+FIND_COORDINATOR |  |  |  | whole node_id=-1 port=-1
+FIND_COORDINATOR | coordinator_keys * | coordinators key | error_message node_id=-1 port=-1 | since FIND_COORDINATOR_BATCHED
+JOIN_GROUP
+JOIN_GROUP |  |  |  | whole protocol_name=None; since JOIN_GROUP_NULL_PROTOCOL
+DESCRIBE_GROUPS | groups * | groups group_id | error_message | before
+CREATE_TOPICS | topics name | = | error_message
+DELETE_TOPICS | topic_names * + topics name topic_id | responses name topic_id | error_message
+DELETE_RECORDS | topics name / partitions partition_index | = | low_watermark=-1 | once
+INIT_PRODUCER_ID |  |  |  | whole producer_epoch=-1
+OFFSET_FOR_LEADER_EPOCH | topics topic / partitions partition | =
+ADD_PARTITIONS_TO_TXN | v3_and_below_topics name / partitions * | results_by_topic_v3_and_below name / results_by_partition partition_index |  | code partition_error_code
+ADD_PARTITIONS_TO_TXN | transactions transactional_id / topics name / partitions * | results_by_transaction transactional_id / topic_results name / results_by_partition partition_index |  | code partition_error_code; since ADD_PARTITIONS_TO_TXN_BATCHED
+WRITE_TXN_MARKERS | markers producer_id / topics name / partition_indexes * | markers producer_id / topics name / partitions partition_index
+TXN_OFFSET_COMMIT | topics name / partitions partition_index | =
+CREATE_ACLS | creations | results | error_message
+DELETE_ACLS | filters | filter_results | error_message
+DESCRIBE_CONFIGS | resources resource_type resource_name | results resource_type resource_name | error_message
+ALTER_CONFIGS | resources resource_type resource_name | responses resource_type resource_name | error_message | in place
+INCREMENTAL_ALTER_CONFIGS | resources resource_type resource_name | responses resource_type resource_name | error_message | in place
+RENEW_DELEGATION_TOKEN |  |  |  | whole expiry_timestamp_ms=-1
+EXPIRE_DELEGATION_TOKEN |  |  |  | whole expiry_timestamp_ms=-1
+CREATE_PARTITIONS | topics name | results name | error_message | once
+DELETE_GROUPS | groups_names * | results group_id |  | once
+ELECT_LEADERS | topic_partitions topic / partitions * | replica_election_results topic / partition_result partition_id | error_message | in place; each
+ALTER_PARTITION_REASSIGNMENTS | topics name / partitions partition_index | responses name / partitions partition_index | error_message | whole allow_replication_factor_change=*; in place; each
+OFFSET_DELETE | topics name / partitions partition_index | =
+DESCRIBE_CLIENT_QUOTAS |  |  |  | whole error_message=None entries=None
+ALTER_CLIENT_QUOTAS | entries entity | = | error_message
+ALTER_USER_SCRAM_CREDENTIALS | deletions name + upsertions name | results user | error_message | once
+ALTER_PARTITION | topics topic_id / partitions partition_index | = |  | in place
+DESCRIBE_PRODUCERS | topics name / partition_indexes * | topics name / partitions partition_index | error_message
+DESCRIBE_TRANSACTIONS | transactional_ids * | transaction_states transactional_id
+ASSIGN_REPLICAS_TO_DIRS | directories id / topics topic_id / partitions partition_index | = |  | in place
+"""
+"""A row per API and form of it, the oldest first. `within` is the row of one thing of the row above it."""
 
-ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
-    ApiKey.PRODUCE: (
-        Row(
-            "topic_data name topic_id / partition_data index",
-            "responses name topic_id / partition_responses index",
-            "error_message base_offset=-1",
-            ids_since=PRODUCE_TOPIC_IDS,
-        ),
-    ),
-    ApiKey.FETCH: (
-        Row(
-            "topics topic topic_id / partitions partition",
-            "responses topic topic_id / partitions partition_index",
-            "high_watermark=-1 records=b''",
-            ids_since=FETCH_TOPIC_IDS,
-        ),
-    ),
-    ApiKey.LIST_OFFSETS: (Row(_TOPIC_PARTITIONS, _TOPIC_PARTITIONS),),
-    ApiKey.OFFSET_COMMIT: (
-        Row(
-            "topics name topic_id / partitions partition_index",
-            "topics name topic_id / partitions partition_index",
-            ids_since=OFFSET_COMMIT_TOPIC_IDS,
-        ),
-    ),
-    ApiKey.OFFSET_FETCH: (
-        Row(_PARTITIONS_BY_NUMBER, _TOPIC_PARTITIONS, _NO_OFFSET),
-        Row(
-            "groups group_id",
-            "groups group_id",
-            since=OFFSET_FETCH_GROUPS,
-            within=Row(
-                "topics name topic_id / partition_indexes *",
-                "topics name topic_id / partitions partition_index",
-                _NO_OFFSET,
-                ids_since=OFFSET_FETCH_TOPIC_IDS,
-            ),
-        ),
-    ),
-    ApiKey.FIND_COORDINATOR: (
-        Row(whole="node_id=-1 port=-1"),
-        Row(
-            "coordinator_keys *",
-            "coordinators key",
-            "error_message node_id=-1 port=-1",
-            since=FIND_COORDINATOR_BATCHED,
-        ),
-    ),
-    ApiKey.JOIN_GROUP: (Row(), Row(whole="protocol_name=None", since=JOIN_GROUP_NULL_PROTOCOL)),
-    ApiKey.DESCRIBE_GROUPS: (Row("groups *", "groups group_id", "error_message", place="before"),),
-    ApiKey.CREATE_TOPICS: (Row(_TOPICS, _TOPICS, "error_message"),),
-    ApiKey.DELETE_TOPICS: (
-        Row("topic_names * + topics name topic_id", "responses name topic_id", "error_message"),
-    ),
-    ApiKey.DELETE_RECORDS: (Row(_TOPIC_PARTITIONS, _TOPIC_PARTITIONS, "low_watermark=-1", once=True),),
-    ApiKey.INIT_PRODUCER_ID: (Row(whole="producer_epoch=-1"),),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: (
-        Row("topics topic / partitions partition", "topics topic / partitions partition"),
-    ),
-    ApiKey.ADD_PARTITIONS_TO_TXN: (
-        Row(
-            "v3_and_below_topics name / partitions *",
-            "results_by_topic_v3_and_below name / results_by_partition partition_index",
-            code="partition_error_code",
-        ),
-        Row(
-            "transactions transactional_id / topics name / partitions *",
-            "results_by_transaction transactional_id / topic_results name / results_by_partition partition_index",
-            code="partition_error_code",
-            since=ADD_PARTITIONS_TO_TXN_BATCHED,
-        ),
-    ),
-    ApiKey.WRITE_TXN_MARKERS: (
-        Row(
-            "markers producer_id / topics name / partition_indexes *",
-            "markers producer_id / topics name / partitions partition_index",
-        ),
-    ),
-    ApiKey.TXN_OFFSET_COMMIT: (Row(_TOPIC_PARTITIONS, _TOPIC_PARTITIONS),),
-    ApiKey.CREATE_ACLS: (Row("creations", "results", "error_message"),),
-    ApiKey.DELETE_ACLS: (Row("filters", "filter_results", "error_message"),),
-    ApiKey.DESCRIBE_CONFIGS: (Row(_RESOURCES, "results resource_type resource_name", "error_message"),),
-    ApiKey.ALTER_CONFIGS: (
-        Row(_RESOURCES, "responses resource_type resource_name", "error_message", place="in place"),
-    ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
-        Row(_RESOURCES, "responses resource_type resource_name", "error_message", place="in place"),
-    ),
-    ApiKey.RENEW_DELEGATION_TOKEN: (Row(whole="expiry_timestamp_ms=-1"),),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: (Row(whole="expiry_timestamp_ms=-1"),),
-    ApiKey.CREATE_PARTITIONS: (Row(_TOPICS, "results name", "error_message", once=True),),
-    ApiKey.DELETE_GROUPS: (Row("groups_names *", "results group_id", once=True),),
-    ApiKey.ELECT_LEADERS: (
-        Row(
-            "topic_partitions topic / partitions *",
-            "replica_election_results topic / partition_result partition_id",
-            "error_message",
-            place="in place",
-            each=True,
-        ),
-    ),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
-        Row(
-            _TOPIC_PARTITIONS,
-            "responses name / partitions partition_index",
-            "error_message",
-            "allow_replication_factor_change=*",
-            place="in place",
-            each=True,
-        ),
-    ),
-    ApiKey.OFFSET_DELETE: (Row(_TOPIC_PARTITIONS, _TOPIC_PARTITIONS),),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: (Row(whole="error_message=None entries=None"),),
-    ApiKey.ALTER_CLIENT_QUOTAS: (Row("entries entity", "entries entity", "error_message"),),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
-        Row("deletions name + upsertions name", "results user", "error_message", once=True),
-    ),
-    ApiKey.ALTER_PARTITION: (
-        Row(
-            "topics topic_id / partitions partition_index",
-            "topics topic_id / partitions partition_index",
-            place="in place",
-        ),
-    ),
-    ApiKey.DESCRIBE_PRODUCERS: (Row(_PARTITIONS_BY_NUMBER, _TOPIC_PARTITIONS, "error_message"),),
-    ApiKey.DESCRIBE_TRANSACTIONS: (Row("transactional_ids *", "transaction_states transactional_id"),),
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: (
-        Row(
-            "directories id / topics topic_id / partitions partition_index",
-            "directories id / topics topic_id / partitions partition_index",
-            place="in place",
-        ),
-    ),
-}
+
+def _rows(table: str) -> Mapping[ApiKey, tuple[Row, ...]]:
+    """Read the table. Versions are named as in `odradek.wire.schema.versions`."""
+    found: dict[ApiKey, tuple[Row, ...]] = {}
+    last = ApiKey.PRODUCE
+    for line in table.strip().splitlines()[1:]:
+        api, things, results, refused, special = (part.strip() for part in f"{line}||||".split("|")[:5])
+        row = Row(things, things if results == "=" else results, refused)
+        for part in filter(None, special.split("; ")):
+            row = _with(row, part)
+        if api == "within":
+            *others, around = found[last]
+            found[last] = (*others, attrs.evolve(around, within=row))
+        else:
+            last = ApiKey[api]
+            found[last] = (*found.get(last, ()), row)
+    return found
+
+
+def _with(row: Row, special: str) -> Row:
+    """Return the row with something that is special about it."""
+    match special.split():
+        case ["whole", *fields]:
+            return attrs.evolve(row, whole=" ".join(fields))
+        case ["ids", "since", version]:
+            return attrs.evolve(row, ids_since=getattr(versions, version))
+        case ["since", version]:
+            return attrs.evolve(row, since=getattr(versions, version))
+        case ["code", field]:
+            return attrs.evolve(row, code=field)
+        case ["once"]:
+            return attrs.evolve(row, once=True)
+        case ["each"]:
+            return attrs.evolve(row, each=True)
+        case ["before"]:
+            return attrs.evolve(row, place="before")
+        case ["in", "place"]:
+            return attrs.evolve(row, place="in place")
+    raise AssertionError(f"a row says {special!r}")
+
+
+ROWS = _rows(_TABLE)
 """The rows of each API, the oldest first."""
 
 ODD: Mapping[ApiKey, str] = {

@@ -338,7 +338,7 @@ def _quoted(text: str) -> str:
 
 
 def versions_source(facts: list[VersionFact]) -> str:
-    """The source of `wire/schema/versions.py`."""
+    """Write the source of `wire/schema/versions.py`."""
     lines = [
         f'"""The versions in which APIs changed: each is the first one of the new form.\n\n{NOTICE}"""',
         "",

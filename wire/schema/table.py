@@ -167,7 +167,7 @@ def errors() -> list[ErrorFact]:
 
 
 def versions() -> list[VersionFact]:
-    """The versions in which APIs changed, in the order of the table. Those that follow a field have its version."""
+    """Read the versions in which APIs changed, in the order of the table. Those that follow a field have its version."""
     by_name = {message.name: message for message in messages()}
     return [
         VersionFact(name, version_of(version, by_name), reason)
@@ -176,7 +176,7 @@ def versions() -> list[VersionFact]:
 
 
 def version_of(text: str, by_name: Mapping[str, MessageFact]) -> int:
-    """The number that `since FIELD`, `after FIELD` or a number stands for. Raises `ValueError` for any other text."""
+    """Find the number that `since FIELD`, `after FIELD` or a number stands for. Raises `ValueError` for any other text."""
     if text.isdecimal():
         return int(text)
     word, _, path = text.partition(" ")

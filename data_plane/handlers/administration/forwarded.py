@@ -117,13 +117,13 @@ def _means_all(request: Any) -> bool:
 
 
 def topic_handlers(forwarder: Forwarder) -> dict[int, Handler]:
-    """The handlers that forward requests about topics, by API key."""
+    """List the handlers that forward requests about topics, by API key."""
     handle = ForwardingHandler(forwarder, refuse, waits_as_asked=True).handle
     return {int(key): handle for key in _OF_TOPICS}
 
 
 def forwarding_handlers(forwarder: Forwarder) -> dict[int, Handler]:
-    """The handlers that forward all other requests, by API key."""
+    """List the handlers that forward all other requests, by API key."""
     asked = ForwardingHandler(forwarder, refuse).handle
     decided = ForwardingHandler(forwarder, refusal).handle
     acls = AclForwardingHandler(forwarder, refusal).handle

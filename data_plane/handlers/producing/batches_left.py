@@ -4,14 +4,14 @@ Theory of operation
 ===================
 
 `ProduceHandler` appends partition by partition. It waits where an append raises `OffLoop`, and after
-`PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes `BatchesLeft`, which copies what is left, since
+`PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes `BatchesLeft`, which copies the rest, since
 the receive buffer is used again. `ready` lets a worker decompress the next batch and some behind it. Then the handler
 goes on with that batch. Anything may have happened in between: leadership, log, topic, limits and checksum are
 checked again. Only what the bytes themselves decide is kept: what they decompress to, and whether their records keep
 the rules.
 
 These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
-done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, and so do the
+done by those for `small` ones, with little room each. A batch that turns out larger begins anew among the `large`, and so do the
 batches behind it when a request has become unusually much. There is one `large` at a time, with rests between them
 (`odradek.serving.long_work`): that bounds memory and time, and large ones hold up large ones only.
 """
@@ -73,7 +73,7 @@ class BatchesLeft:
         self.budget = RequestBudget(size, broker.produce_workers.inflated)
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
-        """The work on one batch."""
+        """Return the work on one batch."""
         return self._batch(self._starts[topic] + partition)
 
     def _batch(self, index: int) -> HandedOff:

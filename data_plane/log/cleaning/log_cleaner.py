@@ -133,7 +133,7 @@ class LogCleaner:
     def run(self) -> None:
         """Start as many threads as the settings say."""
         if self.settings.enable:
-            # Those that were to go may have gone in any order.
+            # Threads end in any order, so numbers may have gaps.
             known = {thread.number for thread in self._threads}
             for number in range(self.settings.threads):
                 if number not in known:

@@ -96,7 +96,7 @@ class Durability:
         # The epoch of a log without records tells nobody anything, and thousands of them begin one at every start.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
-                # The name may lead into the directory of a log that was made since.
+                # A new log may use this path by now.
                 if not self._home.is_closed:
                     try:
                         epochs.save(self._home.directory)

@@ -255,7 +255,7 @@ class LogHome:
             self.owner.recovery_point_lowered(self.topic, self.partition, offset)
 
     def cleaner_offset_moved(self, *, durably: bool) -> None:
-        """Tell of another first dirty offset; `durably`: it is on the device then (blocking). Raises `DiskError`."""
+        """Report a new first dirty offset; with `durably`, write the checkpoint first (blocking). Raises `DiskError`."""
         if self.owner is not None:
             self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
 

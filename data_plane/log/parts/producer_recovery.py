@@ -157,7 +157,7 @@ def aborted_in(
 
 
 def _keep(index: AbortedIndex) -> None:
-    """The index is right, though nobody waits for it any more."""
+    """Do nothing: the rebuilt index is on the disk, and its caller has given up."""
 
 
 def _repair_aborted(
@@ -184,7 +184,7 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         if sync:
             sync_file(directory, name)
     except DiskHung:
-        # To remove the file would wait for the device.
+        # Keep the file: unlinking it would block until the device answers.
         raise
     except DiskRefused:
         remove_if_present(directory, name)

@@ -56,7 +56,7 @@ def _write(
     fresh = segments.create(base_offset, now_ms)
     try:
         old.write_index()
-        # In a flush's way before the segment is: what is finished is synced with its snapshot.
+        # Write the snapshot before the segment counts as finished, so that a flush syncs both.
         producers.write_snapshot(segments, log_end_offset, config.index_interval_bytes)
     except DiskError:
         _leave(fresh)

@@ -177,7 +177,7 @@ class Segment:
         self.index_is_written = (offsets, times)
 
     def measure_tail(self) -> None:
-        """Find out again what an active segment remembers of its batches, from its index and what lies behind."""
+        """Recompute first and largest timestamp and the bytes since the last index entry, from the index and the batches behind."""
         index = self.index
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
@@ -332,7 +332,7 @@ class Segment:
             _append(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
             _append(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
         except DiskHung:
-            # To remove the files would wait for the device.
+            # Keep the files: unlinking them would block until the device answers.
             raise
         except DiskRefused:
             self.remove_index_files()

@@ -113,7 +113,7 @@ def _operations(args: argparse.Namespace) -> list[int]:
 
 
 def _needed(args: argparse.Namespace) -> list[tuple[str, int, int, str]]:
-    """(principal, operation, resource type, name) of each combination that is named."""
+    """List (principal, operation, resource type, name) of each combination that is named."""
     resources, operations = _resources(args), _operations(args)
     if not (args.user and resources and operations):
         raise CliError("give --user, --operation and a resource, such as --topic NAME", USAGE)
@@ -144,7 +144,7 @@ def _rules(args: argparse.Namespace) -> list[Acl]:
 
 
 def _filters(args: argparse.Namespace) -> list[AclFilter]:
-    """A filter for each combination that is named; what is left out matches everything."""
+    """Make a filter for each combination that is named; an option that is left out matches everything."""
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
 
@@ -161,7 +161,7 @@ def _filters(args: argparse.Namespace) -> list[AclFilter]:
 
 
 def _exact_filters(args: argparse.Namespace) -> list[AclFilter]:
-    """A filter for each rule that these options make."""
+    """Make a filter for each rule that these options make."""
     import attrs
 
     from odradek.security.acls.acl_requests import AclFilter
@@ -289,7 +289,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """The cluster's rules, with the super users and the default that the command line tells."""
+    """Make an authorizer of the cluster's rules, with the super users and the default that the command line gives."""
     from odradek.security.acls.acl_index import AclIndex
     from odradek.security.acls.acl_requests import AclFilter
     from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings

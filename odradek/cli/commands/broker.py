@@ -130,7 +130,7 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
-    """The cluster, once the broker serves. Raises `CliError` when it does not within --timeout."""
+    """Wait until the broker serves, and describe the cluster. Raises `CliError` when it does not within --timeout."""
     deadline = time.monotonic() + args.timeout
     while True:
         cluster = client.admin.describe_cluster(include_fenced=True)

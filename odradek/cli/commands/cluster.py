@@ -76,9 +76,9 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """The answer; None where the cluster cannot give one now. The status is then shown without it.
+    """Return the answer; None where the cluster cannot give one now. The status is then shown without it.
 
-    A refusal for lack of rights is none of those, and comes out.
+    A refusal for lack of rights is raised.
     """
     from odradek.client.errors import ClientError
     from odradek.wire.errors import ErrorCode, KafkaError
@@ -271,7 +271,7 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
 
 
 def _some(names: list[str], colour: str, most: int = 3) -> str | int:
-    """The number of names and the first of them, in a colour; 0 for none."""
+    """Write the number of names and the first of them, in a colour; 0 for none."""
     if not names:
         return 0
     return paint(colour, f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else ""))

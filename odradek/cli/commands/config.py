@@ -185,7 +185,7 @@ def _document(entry: ConfigEntry) -> dict[str, object]:
 
 
 def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tuple[str, str]]:
-    """The keys of a topic that fight with others, and how."""
+    """Find the keys of a topic that fight with others, and how."""
     from odradek.cli.config_conflicts import conflicts
     from odradek.client.admin import ConfigSource
 
@@ -210,7 +210,7 @@ def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """The source of a value, in a word or two."""
+    """Name the source of a value, in a word or two."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

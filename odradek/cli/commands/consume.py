@@ -98,7 +98,7 @@ def register(groups: Groups) -> None:
 
 
 def _start(text: str) -> tuple[str, int]:
-    """A kind (earliest, latest, offset, last, time) and its number."""
+    """Parse where to start: a kind (earliest, latest, offset, last, time) and its number."""
     if text in ("earliest", "latest"):
         return text, 0
     if text.isascii() and text.isdigit():
@@ -129,7 +129,7 @@ def _consume(args: argparse.Namespace) -> int:
 
 
 def _led(topic: Topic) -> list[int]:
-    """The partitions that can be read. The others are named; `CliError` when there is nothing else."""
+    """List the partitions that can be read, and name the others on stderr; `CliError` when there is nothing else."""
     led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
     if offline:
@@ -144,7 +144,7 @@ def _led(topic: Topic) -> list[int]:
 def _spans(
     args: argparse.Namespace, client: Client, keys: list[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """First and next offset of each partition. For committed readers it ends where the first open transaction begins."""
+    """Find first and next offset of each partition. For committed readers it ends where the first open transaction begins."""
     from odradek.client.core.partition_offsets import LATEST
 
     found = {}
@@ -170,7 +170,7 @@ def _spans(
 def _starts(
     args: argparse.Namespace, client: Client, spans: dict[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int]:
-    """The first offset to read of each partition."""
+    """Find the first offset to read of each partition."""
     kind, number = args.start or ("latest" if args.follow else "earliest", 0)
     if kind == "earliest":
         return {key: first for key, (first, _) in spans.items()}
@@ -188,7 +188,7 @@ def _starts(
 
 
 class _Printer:
-    """Prints records until as many were printed as were asked for, and keeps the books of what is handed over."""
+    """Prints records until as many were printed as were asked for, and keeps the books of the records that are handed over."""
 
     def __init__(
         self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes], output: RecordOutput
@@ -233,7 +233,7 @@ class _Printer:
         self.handed.settle(count)
 
     def expect(self, what: str) -> None:
-        """Raises `CliError` when nothing has come for --timeout, although there should be something."""
+        """Raise `CliError` when nothing has come for --timeout, although there should be something."""
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
                 f"{what} within {self._patience:g} s: the broker may be down, or a longer --timeout helps"
@@ -242,7 +242,7 @@ class _Printer:
 
 @contextmanager
 def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Consumer]:
-    """A consumer for the block, with these keys beside the command's. If the block fails, the consumer closes without waiting long."""
+    """Open a consumer for the block, with these keys beside the command's. If the block fails, the consumer closes without waiting long."""
     from odradek.client.shells.consumer import Consumer
 
     limit = args.max_messages or _RECORDS_PER_POLL
@@ -293,7 +293,7 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """The next offset of a partition. Behind a gap only the consumer knows it, and is asked when nothing comes."""
+    """Return the next offset of a partition. Behind a gap only the consumer knows it, and is asked when nothing comes."""
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))
 
@@ -371,7 +371,7 @@ class _Member:
                     return
 
     def _poll(self) -> list[ConsumerRecord]:
-        """Records; a signal is noted by `Ending` while they are taken, so that none is taken in vain."""
+        """Poll records; a signal is noted by `Ending` while they are taken, so that none is taken in vain."""
         from odradek.client.consumer.consumer_types import Wakeup
 
         self._ending.check()
@@ -384,7 +384,7 @@ class _Member:
         return found
 
     def _positions(self, timeout: float | None = None) -> dict[TopicPartition, int | None]:
-        """The consumer's position in each assigned partition: None where it is not known, and no `timeout` to wait."""
+        """Return the consumer's position in each assigned partition: None where it is not known, and no `timeout` to wait."""
         return {key: self._position(key, timeout) for key in self._consumer.assignment()}
 
     def _position(self, key: TopicPartition, timeout: float | None) -> int | None:
@@ -399,7 +399,7 @@ class _Member:
             raise
 
     def _commit(self, positions: dict[TopicPartition, int | None], timeout: float) -> None:
-        # Where nothing was handed over the place to begin is committed, so that its lag can be told later.
+        # Where nothing was handed over the place to begin is committed, so that its lag can be shown later.
         offsets = self._printer.handed.offsets(positions)
         news = {key: offset for key, offset in offsets.items() if self._committed.get(key) != offset}
         if news:

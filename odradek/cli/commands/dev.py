@@ -150,7 +150,7 @@ class _Node:
             )
 
     def why_it_ended(self) -> str:
-        """The last line that the node wrote, without the prefix that every such line has."""
+        """Return the last line that the node wrote, without the prefix that every such line has."""
         with self.log.open("rb") as stream:
             stream.seek(self._log_start)
             lines = stream.read().decode(errors="replace").strip().splitlines()
@@ -160,7 +160,7 @@ class _Node:
 
 
 def _end(nodes: list[_Node]) -> None:
-    """SIGTERM to all at once (the last ones would find no majority), patience, SIGKILL; and reap."""
+    """Send SIGTERM to all at once (the last ones would find no majority), wait, send SIGKILL, and reap."""
     for node in nodes:
         if node.process.poll() is None:
             node.process.terminate()
@@ -175,7 +175,7 @@ def _end(nodes: list[_Node]) -> None:
 
 @contextmanager
 def _started(data: Path, count: int, first_port: int, security: DevSecurity | None) -> Iterator[list[_Node]]:
-    """The nodes, ended on the way out. Unless all came to serve, their properties are then as they were before.
+    """Start the nodes, and end them on the way out. Unless all came to serve, their properties are then as they were before.
 
     The directory may belong to nodes that run, whose files must keep their own ports.
     """
@@ -212,7 +212,7 @@ def _usable(data: Path) -> Iterator[None]:
 
 
 def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> None:
-    """Write the properties, format what is new."""
+    """Write the properties, and format the new directories."""
     formatted = [place for place in places if place.is_formatted]
     more = _Place(data, len(places) + 1, 0)
     if more.is_formatted:
@@ -238,7 +238,7 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
 
 
 def _check_ports(first: _Place) -> None:
-    """Voters find each other at the addresses that the metadata log has."""
+    """Refuse other ports than the first start had: voters find each other at the addresses in the metadata log."""
     text = first.properties.read_text() if first.properties.exists() else ""
     found = re.search(r"^listeners=(?:PLAINTEXT|SASL_SSL)://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
     if found is not None and int(found[1]) != first.client_port:
@@ -253,7 +253,7 @@ def _restore(properties: Path, before: bytes | None) -> None:
 
 
 def _format(places: list[_Place], users: list[str]) -> None:
-    """The first start chooses the voters; nodes that come later belong to their cluster and do not vote."""
+    """Format the directories. The first start chooses the voters; nodes that come later belong to their cluster and do not vote."""
     from odradek.cli.commands.storage import format_storage_of
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.meta_properties import MetaProperties
@@ -327,7 +327,7 @@ def _write_properties(path: Path, settings: dict[str, str]) -> None:
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """A descriptor that becomes readable with a byte per SIGINT, SIGTERM or SIGCHLD (each byte its number)."""
+    """Open a descriptor that becomes readable with a byte per SIGINT, SIGTERM or SIGCHLD (each byte its number)."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -417,7 +417,7 @@ def _report_death(node: _Node, as_json: bool) -> None:
 
 
 def _command() -> list[str]:
-    """The words of a command that starts this very `odradek` from the current directory, whatever PATH has."""
+    """Return the words of a command that starts this very `odradek` from the current directory, whatever PATH has."""
     script = Path(sys.executable).parent / "odradek"
     if not script.exists():
         return [sys.executable, "-m", "odradek"]

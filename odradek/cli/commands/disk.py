@@ -177,7 +177,7 @@ def _print_directories(
 
 
 def _left_text(directory: LogDirDescription) -> str:
-    """What a retirement has still to move."""
+    """Name the replicas that a retirement has still to move."""
     if directory.error is not None:
         return "and it is offline"
     if not directory.replicas:
@@ -187,7 +187,7 @@ def _left_text(directory: LogDirDescription) -> str:
 
 
 def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
-    """A line about replicas that another directory of the broker gives to this one (KIP-113)."""
+    """Write a line about replicas that another directory of the broker gives to this one (KIP-113)."""
     arriving = [each for each in directory.replicas if each.is_future]
     if not arriving:
         return []
@@ -198,7 +198,7 @@ def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
 
 
 def _state(each: LogDirDescription, trouble: TroubledDirectory | None, *, is_retiring: bool) -> str:
-    """The word for a directory: in capitals where somebody should look."""
+    """Choose the word for a directory: in capitals where somebody should look."""
     health = each.health
     if each.error is not None:
         return "released" if health is not None and health.is_released else "OFFLINE"
@@ -237,12 +237,12 @@ def _health_cells(health: DirectoryHealth | None) -> tuple[str | None, ...]:
 
 
 def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> list[str]:
-    """Lines about what is about to be trouble."""
+    """Write a line for each sign of a failing disk: soon full, slow, or with rotten logs."""
     if health is None:
         return []
     alarms = []
     if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
-        # A minute at least: at this rate nobody can tell the second.
+        # A minute at least: the rate is too rough for seconds.
         left = span_text(max(1, health.seconds_left // 60) * 60_000)
         alarms.append(f"broker {broker}: {path} is full in {left} at the rate of the last hour")
     if health.is_slow:

@@ -1,4 +1,4 @@
-"""`odradek cluster events`: the metadata log, told in sentences."""
+"""`odradek cluster events`: the metadata log as sentences."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _wanted(args: argparse.Namespace, events: Iterable[Event]) -> Iterator[Event
 
 
 def _authors(args: argparse.Namespace) -> EventAuthors | None:
-    """The changes in the audit logs that were given. Raises `CliError`."""
+    """Read the changes in the audit logs that were given. Raises `CliError`."""
     if not args.audit:
         if args.by:
             raise CliError(
@@ -199,7 +199,7 @@ def _asked_by(args: argparse.Namespace, authors: EventAuthors, events: Iterable[
 
 
 def _tell_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
-    """Say what the audit logs do not tell."""
+    """Report what the audit logs leave out."""
     gaps = authors.gaps(events, controllers)
     if gaps:
         complain(f"nobody is known for {'; '.join(gaps)}")
@@ -235,7 +235,7 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
 
 
 def _sentences(events: Iterable[Event], authors: EventAuthors | None = None) -> list[list[Event]]:
-    """A broker's death is one sentence, not one for each of the partitions that it led."""
+    """Join events: a broker's death is one sentence, not one for each of the partitions that it led."""
     groups: dict[tuple[int, str, str, Author | None], list[Event]] = {}
     for event in events:
         author = None if authors is None else authors.author(event)

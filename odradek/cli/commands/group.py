@@ -83,7 +83,7 @@ def register(groups: Groups) -> None:
 
 
 def _shift(text: str) -> int:
-    """A number of records, forwards or (below 0) back."""
+    """Parse a number of records, forwards or (below 0) back."""
     return whole_number(text, -(1 << 63) + 1, (1 << 63) - 1)
 
 
@@ -228,7 +228,7 @@ def _document(group: GroupDescription, lags: list[PartitionLag]) -> dict[str, An
 
 
 def _owners(group: GroupDescription) -> dict[TopicPartition, int]:
-    """The number in the table of members, by partition."""
+    """Return the number in the table of members, by partition."""
     return {key: number for number, member in enumerate(group.members, 1) for key in member.partitions}
 
 
@@ -237,7 +237,7 @@ def _member_id(group: GroupDescription, number: int | None) -> str | None:
 
 
 def _partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """`words:0-2,5 other:1`: runs of partitions, by topic."""
+    """Write partitions as `words:0-2,5 other:1`: runs, by topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)
@@ -294,7 +294,7 @@ def _reset(args: argparse.Namespace) -> int:
 
 
 def _committed(args: argparse.Namespace, client: Client) -> dict[TopicPartition, int | None]:
-    """The partitions that are meant, with what the group committed for them."""
+    """Find the partitions that are meant, with the offsets that the group committed for them."""
 
     from odradek.wire.topic_partition import TopicPartition
 

@@ -1,4 +1,4 @@
-"""`odradek log dump`: what is in the files of a partition, read without any node. `log clean-status` asks brokers."""
+"""`odradek log dump`: the contents of a partition's files, read without any node. `log clean-status` asks brokers."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def _file_name(path: Path) -> str:
 
 
 def _is_of_partition(name: str) -> bool:
-    """True for a name that begins with an offset. The audit log's, in the directory above, does not."""
+    """True if a name begins with an offset. The audit log's, in the directory above, does not."""
     stem, dot, suffix = name.partition(".")
     return name == _EPOCHS or (stem.isdecimal() and dot + suffix in _SUFFIXES)
 
 
 def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The contents of the named file; without a name, of all segments or, to verify, of all files."""
+    """Read the named file; without a name, all segments or, to verify, all files."""
     from odradek.data_plane.log.dump import dump_segment, verify_partition
 
     if name is not None:
@@ -141,7 +141,7 @@ def _word(value: object) -> str:
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:
-    """The item with its bytes as text."""
+    """Return the item with its bytes as text."""
     document: dict[str, Any] = {}
     for key, value in item.items():
         if key == "headers":

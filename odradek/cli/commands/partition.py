@@ -157,7 +157,7 @@ def _brokers(text: str) -> tuple[int, ...]:
 
 
 def _places(text: str) -> dict[int, str | None]:
-    """The directory by the broker; None where the broker is to choose."""
+    """Parse directories by broker; None where the broker is to choose."""
     places: dict[int, str | None] = {}
     for part in text.split(","):
         node, colon, path = part.strip().partition(":")
@@ -177,7 +177,7 @@ def _percentage(text: str) -> float:
 
 
 def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[TopicPartition, Partition]:
-    """The partitions that are named; all where none is. Raises `CliError` for one that does not exist."""
+    """Choose the partitions that are named; all where none is. Raises `CliError` for a partition that does not exist."""
 
     from odradek.wire.topic_partition import TopicPartition
 
@@ -326,7 +326,7 @@ def _planned(
 
 
 def _replicas_after(before: tuple[int, ...], to: Mapping[int, str | None]) -> tuple[int, ...]:
-    """The brokers of a partition when it has moved. Directories of some of its brokers are no list of all of them."""
+    """Return the brokers of a partition when it has moved. Directories of some of its brokers are no list of all of them."""
     if None not in to.values() and set(to) < set(before):
         return before
     return tuple(to)

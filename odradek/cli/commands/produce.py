@@ -130,7 +130,7 @@ def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
     from odradek.client.core.requests import topics_with_metadata
 
     with line_source(args.file) as read, connected(args, "ProducerSettings") as client, sent.progress:
-        # Before anything is read: does a broker answer, and does the topic have what is asked for?
+        # Before anything is read: does a broker answer, and does the topic have the named partition?
         deadline = client.core.now + args.timeout
         client.run(topics_with_metadata(client.core, [args.topic], deadline=deadline, auto_create=True))
         if args.partition is not None:
@@ -154,7 +154,7 @@ def _send_all(args: argparse.Namespace, sent: SentLines) -> None:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 _settle(producer, sent, _LAST_SECONDS if interrupted else args.timeout)
                 if not interrupted:
-                    # A line before the one that stopped us may have failed: it is where to go on.
+                    # A line before the line that stopped us may have failed: go on there.
                     _check(sent)
                 raise
         producer.close()

@@ -219,7 +219,7 @@ def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...],
 def _registered(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> dict[str, tuple[str, int]]:
-    """The endpoint of the controller, as it has registered."""
+    """Return the endpoint of the controller, as it has registered."""
     with connected_to_controller(args, client, quorum) as (controller, listener):
         found = controller.admin.describe_controllers()
     for node in found:

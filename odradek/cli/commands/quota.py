@@ -82,7 +82,7 @@ def register(groups: Groups) -> None:
 
 
 def _number(text: str) -> float:
-    """A number above 0; Kafka takes infinity, too, for a quota that is no whole number."""
+    """Parse a number above 0; Kafka takes infinity, too, for a quota that is no whole number."""
     number = float("inf") if text.lower() in ("inf", "infinity") else decimal(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
@@ -90,7 +90,7 @@ def _number(text: str) -> float:
 
 
 def _byte_rate(text: str) -> float:
-    """Bytes as a number, or with a unit: 10000000, 10M."""
+    """Parse bytes as a number, or with a unit: 10000000, 10M."""
     return float(byte_count(text))
 
 
@@ -214,7 +214,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _alter(client: Client, alteration: QuotaAlteration, *, validate_only: bool = False) -> None:
-    """Raises `KafkaError`."""
+    """Alter a quota. Raises `KafkaError`."""
     for error in client.admin.alter_client_quotas([alteration], validate_only=validate_only).values():
         if error is not None:
             raise error
@@ -271,14 +271,14 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _use_texts(key: str, used: Mapping[str, float] | None) -> tuple[str, str]:
-    """The use per second, in the quota's unit, and the waits."""
+    """Write the use per second, in the quota's unit, and the waits."""
     if used is None:
         return "-", "-"
     return _text(key, float(f"{used['per_second']:.3g}")), f"{used['throttled_seconds']:,.1f} s in all"
 
 
 def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """(key, user, client id) -> what is used in the second that this takes, and the waits since the brokers' start.
+    """Measure by (key, user, client id): the use in the second that this takes, and the waits since the brokers' start.
 
     Accounts that no page shows are left out. Raises `CliError`.
     """
@@ -300,7 +300,7 @@ def _use(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
 
 
 def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """(key, user, client id) -> what the metrics pages tell, in all. Raises `CliError`."""
+    """Add up the figures of the metrics pages by (key, user, client id). Raises `CliError`."""
     from urllib.error import URLError
     from urllib.request import urlopen
 
@@ -321,5 +321,5 @@ def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
 
 
 def _unescaped(text: str) -> str:
-    """The value of a label of Prometheus' format."""
+    """Return the value of a label of Prometheus' format."""
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)

@@ -130,7 +130,7 @@ def _random_uuid(args: argparse.Namespace) -> int:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    """Format what is blank, as of the node whose other directories are there. The metadata log's is never adopted."""
+    """Format blank directories as those of the node whose other directories are there. The metadata log's is never adopted."""
     from odradek.env.ports import DiskError, FileMissing
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory, storage_info
@@ -211,7 +211,7 @@ def _info(args: argparse.Namespace) -> int:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """The one voter, or all of them; nobody where `controller.quorum.voters` says it. Raises `StorageError`."""
+    """Return the one voter, or all of them; nobody where `controller.quorum.voters` says it. Raises `StorageError`."""
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
     voter: VoterEndpoint | None = None
@@ -307,7 +307,7 @@ def _warn_of_modes(paths: list[str]) -> None:
 
 
 def _is_alone(config: NodeConfig) -> bool:
-    """True if this node's controller is the only one that the file names.
+    """True if the file names this node's controller alone.
 
     Then it is the only voter, without an option.
     """
@@ -323,7 +323,7 @@ def _is_alone(config: NodeConfig) -> bool:
 
 
 def _directories(config: NodeConfig) -> list[str]:
-    """The log directories, and the metadata directory where it is none of them."""
+    """List the log directories, and the metadata directory where it is none of them."""
     paths = list(config.log_dirs)
     return paths if config.metadata_log_dir in paths else [*paths, config.metadata_log_dir]
 

@@ -91,7 +91,7 @@ def _principal(text: str) -> str:
 
 
 def _document(token: DelegationToken) -> dict[str, Any]:
-    """A token without its secret."""
+    """Make the JSON object of a token without its secret."""
     return {
         "token_id": token.token_id,
         "owner": token.owner,
@@ -195,7 +195,7 @@ def _show(tokens: list[DelegationToken]) -> None:
 
 
 def _renewers(token: DelegationToken) -> str:
-    """The renewers that fit a line; --json has all of them."""
+    """Write the renewers that fit a line; --json has all of them."""
     shown = ",".join(token.renewers[:RENEWERS_SHOWN]) or "-"
     more = len(token.renewers) - RENEWERS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

@@ -183,7 +183,7 @@ def _describe(args: argparse.Namespace) -> int:
 def _uncleaned(
     client: Client, args: argparse.Namespace, configs: Mapping[str, list[ConfigEntry]]
 ) -> dict[str, list[str]]:
-    """What to say of compacted topics with logs that the cleaner has set aside, by topic."""
+    """Find the warnings about compacted topics with logs that the cleaner has set aside, by topic."""
     if not any(
         entry.name == "cleanup.policy" and "compact" in (entry.value or "")
         for entries in configs.values()
@@ -268,7 +268,7 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _spare_internal(client: Client, names: list[str]) -> None:
-    """Raises `CliError` for a topic that the cluster needs for itself."""
+    """Raise `CliError` for a topic that the cluster needs for itself."""
     topics = client.metadata(names).topics
     for name in names:
         if name in topics and topics[name].is_internal:
@@ -282,7 +282,7 @@ _Ends = dict[int, tuple["ListedOffset", "ListedOffset"]]
 
 
 def _offsets(client: Client, topic: Topic) -> _Ends:
-    """First and next offset of each partition."""
+    """Find first and next offset of each partition."""
     from odradek.client.core.partition_offsets import EARLIEST, LATEST
     from odradek.wire.topic_partition import TopicPartition
 

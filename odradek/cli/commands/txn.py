@@ -25,7 +25,7 @@ __all__ = ["register"]
 
 _LOOK_SECONDS_MAX = 3.0
 _ANY_AGE = -(1 << 62)
-"""Also what a leader with another clock has written in what is the future here."""
+"""Also what a leader whose clock is ahead has written."""
 
 
 def register(groups: Groups) -> None:
@@ -173,7 +173,7 @@ def _document(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
 
 
 def _age_ms(each: TransactionDescription, now_ms: int) -> int | None:
-    """How long the transaction is under way; None if none is."""
+    """Return how long the transaction is under way; None if none is."""
     if each.start_ms is None or not _is_under_way(each):
         return None
     return max(0, now_ms - each.start_ms)
@@ -316,7 +316,7 @@ def _unfinished_text(name: str) -> str:
 
 
 def _outcome(before: TransactionDescription) -> str | None:
-    """How the transaction ended; None if there was none."""
+    """Return how the transaction ended; None if there was none."""
     return {"Ongoing": "aborted", "PrepareAbort": "aborted", "PrepareCommit": "committed"}.get(before.state)
 
 

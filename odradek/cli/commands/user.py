@@ -103,7 +103,7 @@ def _iterations(text: str) -> int:
 
 
 def _known(client: Client, users: list[str] | None) -> dict[str, Mapping[str, int]]:
-    """Iterations by mechanism of each user; a user who does not exist has no mechanism. Raises `KafkaError`."""
+    """Return iterations by mechanism of each user; a user who does not exist has no mechanism. Raises `KafkaError`."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     found: dict[str, Mapping[str, int]] = {}
@@ -175,7 +175,7 @@ def _password(args: argparse.Namespace) -> int:
 
 
 def _set_password(args: argparse.Namespace, client: Client, mechanisms: list[str]) -> list[_Row]:
-    """The credentials that are written, or would be."""
+    """Write the credentials, and return them; with a dry run, return those that would be written."""
     from odradek.client.admin import ScramUpsertion
 
     if not args.dry_run:
@@ -191,7 +191,7 @@ def _set_password(args: argparse.Namespace, client: Client, mechanisms: list[str
 
 
 def _alter(client: Client, changes: Iterable[ScramDeletion | ScramUpsertion]) -> None:
-    """One request for each change, since a request may change a user once. Raises `CliError`."""
+    """Send one request for each change, since a request may change a user once. Raises `CliError`."""
     with changing():
         for change in changes:
             error = client.admin.alter_user_scram_credentials([change])[change.user]
@@ -219,7 +219,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) -> list[int]:
-    """The brokers that have closed the users' connections, if that is wanted. Raises `CliError`."""
+    """Return the brokers that have closed the users' connections, if that is wanted. Raises `CliError`."""
     if not args.disconnect or args.dry_run:
         return []
     from odradek.cli.disconnecting import disconnect
@@ -229,7 +229,7 @@ def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) ->
 
 
 def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done: str = "") -> None:
-    """Show what was done, and what it means for those who are connected."""
+    """Show what was done, and what it means for clients that are connected."""
     if args.json:
         _show(args, rows, executed=not args.dry_run, disconnected_by_brokers=brokers)
         return

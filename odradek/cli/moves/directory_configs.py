@@ -32,7 +32,7 @@ _NO_RATE = "none"
 
 
 def broker_configs(client: Client, broker: int) -> dict[str, str]:
-    """The values of the keys that commands for directories look at; empty for none. Raises `CliError`."""
+    """Read the values of the keys that commands for directories look at; empty for none. Raises `CliError`."""
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import RATE_BEFORE, RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
@@ -56,21 +56,21 @@ def set_broker_configs(client: Client, broker: int, changes: Sequence[AlterConfi
 
 
 def append(key: str, path: str) -> AlterConfig:
-    """A path that the controller adds to a list: another command may change the list at the same time."""
+    """Make the change by which the controller adds a path to a list: another command may change the list at the same time."""
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     return AlterConfig(key, path, ConfigOperation.APPEND)
 
 
 def subtract(key: str, path: str) -> AlterConfig:
-    """A path that the controller takes out of a list."""
+    """Make the change by which the controller takes a path out of a list."""
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     return AlterConfig(key, path, ConfigOperation.SUBTRACT)
 
 
 def replace(key: str, value: str | None) -> AlterConfig:
-    """A new value; None for the default."""
+    """Make the change to a new value; None for the default."""
     from odradek.client.admin import AlterConfig, ConfigOperation
 
     if value is None:
@@ -79,18 +79,18 @@ def replace(key: str, value: str | None) -> AlterConfig:
 
 
 def listed_paths(text: str) -> list[str]:
-    """The paths of a list."""
+    """Return the paths of a list."""
     return [path.strip() for path in text.split(",") if path.strip()]
 
 
 def cordoned_paths(configs: Mapping[str, str], disks: Sequence[LogDirDescription]) -> list[str]:
-    """The directories that take no new replicas; `*` stands for all of them."""
+    """List the directories that take no new replicas; `*` stands for all of them."""
     listed = listed_paths(configs.get(CORDONED_KEY, ""))
     return [disk.path for disk in disks] if listed == ["*"] else listed
 
 
 def is_no_throttle(rate: str | None) -> bool:
-    """True for the default: copies as fast as they can be."""
+    """True if the rate is the default: copies as fast as they can be."""
     return rate in (None, "", str((1 << 63) - 1))
 
 

@@ -92,7 +92,7 @@ def _broker_directory(text: str) -> tuple[int, str]:
     return id_number(broker), path
 
 
-# -- what is there -----------------------------------------------------------------------------------------------------
+# -- the disks of a cluster --------------------------------------------------------------------------------------------
 
 
 def _directories(client: Client, broker: int, *, with_health: bool = False) -> tuple[LogDirDescription, ...]:
@@ -107,7 +107,7 @@ def _directories(client: Client, broker: int, *, with_health: bool = False) -> t
 
 
 def _metadata_directory(configs: Mapping[str, str]) -> str:
-    """The directory of the metadata log: its own key, or the first of `log.dirs` (Kafka's rule)."""
+    """Find the directory of the metadata log: its own key, or the first of `log.dirs` (Kafka's rule)."""
     first = listed_paths(configs.get("log.dirs", "") or configs.get("log.dir", ""))
     return configs.get("metadata.log.dir", "") or (first[0] if first else "")
 
@@ -252,7 +252,7 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
 
 
 def _leaving(directories: Sequence[LogDirDescription], path: str) -> list[tuple[str, int]]:
-    """Topic and partition of each replica that lies in the directory, and is on its way out of it."""
+    """List topic and partition of each replica that lies in the directory, and is on its way out of it."""
     online = [each for each in directories if each.error is None]
     moving = {(each.topic, each.partition) for disk in online for each in disk.replicas if each.is_future}
     held = {
@@ -363,7 +363,7 @@ class _Cordon:
         self._deadline = time.monotonic() + RELEASE_SECONDS
 
     def check(self, directories: Sequence[LogDirDescription]) -> None:
-        """Raises `CliError` if the cordon is gone. The broker may hear of a new one a little later."""
+        """Raise `CliError` if the cordon is gone. The broker may hear of a new one a little later."""
         if self._path is None:
             return
         if any(each.path == self._path and each.is_cordoned for each in directories):
@@ -378,7 +378,7 @@ class _Cordon:
 def _plan_again(
     broker: int, plan: Any, directories: Sequence[LogDirDescription], emptied: str | None
 ) -> list[DiskMove]:
-    """Another directory may have been cordoned meanwhile, by another retirement."""
+    """Plan again: another directory may have been cordoned meanwhile, by another retirement."""
     from odradek.client.admin.moves.disk_plans import disks_of
     from odradek.client.admin.moves.placement import CannotPlan
 
@@ -399,13 +399,13 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
         # The target was cordoned since the plan was made: the next plan has another.
         passed_over.append(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     for error in client.admin.alter_replica_log_dirs(wanted).values():
-        # One that was deleted, or moved to another broker meanwhile, need not move any more.
+        # A replica that was deleted, or moved to another broker meanwhile, need not move any more.
         if error is not None and not (isinstance(error, KafkaError) and error.code in passed_over):
             raise error
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """The number of replicas that still move, or lie where none should be; and 1 while new ones may still come there."""
+    """Count the replicas that still move, or lie where none should be; and 1 while new ones may still come there."""
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)
     return moving + sum(each.path == emptied and not each.is_cordoned for each in online)

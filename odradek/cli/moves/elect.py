@@ -36,7 +36,7 @@ class _Choice(NamedTuple):
 def elect_preferred(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> int:
-    """The first replica of each partition, where it is in sync and its broker is there."""
+    """Elect the preferred (first) replica of each partition, if it is in sync and its broker is alive."""
     choices = [
         _Choice(key, each.leader, each.replicas[0], each.replicas[0], _obstacle(survey, each))
         for key, each in wanted.items()
@@ -46,7 +46,7 @@ def elect_preferred(
 
 
 def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
-    """The reason why the preferred replica cannot lead now; None if it can."""
+    """Return the reason why the preferred replica cannot lead now; None if it can."""
     node = each.replicas[0]
     if node in survey.cluster.fenced or node not in {broker.node_id for broker in survey.cluster.brokers}:
         return f"broker {node} is down"
@@ -61,7 +61,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
 def elect_uncleanly(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[TopicPartition, Partition]
 ) -> int:
-    """Elect the replica of --leader for each partition that lacks a leader; by default the one that has the most
+    """Elect the replica of --leader for each partition that lacks a leader; by default the replica with the most
     records."""
     found = find_leaderless(args, client, survey, wanted)
     choices = [_unclean_choice(args, survey, each) for each in found.values()]
@@ -71,7 +71,7 @@ def elect_uncleanly(
     other = [each for each in choices if each.obstacle is None and each.next != wanted[each.key].replicas[0]]
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
-    # The controller elects the first replica whose broker it believes to be there: the one that shall lead stands first
+    # The controller elects the first replica whose broker it believes to be there: the replica that shall lead stands first
     # meanwhile.
     with changing():
         _order(client, {each.key: _first(wanted[each.key].replicas, each.next) for each in other})
@@ -160,7 +160,7 @@ def _elected(
 def _leaders(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, int]:
-    """The leaders now. The broker that is asked may hear of an election a moment later than the controller."""
+    """Find the leaders now. The broker that is asked may hear of an election a moment later than the controller."""
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key.topic for each in choices})
     while choices:

@@ -28,7 +28,7 @@ _LINES_MAX = 40
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes: 1048576, 1024K, 1M."""
+    """Parse a number of bytes: 1048576, 1024K, 1M."""
     number, unit = text.removesuffix("B").removesuffix("i"), ""
     if number and number[-1].upper() in _UNITS:
         number, unit = number[:-1], number[-1].upper()
@@ -42,7 +42,7 @@ def byte_count(text: str) -> int:
 
 
 def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """A topic, or some of its partitions: words, words:0, words:0-3,7."""
+    """Parse a topic, or some of its partitions: words, words:0, words:0-3,7."""
     name, colon, listed = text.partition(":")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} names no topic")
@@ -275,7 +275,7 @@ def _print_plan(args: argparse.Namespace, moves: Sequence[Move], survey: Cluster
 
 
 def _print_loads(moves: Sequence[Move], survey: ClusterSurvey) -> None:
-    """Every broker before and after."""
+    """Print every broker's load before and after."""
     after: dict[int, list[int]] = {}
     for broker in survey.cluster.brokers:
         after[broker.node_id] = list(survey.load_of(broker.node_id))
@@ -326,7 +326,7 @@ def _document(
 
 
 def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Tell brokers in which directories replicas shall be, those that are yet to come as well. Raises `KafkaError`."""
+    """Send brokers the directories for replicas, also for those that are yet to come. Raises `KafkaError`."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     for error in client.admin.alter_replica_log_dirs(wanted).values():

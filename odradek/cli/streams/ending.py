@@ -51,7 +51,7 @@ class Ending:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None:
-            # One that came while all was being finished: the command was asked to end, and says so.
+            # A signal that came while all was being finished: the command was asked to end, and says so.
             self.check()
 
     def check(self) -> None:
@@ -62,7 +62,7 @@ class Ending:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A block in which the signal raises `Ended`, because nothing is lost there."""
+        """Open a block in which the signal raises `Ended`, because nothing is lost there."""
         self.check()
         self._may_raise = True
         try:
@@ -81,7 +81,7 @@ class Ending:
 
 
 def die_of(end: Ended) -> None:
-    """End the process by the signal that asked for it, which tells its parent; returns for Ctrl-C alone."""
+    """End the process by the signal that asked for it, which its parent sees; return for Ctrl-C alone."""
     if end.number != signal.SIGINT:
         signal.signal(end.number, signal.SIG_DFL)
         os.kill(os.getpid(), end.number)

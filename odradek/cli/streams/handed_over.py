@@ -18,7 +18,7 @@ __all__ = ["HandedOver"]
 
 
 class HandedOver:
-    """What was polled and is not handed over, in order; the next offset behind what is, by partition."""
+    """Records that were polled and are not handed over, in order; the next offset behind the others, by partition."""
 
     def __init__(self) -> None:
         self.next_offsets: dict[TopicPartition, int] = {}
@@ -56,9 +56,9 @@ class HandedOver:
             self.next_offsets.pop(key, None)
 
     def offsets(self, positions: dict[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-        """The offset to commit of each partition whose position is given; None stands for one that is not known.
+        """Return the offset to commit of each partition whose position is given; None stands for an unknown position.
 
-        One that has neither a known position nor records is left out.
+        A partition that has neither a known position nor records is left out.
         """
         first_waiting: dict[tuple[str, int], int] = {}
         for record in self._waiting[self._done :]:

@@ -22,7 +22,7 @@ Read = Callable[[], bytes]
 
 @contextmanager
 def line_source(path: str | None) -> Iterator[Read]:
-    """A function that reads some bytes of the file, or (None) of standard input; none at the end. Raises `CliError`."""
+    """Open a function that reads some bytes of the file, or (None) of standard input; none at the end. Raises `CliError`."""
     if path is None and is_closed(sys.stdin):
         raise CliError("standard input is closed, so there is nothing to read (--file names a file)")
     try:
@@ -48,7 +48,7 @@ def line_source(path: str | None) -> Iterator[Read]:
 
 
 def _read(descriptor: int) -> bytes:
-    """Some bytes, also of a descriptor that another process has made non-blocking, where Python's files see the end."""
+    """Read some bytes, also of a descriptor that another process has made non-blocking, where Python's files see the end."""
     while True:
         try:
             return os.read(descriptor, _READ_BYTES)
@@ -59,7 +59,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def lines(read: Read, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[list[bytes]]:
-    """Whole lines, as many as one read gives: at a terminal each line at once, from a file a mebibyte's worth.
+    """Yield whole lines, as many as one read gives: at a terminal each line at once, from a file a mebibyte's worth.
 
     `waiting` makes the block in which it waits for input. Raises `CliError` for a line that no record can hold.
     """

@@ -50,7 +50,7 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 
 
 def template(text: str) -> Callable[[ConsumerRecord], bytes]:
-    """The renderer of a template; an option's type. A template without a line's end gets one."""
+    """Make the renderer of a template; an option's type. A template without a line's end gets one."""
     parts: list[Callable[[ConsumerRecord], bytes] | bytes] = []
     for field, escape, plain, lone in _PARTS.findall(text):
         if field and field != "%":
@@ -72,7 +72,7 @@ def template(text: str) -> Callable[[ConsumerRecord], bytes]:
 
 
 def key_and_value(separator: str | None) -> Callable[[ConsumerRecord], bytes]:
-    """The value on a line; with a separator, the key and it before."""
+    """Make the renderer of the value on a line; with a separator, the key and it before."""
     if separator is None:
         return lambda record: (record.value or b"") + b"\n"
     between = separator.replace("\\t", "\t").encode()
@@ -80,7 +80,7 @@ def key_and_value(separator: str | None) -> Callable[[ConsumerRecord], bytes]:
 
 
 def json_line(record: ConsumerRecord) -> bytes:
-    """One JSON document on a line; `odradek produce --input json` reads it back."""
+    """Write one JSON document on a line; `odradek produce --input json` reads it back."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -106,9 +106,9 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
-    """Key, value, headers, timestamp of a document as `json_line` writes it; its place (topic, offset) is left out.
+    """Parse key, value, headers, timestamp of a document as `json_line` writes it; its place (topic, offset) is left out.
 
-    Raises `CliError` that names the line, and the field that is wrong: one that nobody knows, or that is there twice, too.
+    Raises `CliError` that names the line, and the field that is wrong, unknown or there twice.
     """
     try:
         document = _DECODER.decode(_text(line))
@@ -128,7 +128,7 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are there once; else one of two values would be lost without a word."""
+    """Make an object whose names are there once; else one of two values would be lost without a word."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -146,7 +146,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number
 
 
 def _text(line: bytes) -> str:
-    """The line without the mark that some editors put before a file. Raises `ValueError`."""
+    """Decode the line without the mark that some editors put before a file. Raises `ValueError`."""
     try:
         return line.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -177,7 +177,7 @@ def _whole_number(document: dict[str, Any], name: str, least: int, most: int, un
 
 
 def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Keys and values of headers; raises `ValueError` that shows how they are written."""
+    """Parse keys and values of headers; raises `ValueError` that shows how they are written."""
     if not isinstance(documents, list) or not all(
         isinstance(each, dict) and isinstance(each.get("key"), str) for each in documents
     ):
@@ -189,7 +189,7 @@ def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
-    """The inverse of `bytes_field`; a value that is no text is kept as JSON."""
+    """Read the inverse of `bytes_field`; a value that is no text is kept as JSON."""
     encoded = document.get(f"{name}_base64")
     if encoded is not None:
         from base64 import b64decode
@@ -209,7 +209,7 @@ def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
 
 
 def _encoded(text: str, what: str) -> bytes:
-    """The text in UTF-8. Raises `ValueError` for half of a surrogate pair, which JSON can write and UTF-8 cannot."""
+    """Encode the text in UTF-8. Raises `ValueError` for half of a surrogate pair, which JSON can write and UTF-8 cannot."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

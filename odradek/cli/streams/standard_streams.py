@@ -17,12 +17,12 @@ __all__ = ["complain", "give_up", "is_closed", "output_failure", "prepare_stream
 
 
 class _Nowhere(io.TextIOWrapper):
-    """A standard stream that the caller has closed (`<&-`, `>&-`): nothing comes, and what is written is dropped."""
+    """A standard stream that the caller has closed (`<&-`, `>&-`): nothing comes, and writes are dropped."""
 
 
 def prepare_streams() -> None:
     """Make all three streams usable; to be called once, before a command runs."""
-    # In the order of their numbers: the system gives the lowest one that is free.
+    # In the order of their numbers: the system gives the lowest free number.
     if sys.stdin is None:
         sys.stdin = _Nowhere(io.BufferedReader(io.FileIO(os.devnull, "r")), encoding="utf-8")
     if sys.stdout is None:
@@ -50,14 +50,14 @@ def give_up(stream: TextIO) -> None:
 
 
 def output_failure(error: OSError) -> str:
-    """The sentence about an output that takes nothing more."""
+    """Write the sentence about an output that takes nothing more."""
     where = "" if error.filename is None else f" ({error.filename})"
     reason = "no space left on its device" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return f"the output cannot be written: {reason}{where}"
 
 
 def complain(text: str) -> None:
-    """Print one line for people on standard error. One that takes nothing is given up: the exit status remains."""
+    """Print one line for people on standard error. A stream that takes nothing is given up: the exit status remains."""
     from odradek.cli.output import plain
 
     try:

@@ -104,7 +104,7 @@ class Commits:
         return now >= self.due_at
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
-        """Commit; nothing is asked of the coordinator where there is nothing to commit, as with Java's client.
+        """Commit. As with Java's client, the coordinator hears nothing of an empty commit.
 
         Raises `KafkaError` (ILLEGAL_GENERATION and its like: other members have the partitions), `ClientError`.
         """

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 `Accumulator.append` puts a record into the open batch of its partition. It returns `None` when that takes
 more than an append: the topic is not known, or a new batch is due. Then the caller uses `open_batch`. The
-sender (`odradek.client.producer.sender`) takes batches from the `Lane`s of the partitions, oldest first, and
+sender (`odradek.client.producer.sender`) takes batches from the queues (`Lane`) of the partitions, oldest first, and
 gives back what must be repeated.
 
 A `Batch` is done once, and then holds the outcome of its records. So a record's future holds only the batch and a
@@ -84,7 +84,7 @@ class Batch:
     base_sequence: int = -1
     attempts: int = 0
     number: int = 0
-    """The batch's place among the batches that its lane has sent: 1 is the first."""
+    """The batch's place among the batches that its partition's queue has sent: 1 is the first."""
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
@@ -163,7 +163,7 @@ class Lane:
     rebase: Exception | None = None
     """The error after which sequence numbers must start anew, under a new epoch, before any other batch (KIP-360)."""
     repeating: bool = False
-    """True while a batch must be repeated. Then the lane sends nothing until every batch in flight has its answer."""
+    """True while a batch must be repeated. Then the queue sends nothing until every batch in flight has its answer."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -207,7 +207,7 @@ class Accumulator:
         self.memory_used = 0
         self.lanes: dict[TopicPartition, Lane] = {}
         self.active: dict[Lane, None] = {}
-        """The lanes that have batches, waiting or in flight."""
+        """The queues that have batches, waiting or in flight."""
         self.incomplete: dict[Batch, None] = {}
         self.on_room: Callable[[], None] | None = None
         """Called when memory was given back."""
@@ -385,7 +385,7 @@ class Accumulator:
             self.close(lane)
 
     def take(self, lane: Lane) -> Batch:
-        """The lane's first batch, to be sent."""
+        """Take the queue's first batch, to be sent."""
         batch = lane.batches.popleft()
         if lane.open is batch:
             self.close(lane)
@@ -430,7 +430,7 @@ class Accumulator:
             self.incomplete[part] = None
 
     def settle(self, lane: Lane) -> None:
-        """Forget that a lane is active once nothing of it is on its way."""
+        """Forget that a queue is active once nothing of it is on its way."""
         if not lane.batches and not lane.in_flight:
             self.active.pop(lane, None)
 
@@ -461,7 +461,7 @@ class Accumulator:
     def _choose(
         self, state: _TopicState, partition: int | None, key: bytes | None, value: bytes | None, size: int
     ) -> Lane:
-        """The record's lane: by its own partition, a partitioner of the application, its key, or the sticky one."""
+        """Choose the record's queue: by its own partition, a partitioner of the application, its key, or the sticky one."""
         if partition is not None:
             return self._lane(state, partition)
         if self._custom == "RoundRobinPartitioner":

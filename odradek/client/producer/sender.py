@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-`Sender.run` is one long operation on the core. At each step it looks at every active lane of the accumulator,
+`Sender.run` is one long operation on the core. At each step it looks at every active queue (`Lane`) of the accumulator,
 and sends batches that are ready to the leaders of their partitions. A Produce request has one batch of a
 partition, and as many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a
 broker. Answers are taken in as they come (`Call.on_done`), then the operation takes its next step. Operations
@@ -22,9 +22,9 @@ Rules (KIP-98, KIP-360, KIP-951)
 * A broker that does not know a producer accepts any number as its first. So the first batch under new numbers
   goes alone. Otherwise, if it were refused, the broker would accept one behind it, which would then come
   before it.
-* Once something of a lane must be repeated, the lane waits until all its requests have their answers, then sends again
+* Once something of a queue must be repeated, the queue waits until all its requests have their answers, then sends again
   from the oldest on.
-* The lane is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its
+* The queue is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its
   sequence number: refused for good, or given up. Or the broker lacks the numbers before the oldest one.
   Batches that may be in the log at that moment fail with the same error: sent under new numbers, they might
   appear twice.
@@ -33,8 +33,8 @@ Rules (KIP-98, KIP-360, KIP-951)
 * A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
 * `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
 * Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
-* With a `transactional.id` a lane is never rebased. A batch that leaves unwritten fails the transaction. What waits is
-  dropped then, what is in flight is waited for. `Transactions` says which lanes may send, and under which epoch.
+* With a `transactional.id` a queue is never rebased. A batch that leaves unwritten fails the transaction. What waits is
+  dropped then, what is in flight is waited for. `Transactions` says which queues may send, and under which epoch.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Sender:
         return min(until, self._next_expiry())
 
     def _ready_at(self, lane: Lane) -> float:
-        """The time from which the lane's first batch may be sent; `_NEVER` if an answer must come first."""
+        """Return the time from which the queue's first batch may be sent; `_NEVER` if an answer must come first."""
         if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
             return _NEVER
         if lane.in_flight and not lane.established and self._identity.needed:
@@ -312,7 +312,7 @@ class Sender:
         return until
 
     def _encode(self, lane: Lane, batch: Batch) -> bool:
-        """Make the batch's bytes, under the lane's numbers; False if that is impossible, and the batch was given up."""
+        """Make the batch's bytes, under the queue's numbers; False if that is impossible, and the batch was given up."""
         fresh = batch.data is None or not batch.attempts
         if batch.data is None:
             if lane.open is batch:
@@ -399,7 +399,7 @@ class Sender:
             elif call.response is None:
                 self._acknowledged(lane, batch, -1, -1)
             else:
-                # The lane has the id that it had in the request: `_prepare` changes none with something in flight.
+                # The queue has the id that it had in the request: `_prepare` changes none with something in flight.
                 answer = answers.get((lane.topic_id, lane.partition)) or answers.get(
                     (lane.topic, lane.partition)
                 )
@@ -560,7 +560,7 @@ class Sender:
     # Numbers
 
     def _prepare(self, lane: Lane) -> None:
-        """Prepare a lane between two requests: give it the topic's id, and new numbers if it needs some."""
+        """Prepare a queue between two requests: give it the topic's id, and new numbers if it needs some."""
         if lane.in_flight or not lane.batches:
             return
         topic = self._core.cluster.topics.get(lane.topic)

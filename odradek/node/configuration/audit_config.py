@@ -45,7 +45,7 @@ def audit_config(
     *,
     has_authorizer: bool,
 ) -> AuditConfig | None:
-    """The audit log's settings, None where it is off. By default it is on where clients are known or judged: with an
+    """Make the audit log's settings, None where it is off. By default it is on where clients are known or judged: with an
     authorizer, or a listener with SASL or certificates of clients."""
     enabled = values[ENABLED]
     if enabled is None:

@@ -1,8 +1,8 @@
 """Connections that an operator ends: a new value of `odradek.disconnect.PRINCIPAL` closes those of that principal. PURE.
 
 The key is a dynamic value of brokers in the metadata log, which Apache Kafka keeps and ignores. Its value is the time of
-the demand and only tells one demand from the next. Each broker compares it with the value that it knew before. So a
-broker that was behind, and begins anew from a snapshot, still closes what it has; one that starts has nothing to close.
+the demand and only sets one demand apart from the next. Each broker compares it with the value that it knew before. So a
+broker that was behind, and begins anew from a snapshot, still closes what it has; a starting broker has nothing to close.
 
 A login that has begun before its user was removed is refused at its end (`ScramServer`), so nobody slips in between.
 """

@@ -52,7 +52,7 @@ def set_limits(limits: ConnectionLimits, layers: BrokerConfigLayers, log: Log) -
 
 
 def _by_listener(layers: BrokerConfigLayers, key: str, log: Log) -> dict[str, int]:
-    """The values of a key for single listeners (`listener.name.NAME.KEY`), by the listener's name."""
+    """Find the values of a key for single listeners (`listener.name.NAME.KEY`), by the listener's name."""
     found: dict[str, int] = {}
     suffix = f".{key}"
     for _, layer in reversed(list(layers.layers())):
@@ -120,7 +120,7 @@ class DynamicConfig:
                 log_dir.release()
 
     def _ids(self, paths: tuple[str, ...]) -> tuple[bytes, ...]:
-        """Ids of the directories at these paths."""
+        """Return the ids of the directories at these paths."""
         return tuple(
             sorted(
                 log_dir.directory_id

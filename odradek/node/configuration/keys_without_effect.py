@@ -177,7 +177,7 @@ KEYS_WITHOUT_EFFECT: Mapping[str, str] = {key: reason for reason, keys in _BY_RE
 
 
 def warning_about(keys: Iterable[str]) -> str | None:
-    """One line that names those of `keys` that do nothing, in their order; None where all do something."""
+    """Write one line that names those of `keys` that do nothing, in their order; None where all do something."""
     named = [key for key in keys if key in KEYS_WITHOUT_EFFECT]
     if not named:
         return None

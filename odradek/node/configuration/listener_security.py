@@ -1,8 +1,8 @@
 """The security of each listener, by Kafka's keys: protocol, SASL mechanisms, users, certificates. PURE.
 
 A key of one listener (`listener.name.NAME.KEY`) goes before the key of all. Login modules stand under the listener
-and the mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). What is not built is refused here, with the way
-out: a start that goes on would leave a door open, or shut for everybody.
+and the mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). A feature that is not built is refused here, with the way
+out. A start that goes on would leave a door open, or shut for everybody.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _OWN_CLASSES: Mapping[str, tuple[str, ...]] = {
         f"{_PACKAGE}oauthbearer.{name}JwtValidator" for name in ("Default", "Broker", "Client")
     ),
 }
-"""Kafka's own, which are taken as names of what is built in."""
+"""Kafka's own, which are taken as names of the built-in ones."""
 _OWN_OF_OAUTHBEARER: Mapping[str, tuple[str, ...]] = {
     "sasl.server.callback.handler.class": VALIDATOR_HANDLERS,
     "sasl.login.callback.handler.class": LOGIN_HANDLERS,
@@ -126,7 +126,7 @@ class _Keys:
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
     def place(self, key: str) -> str:
-        """The key as it stands in the file, with its prefix where it has one."""
+        """Return the key as it stands in the file, with its prefix where it has one."""
         return self._prefix + key if self._prefix + key in self._explicit else key
 
     def text(self, key: str) -> str | None:
@@ -144,7 +144,7 @@ class _Keys:
         return tuple(value) if isinstance(value, list) else ()
 
     def mechanism_place(self, key: str, mechanism: str) -> str:
-        """The same for a key that may stand under a mechanism, too."""
+        """Return the same for a key that may stand under a mechanism, too."""
         place = f"{self._prefix}{mechanism.lower()}.{key}"
         return place if place in self._explicit else self.place(key)
 
@@ -176,7 +176,7 @@ class _Keys:
         return own_users(self.place, self._explicit, self._secrets)
 
     def jaas(self, mechanism: str) -> tuple[str, JaasLine | None]:
-        """The place of a mechanism's login module, and the module."""
+        """Find the place of a mechanism's login module, and the module."""
         place = f"{self._prefix}{mechanism.lower()}.{_JAAS}"
         text = self._explicit.get(place)
         if text is None:
@@ -218,7 +218,7 @@ def security_of_listeners(
     inter_broker: str,
     secrets: Mapping[str, str] | None = None,
 ) -> dict[str, ListenerSecurity]:
-    """The security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`.
+    """Read the security of a node's `own` listeners, and of the controllers' that it connects to. Raises `ConfigError`.
 
     `secrets` has the contents of the files that keys name, by key.
     """
@@ -256,7 +256,7 @@ def listener_security(
     is_controllers: bool = False,
     serves: bool = True,
 ) -> ListenerSecurity:
-    """The security of a listener. `node_mechanism_key` is set where nodes connect: the key of their SASL mechanism.
+    """Read the security of a listener. `node_mechanism_key` is set where nodes connect: the key of their SASL mechanism.
 
     `serves` is false for a listener that only other nodes have.
 
@@ -296,7 +296,7 @@ def listener_security(
 
 
 def _plain_users(keys: _Keys) -> Mapping[str, str]:
-    """Those whom a listener lets in by PLAIN, in Kafka's form or in ours. Raises `ConfigError`."""
+    """Read the users whom a listener lets in by PLAIN, in Kafka's form or in ours. Raises `ConfigError`."""
     place, line = keys.jaas(PLAIN)
     own = keys.own_users
     if own is not None:
@@ -313,7 +313,7 @@ def _plain_users(keys: _Keys) -> Mapping[str, str]:
 
 
 def _refuse_foreign(keys: _Keys, mechanisms: Sequence[str]) -> None:
-    """Raises `ConfigError` for a class of Java that is none of Kafka's own."""
+    """Raise `ConfigError` for a class of Java that is none of Kafka's own."""
     for key in _FOREIGN:
         for mechanism in mechanisms or ("",):
             value = keys.mechanism_value(key, mechanism) if mechanism else keys.value(key)
@@ -371,7 +371,7 @@ def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
 def _node_login(
     keys: _Keys, mechanism_key: str, enabled: tuple[str, ...], explicit: Mapping[str, str]
 ) -> Credentials:
-    """Username and password in the listener's own login module, as in Kafka."""
+    """Read username and password in the listener's own login module, as in Kafka."""
     mechanism = _node_mechanism(mechanism_key, explicit)
     if mechanism not in enabled:
         raise ConfigError(
@@ -412,7 +412,7 @@ def _rules(keys: _Keys) -> PrincipalRules:
 
 
 def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serves: bool) -> TlsSettings:
-    """The TLS of a listener that has it. Raises `ConfigError`, whose text has no secrets."""
+    """Read the TLS of a listener that has it. Raises `ConfigError`, whose text has no secrets."""
     keys = _Keys(name, explicit, {})
     for store, inline in (("keystore", "key"), ("truststore", "certificates")):
         _check_store(keys, store, f"ssl.{store}.{inline}")
@@ -466,14 +466,14 @@ def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serve
 
 
 def _client_auth(keys: _Keys, protocol: str) -> str:
-    """As in Kafka, clients of SASL_SSL show certificates only if a key of the listener itself says so (KIP-684)."""
+    """Read which certificates clients must show; for SASL_SSL only a key of the listener itself counts (KIP-684), as in Kafka."""
     key = "ssl.client.auth"
     is_own = keys.place(key) != key
     return str(keys.value(key)).lower() if is_own or protocol == "SSL" else "none"
 
 
 def _check_store(keys: _Keys, store: str, inline: str) -> None:
-    """Kafka's rules between the keys of one store, and the types that can be read. Raises `ConfigError`."""
+    """Check Kafka's rules between the keys of one store, and that its type can be read. Raises `ConfigError`."""
     key = f"ssl.{store}.type"
     kind = str(keys.value(key)).upper()
     location, text = keys.text(f"ssl.{store}.location"), keys.text(inline)

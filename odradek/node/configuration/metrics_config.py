@@ -58,7 +58,7 @@ class MetricsConfig:
 def metrics_security(
     values: Mapping[str, ConfigValue], explicit: Mapping[str, str], listeners: Mapping[str, object]
 ) -> ListenerSecurity | None:
-    """The TLS of the page; None where it has none. Raises `ConfigError`."""
+    """Read the TLS of the page; None where it has none. Raises `ConfigError`."""
     if not values[METRICS_LISTENER] or values[PROTOCOL] == PLAINTEXT:
         return None
     if METRICS in listeners:
@@ -71,7 +71,7 @@ def metrics_security(
 def metrics_config(
     values: Mapping[str, ConfigValue], security: ListenerSecurity | None
 ) -> MetricsConfig | None:
-    """The page's settings; None where there is no page. Raises `ConfigError`."""
+    """Read the page's settings; None where there is no page. Raises `ConfigError`."""
     text = str(values[METRICS_LISTENER])
     if not text:
         return None

@@ -2,7 +2,7 @@
 
 First, each key is parsed as Kafka parses it (`odradek.metadata_quorum.config.config_defs`). Then Kafka's rules between keys
 are checked. Last, values that this version does not support yet are refused. A mistake raises `ConfigError`, whose
-text is one line that names key, value and what is allowed. An unknown key gives a warning.
+text is one line that names key, value and the allowed values. An unknown key gives a warning.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class NodeConfig:
 
     @classmethod
     def load(cls, path: str, *, starts: bool = True) -> NodeConfig:
-        """The configuration in a file; with `starts` False what only a start refuses is a warning.
+        """Load the configuration in a file; with `starts` False what only a start refuses is a warning.
 
         Raises `ConfigError`, or `OSError` when the file cannot be read.
         """
@@ -204,7 +204,7 @@ class NodeConfig:
     def from_text(
         cls, text: str, read: Callable[[str], str] | None = None, *, starts: bool = True
     ) -> NodeConfig:
-        """The configuration in the contents of a properties file. `read` gives those of other files that it names.
+        """Parse the configuration in the contents of a properties file. `read` gives those of other files that it names.
 
         Raises `ConfigError`.
         """
@@ -218,11 +218,11 @@ class NodeConfig:
     def from_properties(
         cls, properties: Mapping[str, str], secrets: Mapping[str, str] | None = None
     ) -> NodeConfig:
-        """The configuration in keys and texts; `secrets` are contents of files, by their keys. Raises `ConfigError`."""
+        """Make the configuration of keys and texts; `secrets` are contents of files, by their keys. Raises `ConfigError`."""
         return _check(dict(properties), lambda: secrets or {}, True)
 
     def get(self, key: str) -> ConfigValue:
-        """The typed value of a known key."""
+        """Return the typed value of a known key."""
         return self.values[key]
 
     def get_int(self, key: str) -> int:
@@ -231,7 +231,7 @@ class NodeConfig:
         return value
 
     def get_optional_int(self, key: str) -> int | None:
-        """The value; None for a key that has no default and is absent from the file."""
+        """Return the value; None for a key that has no default and is absent from the file."""
         value = self.values[key]
         assert value is None or isinstance(value, int), f"{key} has no whole number"
         return value
@@ -282,7 +282,7 @@ class NodeConfig:
         return BrokerConfigLayers({"broker.id": str(self.node_id), **self.explicit})
 
     def controller_settings(self) -> ControllerSettings:
-        """The controller's settings, typed, by the properties file and the defaults."""
+        """Make the controller's typed settings from the properties file and the defaults."""
         return settings_of(
             ControllerSettings,
             self.config_layers,
@@ -414,7 +414,7 @@ def _about_unknown(name: str) -> str:
 
 
 def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
-    """Raises `ConfigError` for a value that has a secret of another setting in it."""
+    """Raise `ConfigError` for a value that has a secret of another setting in it."""
     for name, text in explicit.items():
         if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
             raise InvalidConfiguration(
@@ -423,7 +423,7 @@ def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
 
 
 def _listener_names(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
-    """The names of all listeners that this node has or connects to."""
+    """List the names of all listeners that this node has or connects to."""
     names = [text.partition("://")[0].strip().upper() for text in _texts(values, "listeners")]
     pages = (METRICS,) if values[METRICS_LISTENER] else ()
     return (*names, *(each.upper() for each in _texts(values, "controller.listener.names")), *pages)
@@ -437,7 +437,7 @@ def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
 def _security_protocols(
     explicit: Mapping[str, str], values: Mapping[str, ConfigValue], controller_names: tuple[str, ...]
 ) -> dict[str, str]:
-    """Security protocol by listener name."""
+    """Map listener names to security protocols."""
     key = "listener.security.protocol.map"
     text = values[key]
     protocols: dict[str, str] = {}
@@ -609,7 +609,7 @@ def _voter(
     static_voters: tuple[StaticVoter, ...],
     node_id: int,
 ) -> VoterEndpoint | None:
-    """The address of a controller listener for other nodes: the advertised one, else the one that it listens on."""
+    """Find the address of a controller listener for other nodes: the advertised address, else where it listens."""
     own = next((each for each in listeners if each.name == name), None)
     if own is None:
         return None

@@ -27,7 +27,7 @@ LOGIN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
-"""Names of Kafka's own handlers, now and before version 4, which mean what is built in."""
+"""Names of Kafka's own handlers, now and before version 4, which mean the built-in ones."""
 
 Read = Callable[[str], ConfigValue]
 Place = Callable[[str], str]
@@ -36,7 +36,7 @@ Place = Callable[[str], str]
 def oauth_settings(
     read: Read, place: Place, options: Mapping[str, str], waived: frozenset[str]
 ) -> OauthSettings:
-    """A listener's rules for tokens. Raises `ConfigError`.
+    """Read a listener's rules for tokens. Raises `ConfigError`.
 
     `read` gives the value of a key, `place` the key as it stands in the file; `options` are those of the login module.
     """
@@ -76,7 +76,7 @@ def oauth_settings(
 
 
 def token_request(read: Read, place: Place, options: Mapping[str, str]) -> TokenRequest:
-    """The way to the tokens by which this node logs in at others. Raises `ConfigError`.
+    """Read the way to the tokens by which this node logs in at others. Raises `ConfigError`.
 
     Before Kafka 4.1, id, secret and scope stood in the login module's options.
     """
@@ -112,7 +112,7 @@ def _url(read: Read, place: Place, key: str, purpose: str) -> str:
 
 
 def _address(url: str, options: Mapping[str, str]) -> DocumentAddress:
-    """The address, and the authorities that vouch for its server: as in Kafka, the login module's options name them."""
+    """Return the address, and the authorities that vouch for its server: as in Kafka, the login module's options name them."""
     location = options.get("ssl.truststore.location")
     if location is not None and options.get("ssl.truststore.type", "PEM").upper() != "PEM":
         raise ConfigError("ssl.truststore.type", options["ssl.truststore.type"], "PEM, for servers of tokens")

@@ -76,7 +76,7 @@ def listener_settings(config: NodeConfig) -> ListenerSettings:
 
 
 def _buffer_bytes(config: NodeConfig, key: str, unset: int | None) -> int | None:
-    """A socket buffer's size as the file says it (-1: the kernel decides), or our own default."""
+    """Return a socket buffer's size as the file says it (-1: the kernel decides), or our own default."""
     if key not in config.explicit:
         return unset
     size = config.get_int(key)
@@ -89,7 +89,7 @@ def metadata_log_settings(config: NodeConfig) -> MetadataLogSettings:
 
 
 def _static_voters(config: NodeConfig) -> VoterSet:
-    """`controller.quorum.voters`, whose directory ids are unknown; empty where the key is not set."""
+    """Parse `controller.quorum.voters`, whose directory ids are unknown; empty where the key is not set."""
     if not config.static_voters:
         return NO_VOTERS
     name = config.controller_listener_names[0]
@@ -106,7 +106,7 @@ def metadata_settings(
     endpoints: tuple[Endpoint, ...],
     bootstrap: Sequence[Message],
 ) -> MetadataSettings:
-    """`me` and `bootstrap`, the first records, are what the log directory says; `endpoints` what this node listens on."""
+    """Make the settings. `me` and `bootstrap`, the first records, come from the log directory; `endpoints` is where we listen."""
     layers = config.config_layers
     raft = settings_of(RaftConfig, layers)
     quorum = QuorumSettings(

@@ -31,7 +31,7 @@ HIDDEN = "[hidden]"
 
 
 def read_secrets(explicit: Mapping[str, str], read: Callable[[str], str]) -> dict[str, str]:
-    """The contents of the files that the keys name, by key. Raises `ConfigError` for one that cannot be read."""
+    """Read the files that the keys name; return their contents by key. Raises `ConfigError` for an unreadable file."""
     found = {}
     for key, path in explicit.items():
         if key.endswith(FILE_KEYS) and path:
@@ -46,7 +46,7 @@ def read_secrets(explicit: Mapping[str, str], read: Callable[[str], str]) -> dic
 def own_login(
     place: Callable[[str], str], explicit: Mapping[str, str], secrets: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Username and password for other nodes; None where neither is set. Raises `ConfigError`.
+    """Return username and password for other nodes; None where neither is set. Raises `ConfigError`.
 
     `place` gives the key as it stands in the file.
     """
@@ -68,7 +68,7 @@ def own_login(
 def own_users(
     place: Callable[[str], str], explicit: Mapping[str, str], secrets: Mapping[str, str]
 ) -> Mapping[str, str] | None:
-    """Passwords by user; None where no file is named. Raises `ConfigError`, which shows no line of the file."""
+    """Read the passwords by user; None where no file is named. Raises `ConfigError`, which shows no line of the file."""
     key = place(USERS_FILE)
     text = secrets.get(key)
     if text is None:

@@ -1,6 +1,6 @@
 """The part of a properties file on roles and the quorum: `process.roles`, `controller.quorum.voters` and its kin.
 
-Kafka's rules, each with one line that names key, value and what is allowed (`ConfigError`).
+Kafka's rules, each with one line that names key, value and the allowed values (`ConfigError`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StaticVoter:
 
 
 def parse_roles(roles: Sequence[str]) -> tuple[str, ...]:
-    """Raises `ConfigError`."""
+    """Check the roles and return them. Raises `ConfigError`."""
     key = "process.roles"
     text = ",".join(roles)
     if not roles:
@@ -46,7 +46,7 @@ def parse_roles(roles: Sequence[str]) -> tuple[str, ...]:
 def parse_quorum(
     texts: Sequence[str], servers: Sequence[str]
 ) -> tuple[tuple[StaticVoter, ...], tuple[tuple[str, int], ...]]:
-    """The static voters, and the servers to ask for the leader. Raises `ConfigError`."""
+    """Parse the static voters, and the servers to ask for the leader. Raises `ConfigError`."""
     key = "controller.quorum.voters"
     if not texts and not servers:
         raise InvalidConfiguration(
@@ -75,7 +75,7 @@ def parse_quorum(
 
 
 def check_voters(roles: tuple[str, ...], voters: tuple[StaticVoter, ...], node_id: int) -> None:
-    """Kafka's rules between roles, id and static voters. Raises `ConfigError`."""
+    """Check Kafka's rules between roles, id and static voters. Raises `ConfigError`."""
     if not voters:
         return
     key = "controller.quorum.voters"

@@ -53,7 +53,7 @@ class StartRules:
     warnings: list[str]
 
     def judge(self, part: Callable[[], T], instead: T) -> T:
-        """The part's outcome; `instead` where it is refused and no start is at hand. Raises `ConfigError`."""
+        """Return the part's outcome; `instead` where it is refused and no start is at hand. Raises `ConfigError`."""
         try:
             return part()
         except ConfigError as error:
@@ -64,7 +64,7 @@ class StartRules:
 
 
 def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | None:
-    """The authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class that is none of Kafka's."""
+    """Return the authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class that is none of Kafka's."""
     key = "authorizer.class.name"
     name = values[key]
     if not name:

@@ -214,7 +214,7 @@ class AnswerQueue:
                 self.muted_rate = services.charging.mutation_rate(self.context)
 
     def _encode_early(self, slot: Slot) -> None:
-        """Encode an answer that has to wait for an earlier one, behind what is queued, and take it out from there."""
+        """Encode an answer that has to wait for an earlier one, at the end of the send queue, and take its bytes out of the queue."""
         queue = self.send_queue
         chunks, size = len(queue.chunks), queue.bytes_queued
         response, slot.response = slot.response, None
@@ -288,7 +288,7 @@ class AnswerQueue:
             self.room = self.services.new_event()
 
     def push_answers(self) -> None:
-        """Encode and send what is next in order, after a delayed answer came. Errors end this connection only."""
+        """Encode and send the next answers in order, after a delayed answer came. Errors end this connection only."""
         try:
             self._move_answers()
             if self.send_queue.chunks:
@@ -395,7 +395,7 @@ class AnswerQueue:
         while result.__class__ is Suspend:
             slot.is_long |= result.is_long
             if services.charging is not None:
-                # The client pays for each of them, also for one that long work has begun.
+                # The client pays for each result that waits, also where long work has given it.
                 services.long_work.asker = self
             result = await result.run()
         self.suspended = None
@@ -418,7 +418,7 @@ class AnswerQueue:
     # -- quotas ---------------------------------------------------------------------------------------------------
 
     def payer(self) -> Callable[[float, float], object] | None:
-        """Takes the processor time of long work that the present request begins; None where nobody pays."""
+        """Return a function that takes the processor time of the present request's long work; None where nobody pays."""
         charging = self.services.charging
         return None if charging is None else charging.payer(self.context)
 
@@ -447,7 +447,7 @@ class AnswerQueue:
 
     def judge_wait(self) -> None:
         """Wait only for the debts that are left, now that quotas have changed. Any debt counts, up to the wait that the
-        client was told. Else each change of somebody's quota would let a request of every debtor in."""
+        client was asked for. Else each change of somebody's quota would let a request of every debtor in."""
         charging, now = self.services.charging, self.services.clock.monotonic()
         until = 0.0
         if charging is not None:

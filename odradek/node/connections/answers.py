@@ -43,16 +43,16 @@ class Answering(Protocol):
     def closing(self) -> bool: ...
 
     def answer_came(self, slot: Slot) -> None:
-        """A delayed answer is there."""
+        """Called when a delayed answer has come."""
 
     def encode_long(self, slot: Slot, response: Any) -> None:
-        """A long answer is there: nothing more is dispatched until it is bytes."""
+        """Called when a long answer has come: nothing more is dispatched until it is bytes."""
 
     def charge_answer(self, entry: ApiEntry, response: Any, size: int) -> None:
         """Charge the bytes of an answer to the client's quota."""
 
     def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:
-        """A long answer is bytes now."""
+        """Called when a long answer has become bytes."""
 
     def encoding_failed(self) -> None:
         """End the connection because a long answer could not be encoded."""
@@ -158,7 +158,7 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """The connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the rest is within
+        """Choose the connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the rest is within
         the bound."""
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:
@@ -180,7 +180,7 @@ class HeldAnswers:
         return chosen
 
     def statistics(self) -> dict[str, int]:
-        """Bytes of answers and requests that wait for an earlier answer, fetches parked, connections held back by it."""
+        """Count bytes of answers and requests that wait for an earlier answer, fetches parked, connections held back by it."""
         return {"bytes": self.bytes_held, "parked": self.parked, "waiting": len(self.waiters)}
 
 

@@ -10,14 +10,14 @@ __all__ = ["AuditedLogins"]
 
 
 class AuditedLogins:
-    """Tells the auditor who was let in at a listener, and who was not."""
+    """Reports to the auditor who was let in at a listener, and who was not."""
 
     def __init__(self, listener: str, auditor: Auditor | None) -> None:
         self._listener = listener
         self._auditor = auditor
 
     def succeeded(self, context: Context, tls_subject: str | None) -> None:
-        """The first login of a connection. From now on its renewals are told as well."""
+        """Report the first login of a connection. From now on its renewals are reported as well."""
         auditor = self._auditor
         if auditor is None:
             return
@@ -33,7 +33,7 @@ class AuditedLogins:
         )
 
     def failed(self, context: Context, reason: str, tls_subject: str | None) -> None:
-        """A connection ends without a login. Before the client has chosen a mechanism, the line has none."""
+        """Report a connection that ends without a login. Before the client has chosen a mechanism, the line has none."""
         if self._auditor is not None:
             login = context.login
             claimed, mechanism = None, TLS

@@ -108,7 +108,7 @@ class ReceiveBuffers:
     def take(
         self, size: int, frame_bytes: int, holder: Holder, replaced: PooledBuffer | None = None
     ) -> PooledBuffer | None:
-        """A buffer of at least `size` bytes for a frame of `frame_bytes`, or None when there is no room now.
+        """Take a buffer of at least `size` bytes for a frame of `frame_bytes`, or None when there is no room now.
 
         A connection that has its part of the pool to itself may exceed the limit, even while it holds the `replaced`
         one.
@@ -120,7 +120,7 @@ class ReceiveBuffers:
         return self._make(rounded, is_small, holder)
 
     def take_beyond(self, size: int, frame_bytes: int, holder: Holder) -> PooledBuffer:
-        """A buffer for a tail that has arrived already (at most `receive_view`), even above the limit."""
+        """Take a buffer for a tail that has arrived already (at most `receive_view`), even above the limit."""
         return self._make(_rounded(size), frame_bytes <= SMALL_FRAME_BYTES, holder)
 
     async def wait_for(
@@ -203,7 +203,7 @@ class ReceiveBuffers:
         return bool(self._waiters[0] or self._waiters[1])
 
     def to_evict(self, now: float) -> list[Holder]:
-        """The connections whose frames are to be given up. The server asks about every second."""
+        """Choose the connections whose frames are to be given up. The server asks about every second."""
         if now < self._look_at:
             return []
         self._look_at = now + 0.5
@@ -225,7 +225,7 @@ class ReceiveBuffers:
     def _by_share(
         self, is_small: bool, now: float, chosen: list[Holder]
     ) -> Iterator[tuple[PooledBuffer, bool]]:
-        """The buffers whose loss helps connections that wait for this part, and whether each is slow.
+        """Yield the buffers whose loss helps connections that wait for this part, and whether each is slow.
 
         Each comes from the address that holds the most at that point. First come those with room left, the slowest by
         bytes per second first. Then come those that wait themselves, the larger and older ones first."""
@@ -261,7 +261,7 @@ class ReceiveBuffers:
         self._free_bytes = 0
 
     def statistics(self) -> dict[str, int]:
-        """Bytes held by connections, bytes kept free, connections waiting, frames given up for others."""
+        """Return figures: bytes held by connections, bytes kept free, connections waiting, frames given up for others."""
         return {
             "bytes_used": self.bytes_used,
             "bytes_free": self._free_bytes,

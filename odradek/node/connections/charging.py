@@ -92,14 +92,14 @@ class Charging:
         return 0
 
     def seconds_left(self, context: Context, now: float) -> float:
-        """The seconds for which the client still has to wait under the present quotas, by the longest of its debts."""
+        """Return the seconds for which the client still has to wait under the present quotas, by the longest of its debts."""
         share = context.quota = self._share_of(context, now)
         waits = [share.request_wait(now)]
         waits += [each.wait_seconds(now) for each in (share.produce, share.fetch) if each is not None]
         return max(waits)
 
     def mutation_rate(self, context: Context) -> float | None:
-        """The client's quota of changes of the metadata, by which the controller has it wait."""
+        """Return the client's quota of changes of the metadata, by which the controller has it wait."""
         user = context.principal.partition(":")[2]
         holding = self._quotas.holding(CONTROLLER_MUTATION_RATE, user, context.client_id or "")
         return None if holding is None else holding.value
@@ -112,7 +112,7 @@ class Charging:
     def charge_answer(self, context: Context, api_key: int, response: Any, size: int, now: float) -> None:
         """Charge the bytes of a Fetch's answer.
 
-        One that tells the client to wait is free: else a client that asks at once would never come out of debt.
+        An answer that makes the client wait is free. Otherwise a client that asks at once would never come out of debt.
         """
         share = context.quota
         if (
@@ -124,7 +124,7 @@ class Charging:
             share.fetch.charge(size, now)
 
     def payer(self, context: Context) -> Callable[[float, float], float] | None:
-        """Takes the seconds of long work that the present request begins, and the time; None where nobody pays."""
+        """Return a function that takes the seconds of the present request's long work, and the time; None where nobody pays."""
         share = context.quota
         if not isinstance(share, ClientShare) or share.request is None:
             return None
@@ -132,7 +132,7 @@ class Charging:
 
 
 def throttled(response: Any, throttle_ms: int) -> Any:
-    """The response with the wait in it, if it has a field for that. It is copied: handlers may share responses."""
+    """Return the response with the wait in it, if it has a field for that. It is copied: handlers may share responses."""
     if not hasattr(response, "throttle_time_ms"):
         return response
     changed = copy(response)

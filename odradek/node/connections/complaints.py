@@ -17,7 +17,7 @@ OTHERS = "others"
 
 
 def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> str:
-    """The complaint about a frame of a wrong size. The first bytes of a TLS handshake are told from those of a request."""
+    """Make the complaint about a frame of a wrong size, which sets the start of a TLS handshake apart from a request."""
     if size >> 16 == _TLS_HANDSHAKE:
         return "the client speaks TLS to a listener of plaintext; it needs security.protocol=PLAINTEXT or SASL_PLAINTEXT"
     return f"frame of {size} bytes{when}; allowed are {bytes_min} to {bytes_max}"
@@ -70,7 +70,7 @@ class Complaints:
                     del self._peers[name]
 
     def _tell(self, name: str, peer: _Peer, now: float) -> None:
-        """The last of the errors, and how many there were."""
+        """Log the last of the errors, and how many there were."""
         self._log.warning("connection.protocol_error", error=peer.error, peer=name, count=peer.held_back)
         peer.said_at = now
         peer.held_back = 0

@@ -29,7 +29,7 @@ CLIENT_ROOM_MIN = 16
 
 
 def client_room(descriptors_max: int) -> int:
-    """The number of clients' connections that fit a limit of open files; -1 stands for no limit, as in `getrlimit`."""
+    """Return how many clients' connections fit a limit of open files; -1 stands for no limit, as in `getrlimit`."""
     if descriptors_max < 0:
         return INT_MAX
     return max(CLIENT_ROOM_MIN, descriptors_max - descriptors_max // LOGS_SHARE - OWN_DESCRIPTORS)
@@ -52,7 +52,7 @@ class _Second:
     accepted: int = 0
 
     def accept_at(self, now: float, rate_max: int) -> float:
-        """The time at which the next one may be accepted."""
+        """Return the time at which the next one may be accepted."""
         if rate_max >= INT_MAX:
             return now
         if now >= self.began_at + 1.0:
@@ -90,7 +90,7 @@ class ConnectionLimits:
     _second_of: dict[str, _Second] = attrs.field(init=False, factory=dict)
 
     def accept_at(self, now: float, listener: str = "", *, is_peers: bool = False) -> float:
-        """The time at which the next connection may be accepted, `now` at the earliest; monotonic seconds."""
+        """Return the time at which the next connection may be accepted, `now` at the earliest; monotonic seconds."""
         of_listener = self.listener_creation_rate_max.get(listener, INT_MAX)
         at = self._second_of.setdefault(listener, _Second()).accept_at(now, of_listener)
         return at if is_peers else max(at, self._second.accept_at(now, self.creation_rate_max))
@@ -130,7 +130,7 @@ class ConnectionLimits:
         return True
 
     def _in_all(self) -> tuple[tuple[str, int, int], ...]:
-        """The limits of all clients: name, connections that count, and the most of them."""
+        """List the limits of all clients: name, connections that count, and the most of them."""
         return (
             ("max.connections", self._open, self.connections_max),
             ("open files", self._open - self._reserved, self.room),
@@ -155,5 +155,5 @@ class ConnectionLimits:
             del self._by_host[host]
 
     def statistics(self) -> dict[str, int]:
-        """Connections that are open, and the addresses they come from."""
+        """Count the open connections, and the addresses they come from."""
         return {"connections": self._open, "addresses": len(self._by_host)}

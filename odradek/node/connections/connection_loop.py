@@ -142,7 +142,7 @@ class Connection(AnswerQueue):
             self.on_end(self)
 
     def _receive(self) -> int | None:
-        """Receive once and dispatch what is complete; the bytes received (0: end), None where it would block.
+        """Receive once and dispatch complete frames; return the bytes received (0: end), None where it would block.
 
         A tail kept from before goes back in front of the shared buffer, so that one receive can take many small
         frames; a large frame is collected in the connection's own buffer instead of being copied twice.
@@ -215,7 +215,7 @@ class Connection(AnswerQueue):
         self.have = left
 
     async def _grow(self) -> None:
-        """Double the connection's own buffer, which is full without a complete frame, or wait until the pool has
+        """Double the connection's own buffer, which is full of one incomplete frame, or wait until the pool has
         room."""
         old = self.own
         assert old is not None
@@ -253,7 +253,7 @@ class Connection(AnswerQueue):
     # -- dispatch -------------------------------------------------------------------------------------------------
 
     def _dispatch(self, buffer: PooledBuffer, end: int) -> int:
-        """Dispatch complete frames of `buffer[:end]`; the position after the last one that was dispatched."""
+        """Dispatch complete frames of `buffer[:end]`; return the position after the last dispatched frame."""
         data, view = buffer.data, buffer.view
         services = self.services
         frame_bytes_max = services.frame_bytes_max
@@ -294,7 +294,7 @@ class Connection(AnswerQueue):
         return start
 
     def _look_again_after(self, frames: int) -> int:
-        """The number of frames of this turn after which to look at the clock next; 0 ends the turn."""
+        """Return the number of frames of this turn after which to look at the clock next; 0 ends the turn."""
         if frames >= FRAMES_PER_TURN or self.services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX:
             return 0
         return frames + FRAMES_PER_LOOK

@@ -18,7 +18,7 @@ class Muted(Protocol):
     """A connection whose client has to wait."""
 
     def judge_wait(self) -> None:
-        """Wait only for what is left to wait for, now that quotas have changed."""
+        """Wait only for the debts that are left, now that quotas have changed."""
 
 
 class ConnectionServices:

@@ -78,7 +78,7 @@ class Encryption(Protocol):
         """True if a handshake with this address can begin."""
 
     async def handshake(self, conn: Conn) -> tuple[Conn, str | None, str | None]:
-        """The encrypted connection; principal and name of the client's certificate if it has one.
+        """Return the encrypted connection; principal and name of the client's certificate if it has one.
 
         Raises `ConnectionLost`, `NotAuthenticated`.
         """
@@ -135,7 +135,7 @@ class Entrance:
         return self._tls is None or self._tls.has_room(host)
 
     async def enter(self, conn: Conn) -> Entered:
-        """Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
+        """Let one connection in, or refuse it. Raises `ConnectionLost`, `ProtocolError`, `NotAuthenticated`."""
         self._make_room()
         host = conn.peer_host
         network = network_of(host)
@@ -221,7 +221,7 @@ class Entrance:
             return handle()
 
     def _take_bare_token(self, context: Context, login: Login, frame: bytearray) -> bytes:
-        """A token behind SaslHandshake version 0. A refusal has no answer there."""
+        """Take a token behind SaslHandshake version 0. A refusal has no answer there."""
         try:
             token = login.take_token(bytes(frame))
         except LoginRefused:
@@ -229,7 +229,7 @@ class Entrance:
         return _SIZE.pack(len(token)) + token
 
     def _answer(self, context: Context, login: Login, frame: bytearray) -> bytes:
-        """Handle one request. Raises `RemoteProtocolError` for one that is out of place."""
+        """Handle one request. Raises `RemoteProtocolError` for a request that is out of place."""
         size = len(frame)
         if size < _HEADER.size:
             raise RemoteProtocolError(f"frame of {size} bytes before authentication")
@@ -267,7 +267,7 @@ class Entrance:
 
 
 async def _read(conn: Conn, count: int) -> bytearray:
-    """`count` bytes, for which memory is taken as they come."""
+    """Read `count` bytes, for which memory is taken as they come."""
     data = bytearray()
     while len(data) < count:
         part = memoryview(bytearray(min(count - len(data), 16_384)))

@@ -27,7 +27,7 @@ def decode_beside(
     offset: int,
     charge: Callable[[Context, Any], None],
 ) -> Result:
-    """The work for a frame of too many elements. The frame is copied, because the receive buffer is reused.
+    """Return the work for a frame of too many elements. The frame is copied, because the receive buffer is reused.
 
     The copy can be written to: an append sets offsets and times in place. `charge` is called with the request, before
     it is handled."""
@@ -64,7 +64,7 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
 
 
 def encode_apart(entry: ApiEntry, correlation_id: int, response: Any) -> tuple[list[Chunk], int, ErrorCounts]:
-    """The frame in pieces, its size, and the error codes in it. It may run in any thread, because it shares no state."""
+    """Return the frame in pieces, its size, and the error codes in it. It may run in any thread, because it shares no state."""
     frame, chunks, errors = bytearray(entry.prefix), list[Chunk](), ErrorCounts()
     spills: list[tuple[int, Any]] = []
     entry.encode(frame, response, spills, errors)

@@ -98,7 +98,7 @@ class SendQueue:
             self.chunks[0] = memoryview(first)[sent:]
 
     def release(self) -> None:
-        """The connection is gone: unpin the files."""
+        """Called when the connection is gone: unpin the files."""
         for chunk in self.chunks:
             if isinstance(chunk, FileRange):
                 chunk.release()

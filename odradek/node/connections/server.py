@@ -125,7 +125,7 @@ class Server:
         self._limits.leave(connection.conn.peer_host, self.name, is_peers=self._is_peers)
 
     def _tell_refused(self, now: float, peer: str, limit: str, bound: float | None) -> None:
-        """One line for many that are turned away; it names the limit of the last one."""
+        """Write one line for many connections that are turned away; it names the limit of the last one."""
         if now >= self._tell_refusals_at:
             self._tell_refusals_at = now + REFUSED_INTERVAL_SECONDS
             count, self._refusals_told = self._refused - self._refusals_told, self._refused
@@ -141,7 +141,7 @@ class Server:
 
     async def reap_loop(self) -> None:
         """Close connections that were idle too long, and those that hold memory which others wait for. That memory
-        holds half-sent frames, or answers behind one that does not come."""
+        holds half-sent frames, or answers behind an answer that does not come."""
         clock, buffers = self._services.clock, self._services.buffers
         while True:
             now = clock.monotonic()
@@ -195,7 +195,7 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked fetches
+        """Return figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked fetches
         and bytes still to be sent. Since the start: how many were accepted, refused, and closed for being idle."""
         connections = self._connections
         return {

@@ -54,7 +54,7 @@ class ClusterFigures:
 
 
 def cluster_figures(image: MetadataImage) -> ClusterFigures:
-    """The counts of an image. As in Kafka, brokers in controlled shutdown count as active, not as fenced."""
+    """Count the counts of an image. As in Kafka, brokers in controlled shutdown count as active, not as fenced."""
     fenced = sum(broker.fenced for broker in image.brokers.values())
     partitions = offline = imbalanced = 0
     for topic in image.topics.values():
@@ -68,7 +68,7 @@ def cluster_figures(image: MetadataImage) -> ClusterFigures:
 
 
 def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
-    """The quorum as this node sees it, then the cluster."""
+    """Write the quorum as this node sees it, then the cluster."""
     quorum = metadata.quorum
     page.gauge("odradek_quorum_epoch", "Epoch of the metadata quorum: it rises with every election.")
     page.one(quorum.leader_epoch)
@@ -115,7 +115,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
 
 
 def _decided(page: MetricsText, decided: DecisionFigures) -> None:
-    """The figures of the decisions that this node has made as the active controller."""
+    """Write the figures of the decisions that this node has made as the active controller."""
     for number, name, described in (
         (decided.decisions, "decisions", "Requests, parts of long requests, and timers that this node has decided as the active controller."),
         (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),

@@ -69,7 +69,7 @@ class MetricsSources:
 
 
 def metrics_page(sources: MetricsSources) -> bytes:
-    """The whole page, in Prometheus' text format."""
+    """Make the whole page, in Prometheus' text format."""
     page = MetricsText()
     _node(page, sources)
     tables = dict.fromkeys(services.table for services in sources.services)
@@ -270,7 +270,7 @@ def _placed_here(broker: Broker) -> int:
 
 
 def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
-    """Offsets and bytes: of all logs together, and of the first topics by name."""
+    """Write offsets and bytes: of all logs together, and of the first topics by name."""
     rows: list[tuple[str, list[int]]] = []
     for name in sorted(broker.topics):
         logs = [partition.log for partition in broker.topics[name].partitions.values()]
@@ -375,7 +375,7 @@ def _scrubs(page: MetricsText, broker: Broker) -> None:
 
 
 def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
-    """Moves of replicas between the directories of this broker."""
+    """Write the moves of replicas between the directories of this broker."""
     page.gauge("odradek_directory_moving_replicas", "Replicas that move to another directory of this broker.")
     page.sample(figures["replicas_moving"])
     for field, metric, described in (
@@ -396,7 +396,7 @@ def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
 
 
 def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
-    """Kafka's figures of its log cleaner, and our own bytes."""
+    """Write Kafka's figures of its log cleaner, and our own bytes."""
     for field, metric, described in (
         ("threads", "cleaner_threads", "Threads of the log cleaner."),
         (
@@ -439,7 +439,7 @@ def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
 
 
 def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
-    """The figures of the group coordinator; the totals count all partitions of `__consumer_offsets` led here."""
+    """Write the figures of the group coordinator; the totals count all partitions of `__consumer_offsets` led here."""
     for field, metric, described in (
         ("groups", "groups", "Groups that this broker coordinates."),
         ("members", "group_members", "Members of these groups."),
@@ -452,7 +452,7 @@ def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
 
 
 def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
-    """The decisions of this node's coordinators and of its controller that fit no record."""
+    """Write the decisions of this node's coordinators and of its controller that fit no record."""
     page.counter(
         "odradek_decisions_not_encoded_total",
         "Decisions whose values fit no record: each was answered with an error instead.",
@@ -467,7 +467,7 @@ def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
 
 
 def _parts(page: MetricsText, prefix: str, statistics: Mapping[str, Any], skip: Iterable[str] = ()) -> None:
-    """Every number in the nested `statistics()` of the parts, named by its path; a new part needs no line here."""
+    """Write every number in the nested `statistics()` of the parts, named by its path; a new part needs no line here."""
     for key, value in statistics.items():
         if key in skip:
             continue

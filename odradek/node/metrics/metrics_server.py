@@ -3,7 +3,7 @@
 One request per connection, GET and HEAD of `/metrics` and nothing else. Everything is bounded: connections, the bytes
 of a request, the seconds that a peer may take. A peer's mistake ends its own connection at most.
 
-When all places are taken, a connection of the address with the most gives way: its oldest one that has not asked yet.
+When all places are taken, a connection of the address with the most gives way: its oldest connection without a request.
 So a stranger who holds places does not keep the scraper out.
 
 The page is made when a request for it has come. After that, others have the loop for `OTHERS_SHARE` times as long as it
@@ -134,7 +134,7 @@ class MetricsServer:
             self._forget(conn)
 
     async def _exchange(self, conn: Conn) -> None:
-        """One request and its answer. Raises `ConnectionLost`."""
+        """Read one request and answer it. Raises `ConnectionLost`."""
         secured, principal = conn, None
         host, encryption = conn.peer_host, self._guard.encryption
         if encryption is not None:
@@ -158,7 +158,7 @@ class MetricsServer:
             secured.close()
 
     async def _answer(self, head: bytes | None, host: str, principal: str | None) -> bytes:
-        """The whole response to a request's head (None: it was too long)."""
+        """Make the whole response to a request's head (None: it was too long)."""
         if head is None:
             return _response(431, b"too long\n")
         lines = head.split(b"\n")
@@ -182,7 +182,7 @@ class MetricsServer:
         return _response(200, page, content_type=CONTENT_TYPE, is_head=is_head)
 
     async def _new_page(self) -> bytes | None:
-        """A page that was made after this call; None if a figure cannot be read."""
+        """Make a page that was made after this call; None if a figure cannot be read."""
         before = self._pages
         if self._clock.monotonic() < self._free_at:
             await self._clock.sleep_until(self._free_at)
@@ -192,7 +192,7 @@ class MetricsServer:
             try:
                 self._page = self._render()
             except Exception:
-                # A figure that cannot be read must not end the node that it tells of.
+                # A figure that cannot be read must not end its node.
                 self._page = None
                 self.log.exception("metrics.bug")
             now = self._clock.monotonic()
@@ -201,7 +201,7 @@ class MetricsServer:
 
 
 def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
-    """The value of a header; None where there is none, or several."""
+    """Return the value of a header; None where there is none, or several."""
     found = [
         value for name, colon, value in (line.partition(b":") for line in lines[1:]) if name.lower() == wanted
     ]
@@ -209,7 +209,7 @@ def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
 
 
 async def _read_head(conn: Conn) -> bytes | None:
-    """The request up to its empty line; None when it is too long. Raises `ConnectionLost` at the end of the stream."""
+    """Read the request up to its empty line; None when it is too long. Raises `ConnectionLost` at the end of the stream."""
     head = bytearray()
     buffer = memoryview(bytearray(4096))
     while b"\r\n\r\n" not in head and b"\n\n" not in head:
@@ -221,7 +221,7 @@ async def _read_head(conn: Conn) -> bytes | None:
             raise ConnectionLost("left in the middle of a request")
         head += buffer[: count or 0]
         if head and not head[:1].isalpha():
-            # No request of HTTP, so no empty line will come. A client of the log in the wrong place is told at once.
+            # No request of HTTP, so no empty line will come. A client of the log in the wrong place is refused at once.
             break
     return bytes(head)
 

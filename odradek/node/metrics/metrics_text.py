@@ -33,11 +33,11 @@ class MetricsText:
         self._lines.append(f"# HELP {name} {described}\n# TYPE {name} {kind}")
 
     def sample(self, value: float, **labels: object) -> None:
-        """One number of the family begun last."""
+        """Write one number of the family begun last."""
         self._lines.append(f"{self._name}{_label_text(labels)} {value!r}")
 
     def one(self, value: float) -> None:
-        """The only number of the family begun last."""
+        """Write the only number of the family begun last."""
         self._lines.append(f"{self._name} {value!r}")
 
     def histogram(self, name: str, described: str) -> None:
@@ -47,7 +47,7 @@ class MetricsText:
     def distribution(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: object
     ) -> None:
-        """One distribution: `counts[i]` is what fell in bucket i, the last one above all bounds; `total` their sum."""
+        """Write one distribution: `counts[i]` fell in bucket i, the last one above all bounds; `total` is their sum."""
         name, lines, below = self._name, self._lines, 0
         inside = _label_text(labels)[1:-1]
         prefix = f"{inside}," if inside else ""
@@ -60,8 +60,8 @@ class MetricsText:
         lines.append(f"{name}_sum{braces} {total!r}\n{name}_count{braces} {below}")
 
     def render(self) -> bytes:
-        """The page in Prometheus' text format, as UTF-8."""
-        # A directory's name may hold what is no UTF-8.
+        """Return the page in Prometheus' text format, as UTF-8."""
+        # A directory's name may hold bytes that are no UTF-8.
         return ("\n".join(self._lines) + "\n").encode("utf-8", "replace")
 
 

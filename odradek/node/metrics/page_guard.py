@@ -28,6 +28,6 @@ class PageGuard:
 def page_guard(
     env: Env, settings: MetricsConfig, entrances: Entrances, authorizer: Authorizer | None, auditor: Auditor
 ) -> PageGuard:
-    """The guard that the configuration asks for."""
+    """Make the guard that the configuration asks for."""
     logins = PageLogins(env, entrances.keys_of, authorizer, auditor) if settings.has_login else None
     return PageGuard(entrances.encryption(METRICS), logins, auditor)

@@ -116,7 +116,7 @@ class PageLogins:
             self._auditor.login_failed(METRICS, host, user, BASIC, "too many passwords were tried")
             return Answer.TOO_MANY
         if not known:
-            # As much work as for a user who exists, so that the time tells nothing.
+            # As much work as for a user who exists, so that the time gives nothing away.
             mechanism = _MECHANISMS[0]
             filler = bytes(mechanism.digest_bytes)
             nobody = ServerKeys(
@@ -135,7 +135,7 @@ class PageLogins:
         return Answer.UNKNOWN
 
     def _known(self, user: str) -> list[tuple[ScramMechanism, ServerKeys]]:
-        """A user's keys, the strongest mechanism first. A change of the password changes all of them."""
+        """Return a user's keys, the strongest mechanism first. A change of the password changes all of them."""
         return [
             (each, keys) for each in _MECHANISMS if (keys := self._keys_of(user, each.number)) is not None
         ]

@@ -1,4 +1,4 @@
-"""Figures of quotas for the metrics page: what clients used, and how long they were told to wait. PURE."""
+"""Figures of quotas for the metrics page: what clients used, and how long they had to wait. PURE."""
 
 from __future__ import annotations
 

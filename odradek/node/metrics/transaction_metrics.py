@@ -71,7 +71,7 @@ def _ages(page: MetricsText, broker: Broker) -> None:
 
 
 def _stable_lag(page: MetricsText, broker: Broker) -> None:
-    """Partitions without an open transaction cost a look, no more."""
+    """Write the lag of the last stable offset. Partitions without an open transaction cost a look, no more."""
     lag_max = open_count = 0
     for topic in broker.topics.values():
         for partition in topic.partitions.values():
@@ -84,7 +84,7 @@ def _stable_lag(page: MetricsText, broker: Broker) -> None:
             try:
                 lag = log.high_watermark - log.last_stable_offset
             except DiskError:
-                # The directory's own figures tell of it.
+                # The directory's own figures show it.
                 continue
             lag_max = max(lag_max, lag)
             state = log.producers.state

@@ -384,7 +384,7 @@ class _Member(_Client):
         self.clients.send(self, request, 4, lambda host, answer: None, answered)
 
     def committed(self, codes: list[ErrorCode]) -> None:
-        """The answer to a commit of its own, or of its former self, has arrived."""
+        """Handle the answer to a commit by this member or its previous process."""
         for code in codes[:1]:
             if code and code is not ErrorCode.OFFSET_METADATA_TOO_LARGE and self._former is None:
                 self._fall_out(code)

@@ -52,7 +52,7 @@ class Coordinators(Protocol):
         """The process that leads the partition of a group."""
 
     def in_sync_since(self, server: Server) -> float:
-        """The time since which the replicas in sync of its partition are fit, with their links to it."""
+        """Return the time since which all in-sync replicas of its partition, and their links, have been healthy."""
 
 
 @attrs.define(eq=False)

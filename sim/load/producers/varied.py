@@ -51,7 +51,7 @@ __all__ = ["PARTITIONS", "TOPIC", "VariedProducer", "certainly_failed"]
 def certainly_failed(batch: Batch, error: Exception) -> bool:
     """Whether no copy of a batch that has this error can be in any log, now or later.
 
-    The error may be that of a batch before it: a lane that begins new numbers fails what may be in the log.
+    The error may be that of a batch before it: a queue that begins new numbers fails what may be in the log.
     """
     if batch.parts is not None or batch.maybe_appended:
         return False

@@ -52,7 +52,7 @@ class _Cluster:
 
 
 def _cluster(bootstrap: str, config: Path | None) -> _Cluster:
-    """One side by its options. Raises `Failed`."""
+    """Read one side by its options. Raises `Failed`."""
     keys = {"bootstrap.servers": bootstrap}
     others = {}
     for key, value in ({} if config is None else _properties(config)).items():
@@ -64,7 +64,7 @@ def _cluster(bootstrap: str, config: Path | None) -> _Cluster:
 
 
 def _properties(path: Path) -> dict[str, str]:
-    """The keys of a file of lines KEY=VALUE. Raises `Failed`."""
+    """Read the keys of a file of lines KEY=VALUE. Raises `Failed`."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +82,7 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 class _Screen:
-    """The line of progress: what is copied, how fast, how far behind, and for how long still."""
+    """The line of progress: records copied, how fast, how far behind, and for how long still."""
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
@@ -256,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Raises `Failed` for values that cannot be."""
+    """Check the arguments. Raises `Failed` for values that cannot be."""
     arguments.topic = arguments.topic or ["*"]
     name = arguments.name
     if (

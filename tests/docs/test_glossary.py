@@ -1,0 +1,69 @@
+"""The private words: few, each used by several packages, each with one meaning in one place."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.docs.glossary import (
+    GLOSSARY,
+    PACKAGES,
+    PACKAGES_MIN,
+    ROWS_MAX,
+    is_used,
+    packages_that_use,
+    rows,
+    rows_of_package,
+    words_of,
+)
+
+
+def test_the_glossary_is_short() -> None:
+    """Each private word is one more that a newcomer has to learn."""
+    assert 0 < len(rows(GLOSSARY)) <= ROWS_MAX
+
+
+def test_the_rows_are_in_order() -> None:
+    """A reader looks a word up; capital letters count as small ones."""
+    cells = [cell.lower() for cell, _ in rows(GLOSSARY)]
+    assert cells == sorted(cells)
+
+
+@pytest.mark.parametrize("word", [word for cell, _ in rows(GLOSSARY) for word in words_of(cell)])
+def test_a_word_of_the_glossary_is_used_by_several_packages(word: str) -> None:
+    """A word of one or two packages belongs into their READMEs, or is replaced by a plain one."""
+    assert len(packages_that_use(word)) >= PACKAGES_MIN, packages_that_use(word)
+
+
+@pytest.mark.parametrize(
+    ("package", "word"),
+    [
+        (package, word)
+        for package in PACKAGES
+        for cell, _ in rows_of_package(package)
+        for word in words_of(cell)
+    ],
+)
+def test_a_word_of_a_package_is_used_there(package: str, word: str) -> None:
+    """A word that nobody uses any more leaves the README."""
+    assert is_used(word, package)
+
+
+def test_a_word_has_one_place() -> None:
+    """The glossary and the READMEs together explain each word once: no word has two meanings."""
+    places = Counter(
+        word
+        for table in (rows(GLOSSARY), *map(rows_of_package, PACKAGES))
+        for cell, _ in table
+        for word in words_of(cell)
+    )
+    assert [word for word, count in places.items() if count > 1] == []
+
+
+def test_a_row_gives_one_meaning() -> None:
+    """A second meaning gets another word: no row says "also", or gives a meaning for one place alone."""
+    tables = [rows(GLOSSARY), *map(rows_of_package, PACKAGES)]
+    second = re.compile(r"\balso\b|; (?:of|in|to|said of)\b")
+    assert [cell for table in tables for cell, meaning in table if second.search(meaning)] == []
