@@ -65,14 +65,14 @@ class ProduceHandler:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._steps = broker.steps
+        self._begin = broker.steps.begin
         self._refusals = ProducerRefusals(broker.clock, broker.log)
 
     def handle(self, context: Context, request: ProduceRequest) -> Result:
         """Append each batch, once it is verified and has its topic's codec."""
         if request.transactional_id is None and not self._broker.recompressed_topics:
-            return self._steps.begin(self._append(context, request, None, None))
-        return self._steps.begin(self._prepare_and_append(context, request))
+            return self._begin(self._append(context, request, None, None))
+        return self._begin(self._prepare_and_append(context, request))
 
     def _prepare_and_append(self, context: Context, request: ProduceRequest) -> Steps[Result]:
         """Verify transactional batches with their coordinator, give batches their topics' codec, and append them."""
@@ -134,7 +134,7 @@ class ProduceHandler:
                     if (
                         partition is None
                         or not (partition.is_leader and are_acks_valid)
-                        or partition.log.topic in INTERNAL_TOPICS
+                        or partition.is_internal
                         or (acks == ACKS_ALL and not partition.has_min_isr)
                     ):
                         answer, failed = self._refuse(topic, by_id, partition, data.index, acks), True
