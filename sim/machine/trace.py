@@ -52,11 +52,6 @@ class Trace:
             self._folded = (self._folded + fresh)[-self._lines_kept :]
 
     @property
-    def event_count(self) -> int:
-        """All events so far."""
-        return self._folded_count + len(self._fresh)
-
-    @property
     def lines(self) -> list[str]:
         """The last lines, oldest first."""
         return [_line(event) for event in (self._folded + self._fresh)[-self._lines_kept :]]

@@ -8,7 +8,7 @@ transaction, or nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odradek.client.admin.admin_transactions import TIMELESS_MS, describe_transactions, list_transactions
@@ -298,8 +298,3 @@ def _resume_and_end(
         return
     end = EndTxnRequest(name, answer.producer_id, answer.producer_epoch, commit)
     yield Wait([core.call(end, node=node, deadline=deadline, version_min=END_TXN_EPOCHS_GROW)])
-
-
-def queries_of(transactional_ids: Iterable[str]) -> list[str]:
-    """List the queries that these slots belong to."""
-    return sorted({query for query in map(query_of, transactional_ids) if query is not None})

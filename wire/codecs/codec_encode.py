@@ -297,11 +297,6 @@ class _EncoderSource:
         return "\n".join([*head, *self.lines, *tail, ""])
 
 
-def encoder_source(cls: type[Message], version: int, counts_errors: bool = False) -> str:
-    """The source alone, to read and to measure."""
-    return _EncoderSource(cls, version, counts_errors).source()
-
-
 def make_encoder(cls: type[Message], version: int, counts_errors: bool = False) -> Callable[..., None]:
     """Compile the encoder of one message class at one version; one that counts takes a dictionary to count in."""
     source = _EncoderSource(cls, version, counts_errors)

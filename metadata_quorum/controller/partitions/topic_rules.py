@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from odradek.metadata_quorum.config.effective_config import MIN_ISR, topic_value
+from odradek.metadata_quorum.config.effective_config import MIN_ISR
 from odradek.metadata_quorum.config.typed_settings import settings_of, topic_setting
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
@@ -37,9 +37,3 @@ def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: Topic
         eligible_replicas=image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
         troubled_directories=frozenset(each for ids in image.troubled_directories.values() for each in ids),
     )
-
-
-def unclean_election_enabled(image: MetadataImage, settings: ControllerSettings, topic: str) -> bool:
-    """`unclean.leader.election.enable` of a topic."""
-    layers = layers_for(image, settings.static_config)
-    return topic_value(UNCLEAN_ELECTION, image.topic_configs(topic), layers) is True

@@ -101,11 +101,6 @@ class Authorizer:
         self._judged = 0
         self._denied = 0
 
-    @property
-    def is_ready(self) -> bool:
-        """True as soon as the node's rules are read."""
-        return self._index is not None
-
     def apply(self, index: AclIndex) -> None:
         """Decide by the rules of a newer image from now on."""
         self._index = index
