@@ -266,10 +266,9 @@ def lines_of_code(source: str) -> int:
     """Count lines without blanks, comments, docstrings, imports, and brackets that stand alone."""
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        is_text = is_text and isinstance(node.value.value, str)  # type: ignore[attr-defined]  # an Expr of a Constant
-        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
-            left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))  # type: ignore[attr-defined]  # a statement
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.Import() | ast.ImportFrom():
+                left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return sum(
         1
         for number, line in enumerate(source.splitlines(), 1)

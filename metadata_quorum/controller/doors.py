@@ -236,7 +236,7 @@ class ControllerDoors:
         """The part of a client's request that is decided, or the refusal of the whole. May run in a worker; the caller
         calls `tell_denials` on the loop afterwards."""
         request: Any = message
-        """Of the class that the door of its API judges."""
+        """A request of the class that the door of its API judges."""
         assert message.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
         admitted = CONTROLLER_DOORS[ApiKey(message.API_KEY)](asked, request)

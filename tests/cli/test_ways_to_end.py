@@ -59,6 +59,8 @@ class Member:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(node.bootstrap),
+            # A suite that runs under `nohup` hands its children a hang-up that is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         assert self.process.stdout is not None
         self.out = self.process.stdout
