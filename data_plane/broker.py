@@ -91,7 +91,7 @@ class Broker:
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
         """The checks of clients' batches that the loop does itself."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
-        self.steps = StepDriver(env.long_work, lambda: self.run_woken())
+        self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
         """A callback within the process: called with each batch that a client's request has appended. The

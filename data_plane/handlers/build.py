@@ -164,7 +164,7 @@ def _producer_handlers(broker: Broker) -> dict[int, Handler]:
         ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker, broker.transactions).handle,
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker, broker.served).handle,
         ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnHandler(broker, broker.transactions).handle,
-        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnHandler(broker.groups, broker.transactions).handle,
+        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnHandler(broker, broker.groups, broker.transactions).handle,
         ApiKey.END_TXN: EndTxnHandler(broker, broker.transactions).handle,
         ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsHandler(broker, broker.transactions).handle,
         ApiKey.LIST_TRANSACTIONS: ListTransactionsHandler(broker, broker.transactions).handle,

@@ -35,6 +35,7 @@ from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPI
 from odradek.data_plane.transactions.verifier import CoordinatorVerifier
 from odradek.metadata_quorum.features import TRANSACTION_VERSION
 from odradek.metadata_quorum.state_machine import NotEncoded
+from odradek.serving.contract import Receiver
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode
 
@@ -126,8 +127,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
             if transaction.status.is_ending:
                 self._markers.begin(self, transaction)
         if looked_at == IDS_PER_TURN:
-            at = self._broker.clock.monotonic()
-            self._broker.timers.at(at, partial(self._complete_earlier, state, ids))
+            self._broker.timers.next_turn(partial(self._complete_earlier, state, ids))
 
     def _committed(self, state: TransactionsState, changed: Changed) -> None:
         for transaction in changed:
@@ -174,20 +174,6 @@ class TransactionShard(Shard[TransactionsState, Changed]):
     def statistics(self) -> dict[str, int]:
         open_count = 0 if self._runtime is None else len(self._runtime.state.open)
         return {**self.machine.statistics(), **super().statistics(), "open": open_count}
-
-
-class _Again:
-    """A reply to a check that has a limit."""
-
-    __slots__ = ("_go_on",)
-
-    def __init__(self, go_on: Callable[[], None]) -> None:
-        self._go_on = go_on
-
-    def complete(self, response: Any) -> None:
-        """True: some are left. An error code: the next check is soon enough."""
-        if response is True:
-            self._go_on()
 
 
 def _append_bytes_max(partition: Partition) -> int:
@@ -263,16 +249,17 @@ class TransactionCoordinator(Shards[TransactionShard]):
         """Have a shard look at its transactions, and again while it says that some are left."""
         if shard.is_loading or shard.is_stopped:
             return
+
+        def checked(some_are_left: bool | ErrorCode) -> None:
+            # After an error, the next check is soon enough. Otherwise clients have a turn in between.
+            if some_are_left is True:
+                self._broker.timers.next_turn(partial(self._check, shard, request))
+
         try:
-            again = _Again(partial(self._check_later, shard, request))
-            shard.submit(Ask(request(), 0, again, self._broker.clock.wall_ms()))
+            shard.submit(Ask(request(), 0, Receiver(checked), self._broker.clock.wall_ms()))
         except Exception:
             # One shard's bug must not cost the others their turn.
             self._broker.log.exception("transactions.check_failed", partition=shard.partition.log.partition)
-
-    def _check_later(self, shard: TransactionShard, request: Callable[[], Any]) -> None:
-        """Clients have a turn in between."""
-        self._broker.timers.at(self._broker.clock.monotonic(), partial(self._check, shard, request))
 
     def stop(self) -> None:
         super().stop()

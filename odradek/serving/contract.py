@@ -60,7 +60,14 @@ class Login(Protocol):
 class Answer(Protocol):
     """The receiver of a delayed response: the connection's slot for it."""
 
-    def complete(self, response: Any) -> None: ...
+    def complete(self, response: Any, /) -> None: ...
+
+
+@attrs.frozen(slots=True, eq=False)
+class Receiver:
+    """A receiver of a response within this process."""
+
+    complete: Callable[[Any], None]
 
 
 class Delayed:

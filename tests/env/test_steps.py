@@ -8,12 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.serving.contract import Suspend
+from odradek.serving.contract import Delayed, Suspend
 from odradek.serving.long_work import LongWork
 from odradek.serving.steps import (
     SCANT_UNITS,
     SLICE_UNITS,
     TURN,
+    Answers,
     StepDriver,
     Steps,
     asked,
@@ -40,10 +41,25 @@ class Held(Inline):
 class Stage:
     """A driver that writes down the ends of its stretches, between what the work writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: trio.Nursery | None = None) -> None:
         self.world = World()
         self.done = self.world.done
-        self.driver = StepDriver(self.world.work, lambda: self.done.append("."))
+        self.driver = StepDriver(self.world.work, lambda: self.done.append("."), tasks)
+        self.asked: list[Any] = []
+        """The receivers of answers, in the order of the questions."""
+
+    def ask(self, count: int, *behind: int) -> Steps[Any]:
+        """Ask so many, return their answers, and work for so many units behind that."""
+        answers = Answers()
+        for _ in range(count):
+            self.asked.append(answers.receiver())
+            yield 1
+        try:
+            came = yield answers
+            yield from behind
+        finally:
+            self.done.append("ended")
+        return came
 
     async def result(self, work: Steps[Any]) -> Any:
         """The result of work that waits."""
@@ -174,3 +190,71 @@ async def test_a_connection_that_is_lost_ends_the_work(began: bool) -> None:
         assert scope.cancelled_caught
     del begun
     assert stage.done == ["released"]
+
+
+async def test_answers_come_in_the_order_of_the_questions() -> None:
+    """The request is delayed until the last one is there, and then its work goes on at once."""
+    stage = Stage()
+    delayed = stage.driver.begin(stage.ask(3))
+    assert isinstance(delayed, Delayed)
+    for index in (2, 0):
+        stage.asked[index].complete(index)
+        assert delayed.response is None
+    stage.asked[1].complete(1)
+    assert delayed.response == [0, 1, 2]
+    assert stage.done == ["ended"]
+
+
+async def test_answers_that_are_there_are_not_waited_for() -> None:
+    """A coordinator that decides at once costs no delay, also behind a slice that was full."""
+    stage = Stage()
+
+    def work(units: int) -> Steps[Any]:
+        answers = Answers()
+        answers.receiver().complete("known")
+        yield units
+        return (yield answers)
+
+    assert stage.driver.begin(stage.ask(0)) == []
+    assert stage.driver.begin(work(1)) == ["known"]
+    assert await stage.result(work(SLICE_UNITS)) == ["known"]
+
+
+async def test_long_work_behind_answers_goes_on_in_a_task() -> None:
+    """The turn of a coordinator's answer does one slice of it, and so the decisions of others are not held up."""
+    async with trio.open_nursery() as nursery:
+        stage = Stage(nursery)
+        delayed = stage.driver.begin(stage.ask(1, SLICE_UNITS, SLICE_UNITS))
+        assert isinstance(delayed, Delayed)
+        stage.asked[0].complete("late")
+        assert delayed.response is None
+    assert delayed.response == ["late"]
+    assert stage.done == [".", "ended", "."]
+
+
+async def test_work_may_wait_for_answers_behind_other_waits() -> None:
+    """A suspended connection goes on with its requests as soon as coordinators are asked, and answers may be asked for twice."""
+    stage = Stage()
+
+    def work() -> Steps[Any]:
+        yield TURN
+        first = yield from stage.ask(1)
+        return first + (yield from stage.ask(2))
+
+    delayed = await stage.result(work())
+    assert isinstance(delayed, Delayed)
+    for index in range(3):
+        assert delayed.response is None
+        stage.asked[index].complete(index)
+    assert delayed.response == [0, 1, 2]
+
+
+async def test_a_connection_that_is_lost_forgets_what_it_asked() -> None:
+    """The work is closed, and an answer that comes later goes nowhere."""
+    stage = Stage()
+    delayed = stage.driver.begin(stage.ask(1))
+    assert isinstance(delayed, Delayed)
+    delayed.abandon()
+    assert stage.done == ["ended"]
+    stage.asked[0].complete("late")
+    assert delayed.response is None

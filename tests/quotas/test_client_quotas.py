@@ -6,7 +6,7 @@ import pytest
 
 from odradek.data_plane.quotas.client_quotas import IDLE_SECONDS_MAX, ClientQuotas, QuotaSettings
 from odradek.metadata_quorum.quotas.quota_levels import REQUEST_PERCENTAGE, USER, Entity
-from odradek.serving.slices import SLICE_UNITS, run_through
+from odradek.serving.steps import SLICE_UNITS, run_through
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 OF_ANN: Entity = (("user", "ann"),)

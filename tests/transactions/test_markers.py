@@ -52,7 +52,9 @@ class Loop:
         self.routed: list[int] = [0]
         """Partitions whose leaders were looked up in each turn."""
         self.clock = SimpleNamespace(monotonic=lambda: 0.0, wall_ms=lambda: 0)
-        self.timers = SimpleNamespace(at=lambda deadline, action: self.turns.append(action))
+        self.timers = SimpleNamespace(
+            at=lambda deadline, action: self.turns.append(action), next_turn=self.turns.append
+        )
         self.newest = SimpleNamespace(image=SimpleNamespace(partition=self.partition))
 
         self.codes: dict[int, ErrorCode] = {}

@@ -25,7 +25,7 @@ from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import CLOSE, Context, Result
 from odradek.serving.shared_parts import shared
-from odradek.serving.steps import TURN, Steps, asked
+from odradek.serving.steps import TURN, Steps
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -88,7 +88,7 @@ class ProduceHandler:
             if transaction.must_ask:
                 if left is None:
                     context, left = self._hold(context, request)
-                yield asked(transaction.verify)
+                yield from transaction.verify()
         batches = find_batches(broker, context, request) if broker.recompressed_topics else []
         if left is None and are_quick(batches):
             for batch in batches:

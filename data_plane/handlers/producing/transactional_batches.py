@@ -20,6 +20,7 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from odradek.data_plane.ports import VerifiedPartition
 from odradek.env.ports import DiskError
+from odradek.serving.steps import Steps
 from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.produce import ProduceRequest
@@ -144,10 +145,10 @@ class TransactionalBatches:
             self._refused[place] = NotVerified(error.code, error.message)
         return None
 
-    async def verify(self) -> None:
+    def verify(self) -> Steps[None]:
         """Ask the coordinator."""
         ((producer_id, epoch),) = self._producers
-        codes = await verified(
+        codes = yield from verified(
             self._broker,
             self._transactional_id,
             producer_id,
