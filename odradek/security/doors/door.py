@@ -17,7 +17,7 @@ a name, which it keeps for ever. A thing that the door does not find is answered
 before it is sent.
 
 **Many decisions are made beside the loop**: those about thousands of names, and what a client may do to each of all
-topics. They are counted before the door (`counting`).
+topics. They are counted before the door (`decisions`).
 
 **A refusal is told to the audit log** when the door has spoken. Questions that refuse nothing are put with `would`: by
 `merge`, which hides or tells, and where one right stands for another.
@@ -199,8 +199,9 @@ class GuardedHandler:
         long_work: LongWork | None = None,
         after_work: Callable[[], None] | None = None,
         api_key: int = -1,
+        decisions: Count | None = None,
     ) -> None:
-        """`long_work` judges requests of thousands of elements beside the loop; `after_work` wakes whom they woke.
+        """Requests with many `decisions` are judged beside the loop. `long_work` judges requests of thousands of elements beside the loop; `after_work` wakes whom they woke.
         `api_key` is for the audit log."""
         self._handle = handle
         self._door = door
@@ -210,12 +211,7 @@ class GuardedHandler:
         self._long_work = long_work
         self._after_work = after_work
         self._api_key = api_key
-        self._decisions: Count | None = None
-
-    def counting(self, decisions: Count | None) -> GuardedHandler:
-        """Have requests with many decisions judged beside the loop."""
         self._decisions = decisions
-        return self
 
     def handle(self, context: Context, request: Any) -> Result:
         """Handle what the door lets in."""
