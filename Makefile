@@ -55,7 +55,7 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@# Many tests wait for a server: two workers more than there are cores keep the cores busy.
 	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist loadfile $(ARGS)
 
-TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py tests/client/test_transactional_servers.py::test_a_transaction_outlives_kill_9_of_the_broker
+TRANSACTIONS := tests/cluster/test_exactly_once.py tests/cluster/test_deaths_in_a_transaction.py tests/other_clients/test_transactional_producers.py tests/other_clients/test_live_transaction_version.py tests/client/producer/test_transactional_servers.py::test_a_transaction_outlives_kill_9_of_the_broker
 test-transactions: install-dev ## five clients' transactions while nodes die, each and everywhere: 20,000 records exactly once (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s --matrix $(TRANSACTIONS) $(ARGS)
 
@@ -73,7 +73,7 @@ test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spar
 	done
 
 test-mirror: install-dev ## odradek mirror, killed at every step and at sixty random times (ARGS=, MIRROR_SEED=)
-	@exec $(BIN)/python -m pytest -v --matrix tests/spark/test_mirror.py $(ARGS)
+	@exec $(BIN)/python -m pytest -v --matrix tests/spark/mirror/test_mirror.py $(ARGS)
 
 test-ecosystem: install-dev ## Kafka Streams, Connect, MirrorMaker 2, Flink, Go clients, kafka_exporter while nodes are killed (ARGS='-k streams')
 	@exec $(BIN)/python -m pytest -v -n 0 -m ecosystem tests/ecosystem $(ARGS)
@@ -93,11 +93,11 @@ siege: install-dev ## all attacks of strangers and clients in turns for an hour,
 	@exec $(BIN)/python -m tests.attacks siege --hours $(if $(filter command line,$(origin HOURS)),$(HOURS),1) $(ARGS)
 
 test-disks: install-dev ## disks that fill, freeze, die and turn read-only, on ext4 and xfs on loop devices; for root (ARGS=)
-	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/test_real_disks.py tests/cluster/test_full_disk.py tests/cluster/test_frozen_disk.py tests/cli/test_disk_moves.py $(ARGS)
+	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/disks/test_real_disks.py tests/cluster/disks/test_full_disk.py tests/cluster/disks/test_frozen_disk.py tests/cli/test_disk_moves.py $(ARGS)
 
 test-spark-kills: install-dev ## the sink, exactly once and two-phase, under 600 kills, Apache Kafka and three nodes among its targets (ARGS='--only nodes --scale 0.1')
-	@$(BIN)/python -m tests.spark.sink_kills $(ARGS)
-	@[ -n "$(ARGS)" ] || exec $(BIN)/python -m pytest -v -n 0 --matrix tests/spark/test_two_phase.py tests/spark/test_two_phase_kills.py
+	@$(BIN)/python -m tests.spark.kills.sink_kills $(ARGS)
+	@[ -n "$(ARGS)" ] || exec $(BIN)/python -m pytest -v -n 0 --matrix tests/spark/delivery/test_two_phase.py tests/spark/delivery/test_two_phase_kills.py
 
 conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test
 	@$(BIN)/python -m tests.conformance record
@@ -156,10 +156,10 @@ deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, a
 	@exec $(BIN)/python -m tests.deploy hosts
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
-	@exec $(BIN)/python -m bench.demo_flights $(ARGS)
+	@exec $(BIN)/python -m bench.demos.flights $(ARGS)
 
 demo-changelog: install-dev ## a million updates of 4,043 aircraft: what compaction leaves, read live, again, and by Spark
-	@exec $(BIN)/python -m bench.demo_changelog $(ARGS)
+	@exec $(BIN)/python -m bench.demos.changelog $(ARGS)
 
 lock: install-dev ## write constraints.txt from what .venv holds now, and the hashes of its wheels
 	@{ echo "# Exact versions for make install; written by make lock."; \

@@ -17,17 +17,15 @@ from typing import Any
 
 import attrs
 
-from bench import footprint, report
-from bench.kafka_server import KafkaUnavailable, ensure_jars, start_kafka
-from bench.loopback import SEGMENT_BYTES, enter_own_network
-from bench.mock_cluster import mock_cluster
-from bench.odradek_server import prepare_odradek, start_odradek
-from bench.processes import ServerProcess, spawn, wait_until_serving
-from bench.recycled_pages import RecycledPages
-from bench.small_requests import KINDS, Drive, Kind
-from bench.stages import STAGES
-from bench.supervised import run_client
-from bench.throughput import (
+from bench import report
+from bench.hot_path.small_requests import KINDS, Drive, Kind
+from bench.hot_path.stages import STAGES
+from bench.instruments.loopback import SEGMENT_BYTES, enter_own_network
+from bench.instruments.recycled_pages import RecycledPages
+from bench.instruments.supervised import run_client
+from bench.scale import footprint
+from bench.throughput.mock_cluster import mock_cluster
+from bench.throughput.passes import (
     WORKLOADS,
     Contender,
     Throughput,
@@ -35,6 +33,9 @@ from bench.throughput import (
     wait_until_deleted,
     warm_page_cache,
 )
+from testkit.kafka_server import KafkaUnavailable, ensure_jars, start_kafka
+from testkit.odradek_server import prepare_odradek, start_odradek
+from testkit.processes import ServerProcess, spawn, wait_until_serving
 
 KAFKA_WARM_PASSES = 4
 OUR_WARM_PASSES = 1
@@ -194,7 +195,9 @@ class Bench:
         topic = f"small-{kind.name}"
         with temporary_topic(server.bootstrap, topic, 1, SMALL_TOPIC):
             task = Drive(kind, server.bootstrap, topic, seconds)
-            figures, cpu_seconds = run_client("bench.small_requests", task, server, self.client_cpus(key))
+            figures, cpu_seconds = run_client(
+                "bench.hot_path.small_requests", task, server, self.client_cpus(key)
+            )
         wait_until_deleted(server.log_path.with_name("data"), topic)
         requests = figures["requests"]
         return report.RequestCost(key, kind.name, requests / figures["seconds"], 1e6 * cpu_seconds / requests)
@@ -239,7 +242,7 @@ class Bench:
         ]
         server = spawn(
             "Odradek, instrumented",
-            [sys.executable, "-m", "bench.stages", properties, output],
+            [sys.executable, "-m", "bench.hot_path.stages", properties, output],
             bootstrap=listeners[0].rpartition("//")[2],
             log_path=directory / "server.log",
             cpus=self.server_cpus("odradek"),

@@ -36,9 +36,10 @@ from pathlib import Path
 
 import attrs
 
-from bench.odradek_server import ODRADEK
-from bench.processes import ServerProcess, combined_node_properties, free_ports, wait_until_serving
-from bench.small_requests import KINDS, STORED, Kind, check_answer, connect, exchange, request_frame
+from bench.hot_path.small_requests import KINDS, STORED, Kind, request_frame
+from testkit.odradek_server import ODRADEK
+from testkit.processes import ServerProcess, combined_node_properties, free_ports, wait_until_serving
+from testkit.raw_requests import check_answer, connect, exchange
 
 COUNTED_KINDS = (
     *KINDS,

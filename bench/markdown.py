@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.hot_path.small_requests import KINDS
+from bench.hot_path.stages import STAGES
+from bench.instruments.tables import table
 from bench.report import NAMES
-from bench.small_requests import KINDS
-from bench.stages import STAGES
-from bench.throughput import WORKLOADS
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; all columns but the first hold numbers."""
-    rule = ["---", *(["---:"] * (len(head) - 1))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)) + "\n"
+from bench.throughput.passes import WORKLOADS
 
 
 def throughput(found: dict[str, Any]) -> str:

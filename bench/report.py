@@ -10,10 +10,10 @@ from typing import Any
 
 import attrs
 
-from bench.footprint import Figure
-from bench.small_requests import Kind
-from bench.stages import STAGES
-from bench.throughput import Summary, Workload
+from bench.hot_path.small_requests import Kind
+from bench.hot_path.stages import STAGES
+from bench.scale.footprint import Figure
+from bench.throughput.passes import Summary, Workload
 
 OURS = "odradek"
 REFERENCE = "kafka"

@@ -60,7 +60,7 @@ class Odradek:
 
 @attrs.frozen
 class ApacheKafka:
-    """Apache Kafka from its jars (`$ODRADEK_KAFKA_JARS`, by default where `bench.kafka_server fetch` leaves them)."""
+    """Apache Kafka from its jars (`$ODRADEK_KAFKA_JARS`, by default where `testkit.kafka_server fetch` leaves them)."""
 
     name: str = "kafka"
     heap: Sequence[str] = ("-Xmx512m", "-Xms512m", "-XX:+UseG1GC")
@@ -86,7 +86,7 @@ class ApacheKafka:
         if java is None:
             raise Unavailable("no java on the path")
         if not (jars / ".complete").exists():
-            raise Unavailable(f"no jars of Apache Kafka in {jars}; `python -m bench.kafka_server fetch`")
+            raise Unavailable(f"no jars of Apache Kafka in {jars}; `python -m testkit.kafka_server fetch`")
         return [java, *options, "-cp", f"{jars}/*"]
 
 

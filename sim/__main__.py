@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say, and return the exit status."""
+    """Run the command of the arguments, and return the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     if "--campaign" in given:
         from sim.campaign.command import main as campaign
@@ -106,7 +106,7 @@ def _parser() -> _Parser:
 
 
 def _read_options(text: str) -> dict[str, Any]:
-    """JSON, or the name of a file that holds it. Raises `ValueError`, `OSError`."""
+    """Read JSON, or a file that has it. Raises `ValueError`, `OSError`."""
     given = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
     if not isinstance(given, dict):
         raise ValueError("options are an object in JSON")
@@ -130,7 +130,7 @@ def _run_cluster(given: argparse.Namespace, options: RunOptions, own: OwnWorkloa
 
 
 class _Printer:
-    """Prints what was asked for of the trace, and from time to time how far the run has come."""
+    """Prints the requested part of the trace, and from time to time the progress of the run."""
 
     def __init__(self, every_event: bool, log: bool) -> None:
         self._every_event = every_event
@@ -169,7 +169,7 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
 
 
 def _run_alone(part: str, seed: int) -> int:
-    """One part alone (`sim.alone.parts`): nothing passes a world's ports, so there is no digest."""
+    """Run one part alone (`sim.alone.parts`): nothing passes a world's ports, so there is no digest."""
     print(f"seed: {seed}")
     verdict = _verdict_of(lambda: PARTS[part](seed))
     if verdict != "ok":
@@ -179,7 +179,7 @@ def _run_alone(part: str, seed: int) -> int:
 
 
 def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:
-    """`sim.scenarios.lone_node_scenario`: one node, which dies and comes back."""
+    """Run `sim.scenarios.lone_node_scenario`: one node, which dies and restarts."""
     scenario = Scenario(options.seed, crashes=3 if options.crashes is None else options.crashes)
     print(f"seed: {options.seed}")
     print(f"weather: {scenario.world.weather}")

@@ -1,19 +1,19 @@
-"""The history of what clients were told in a run, and the check that what is there afterwards agrees. PURE.
+"""The history of all answers to clients in a run, and the check that the records afterwards agree with it. PURE.
 
 It also keeps the operations in the form that the tests of real processes use. Their checkers of Jepsen's anomalies
 read it (`jepsen_tests.checkers`): `check_anomalies`.
 
 The promises of a single node, which `check` holds it to:
 
-1. A record that was acknowledged is there afterwards, at its offset, byte for byte. After a loss of power that is
-   promised for topics that sync each batch (`flush.messages=1`) only. Elsewhere replication would be the durability,
-   and this cluster has one node.
+1. An acknowledged record is there afterwards, at its offset, byte for byte. After a loss of power only topics that
+   sync each batch (`flush.messages=1`) promise that. Elsewhere replication would be the durability, and this cluster
+   has one node.
 2. A record that a consumer has read is there afterwards, if no loss of power came after the read.
 3. Offsets of the records that are there have no gaps, and every record that is seen was sent.
 4. An idempotent producer's record is there at most once, and a producer's records are in the order it sent them. A
    record of another producer is there at most as many times as it was sent.
-5. What is known to be at an offset, because it was acknowledged or read there, is before everything that any
-   client sends later.
+5. A record known to be at an offset, since it was acknowledged or read there, is before everything that any client
+   sends later.
 6. A record whose send has certainly failed is nowhere.
 """
 
@@ -31,12 +31,12 @@ from odradek.wire.topic_partition import TopicPartition
 
 
 class SafetyViolation(AssertionError):
-    """A promise was broken; one line that says which."""
+    """A broken promise; a line that names it."""
 
 
 @attrs.frozen
 class Told:
-    """A record that a client was told of, at a virtual time."""
+    """A record that a client received or had acknowledged, at a virtual time."""
 
     partition: TopicPartition
     offset: int
@@ -58,7 +58,7 @@ class History:
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which a client has asked to delete records."""
     witnessed: dict[TopicPartition, dict[int, tuple[bytes, float]]] = attrs.Factory(dict)
-    """The value that somebody has known to be at an offset, and since when."""
+    """The value that some client has known to be at an offset, and since when."""
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
     """How many times a record of a producer without idempotence may be there."""
 
@@ -76,9 +76,10 @@ class History:
         operation: int | None = None,
         idempotent: bool = True,
     ) -> None:
-        """A record is about to be sent. Values are unique. `operation` numbers lists of records of a client.
+        """Note a record that is about to be sent. Values are unique. `operation` numbers lists of records of a
+        client.
 
-        Without `idempotent` its producer may change the order; `attempted` tells how often the record was sent.
+        Without `idempotent` its producer may change the order; `attempted` notes how often the record was sent.
         """
         values = self.sent.setdefault(partition, {})
         assert value not in values
@@ -90,31 +91,31 @@ class History:
         self.operations.operations.append(send)
 
     def acknowledge(self, told: Told, now: float) -> None:
-        """A send was answered: the record is at the offset that the answer said."""
+        """Note an acknowledged record at the offset in the answer."""
         self.acknowledged.append(told)
         send = self._sends[told.partition, told.value]
         send.completed, send.outcome, send.offset = now, "ok", told.offset
         self.witness(told, now)
 
     def attempted(self, partition: TopicPartition, value: bytes, times: float) -> None:
-        """A record of a producer that is not idempotent was sent so many times (infinity: that is unknown)."""
+        """Note that a record without idempotence was sent so many times (infinity: that is unknown)."""
         self.copies_max[partition, value] = max(1, times)
 
     def refuse(self, partition: TopicPartition, value: bytes, error: str, now: float) -> None:
-        """A send has certainly failed: nobody may ever see the record."""
+        """Note a send that has certainly failed: no client may ever see the record."""
         send = self._sends[partition, value]
         send.completed, send.outcome, send.error = now, "fail", error
         self.failed_sends += 1
 
     def witness(self, told: Told, now: float) -> None:
-        """Somebody knows now that the record is at this offset, if it stays: later records are behind it."""
+        """Note that some client now knows the record at this offset, if it stays: later records are behind it."""
         at = self.witnessed.setdefault(told.partition, {})
         before = at.get(told.offset)
         if before is None or before[0] != told.value:
             at[told.offset] = told.value, now
 
     def assign(self, client: str, partitions: Iterable[TopicPartition], now: float) -> None:
-        """A consumer takes partitions by hand, and reads on in order from now on."""
+        """Note that a consumer takes partitions by hand, and reads on in order from now on."""
         self.operations.operations.append(Assign(client, now, [str(key) for key in partitions]))
 
     def see(
@@ -126,7 +127,7 @@ class History:
         rebalanced: Iterable[TopicPartition] = (),
         final: bool = False,
     ) -> None:
-        """One call of a consumer has returned `records` (in a final reading they are not what a consumer was told)."""
+        """Note that one call of a consumer has returned `records` (`final`: in a reading after the run)."""
         if not final:
             self.read += records
             for told in records:
@@ -143,19 +144,19 @@ class History:
         self.operations.operations.append(poll)
 
     def own(self, client: str, group: str, partitions: Iterable[TopicPartition], now: float) -> None:
-        """A group hands partitions to a member, which will ask the group where to go on."""
+        """Note that a group assigns partitions to a member, which will ask the group for its positions."""
         self.operations.operations.append(Own(client, now, group, [str(key) for key in partitions]))
 
     def commit(self, client: str, group: str, offsets: Mapping[TopicPartition, int], now: float) -> Commit:
-        """A member is about to commit. Who calls completes it."""
+        """Note a commit that a member is about to send; the caller completes it."""
         commit = Commit(client, now, group, {str(key): offset for key, offset in offsets.items()})
         self.operations.operations.append(commit)
         return commit
 
     def check_anomalies(self) -> None:
-        """Hold all operations against Jepsen's definitions. Raises `SafetyViolation`.
+        """Check all operations against Jepsen's definitions. Raises `SafetyViolation`.
 
-        Partitions of which a client has asked to delete records are left out: those may be missed.
+        Partitions of which a client has asked to delete records are left out: readers may miss those.
         """
         for key in self.deleted_below:
             for each in self.operations.operations:
@@ -169,7 +170,7 @@ class History:
             raise SafetyViolation(f"{anomaly.name}: {anomaly.key}: {anomaly.detail}")
 
     def last_power_loss(self) -> float:
-        """The time of the last power loss; before all time if there was none."""
+        """Return the time of the last power loss; before all time if there was none."""
         return max(self.power_losses, default=-1.0)
 
     def check(
@@ -228,7 +229,7 @@ class History:
             last[producer] = sent[value]
 
     def _check_moments(self, partition: TopicPartition, there: dict[int, bytes]) -> None:
-        """Hold promise 5: nothing lies before what was there when it was sent."""
+        """Check promise 5: no record is before the records that were there when it was sent."""
         witnessed = self.witnessed.get(partition, {})
         earliest, behind = inf, -1
         for offset in sorted(there, reverse=True):

@@ -1,17 +1,17 @@
-"""The options of a run: everything that may be chosen about it, drawn from a seed, as one value.
+"""The options of a run: all choices about it, drawn from a seed, as one value.
 
-Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run that has everything hides what only
-shows when something is missing. `RunOptions.draw` decides what a run has; `run(seed, options)` repeats it, and a
-failing run is made smaller by trying each of `RunOptions.simpler`.
+Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run that has everything hides bugs that
+only show when something is missing. `RunOptions.draw` chooses the options of a run; `run(seed, options)` repeats it,
+and a failing run is made smaller by trying each of `RunOptions.simpler`.
 
 Profiles:
 
 * `default`: the fault model that a cluster must live through (`sim.storm.storm` and `sim.machine.disk` have it).
 * `lite`: the same, but less of it: a short storm of at most two kinds.
-* `perf`: more clients, controllers of their own and always the same kinds of trouble, to measure how fast the simulator is.
-* `calm`: no trouble at all; what fails here fails everywhere.
-* `broken`: the fault model is broken once, on purpose (`sim.storm.breakage`): damage must be told, or do no harm.
-"""
+* `perf`: more clients, controllers of their own and always the same kinds of trouble, to measure how fast the
+  simulator is.
+* `calm`: no trouble at all; a failure here is one everywhere.
+* `broken`: the fault model is broken once, on purpose (`sim.storm.breakage`): damage must be reported, or do no harm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
 CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5, "keyed": 0.3, "copy": 0.35}
-"""The same, each by a stream of its own."""
+"""Workloads of the same kind, each drawn by a stream of its own."""
 GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
     "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
@@ -124,7 +124,7 @@ class RunOptions:
         controllers: int | None = None,
         seconds: float | None = None,
     ) -> RunOptions:
-        """The options of a seed; what is given is not drawn. Raises `ValueError` for an unknown profile."""
+        """Draw the options of a seed, except the given ones. Raises `ValueError` for an unknown profile."""
         if profile not in PROFILES:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
         weather = Weather.draw(Random(f"{seed}/weather"))
@@ -174,7 +174,7 @@ class RunOptions:
         return drawn._fit_to_profile(random, controllers, seconds)
 
     def _aged(self, random: Random) -> RunOptions:
-        """The same for hours of little load."""
+        """Return a copy for hours of little load."""
         storm = self.storm.aged(random)
         kinds = tuple(kind for kind in storm.kinds if kind not in ("upgrade", *TRANSACTION_KINDS))
         return attrs.evolve(
@@ -217,7 +217,7 @@ class RunOptions:
         return self
 
     def simpler(self) -> list[tuple[str, RunOptions]]:
-        """Each option that is not at its simplest, with a name, taken away by itself. Largest cuts first."""
+        """List copies in which one option that is not at its simplest is simplified, with names. Largest cuts first."""
         found: list[tuple[str, RunOptions]] = []
         if self.weather != _CALM:
             found.append(("weather calm", attrs.evolve(self, weather=_CALM)))
@@ -267,12 +267,12 @@ class RunOptions:
         return min(self.shape.guarded, CLIENTS_LOG_IN) if "access" in self.duties else 0
 
     def to_json(self) -> str:
-        """One line, with sorted keys: equal options give equal text."""
+        """Encode as one line, with sorted keys: equal options give equal text."""
         return json.dumps(attrs.asdict(self, value_serializer=_plain), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
-        """The options that `to_json` wrote. Raises `ValueError` for anything else."""
+        """Decode the text of `to_json`. Raises `ValueError` for anything else."""
         try:
             given: Any = json.loads(text)
             return cls(
@@ -292,7 +292,7 @@ class RunOptions:
 
 
 def _drawn_alone(seed: int, shares: Mapping[str, float]) -> tuple[str, ...]:
-    """The names that a seed has, each drawn by a stream of its own."""
+    """Draw the names that a seed has, each by a stream of its own."""
     return tuple(name for name, share in shares.items() if Random(f"{seed}/{name}?").random() < share)
 
 

@@ -20,7 +20,7 @@ __all__ = ["difference", "options_with", "replay_command"]
 
 
 def options_with(options: RunOptions, given: Mapping[str, Any]) -> RunOptions:
-    """`options` with what is given in the place of what they say. Raises `ValueError` for what is no option."""
+    """Replace options by the given values. Raises `ValueError` for an unknown option."""
     whole: dict[str, Any] = json.loads(options.to_json())
     for name, value in given.items():
         if name in _SECTIONS and isinstance(value, Mapping):
@@ -31,7 +31,7 @@ def options_with(options: RunOptions, given: Mapping[str, Any]) -> RunOptions:
 
 
 def difference(base: RunOptions, options: RunOptions) -> dict[str, Any]:
-    """The values to give so that `base` becomes `options`."""
+    """Compute the values to give so that `base` becomes `options`."""
     before: dict[str, Any] = json.loads(base.to_json())
     after: dict[str, Any] = json.loads(options.to_json())
     found: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def difference(base: RunOptions, options: RunOptions) -> dict[str, Any]:
 
 
 def replay_command(seed: int, options: RunOptions) -> str:
-    """One command, for a shell, that runs this again."""
+    """Write one command, for a shell, that runs this again."""
     words = ["python", "-m", "sim", "--seed", str(seed)]
     if options.profile != "default":
         words += ["--profile", options.profile]

@@ -32,7 +32,7 @@ class StoredBatch:
 
 
 def read_log(files: Mapping[str, bytes]) -> list[StoredBatch]:
-    """The whole batches of a log's segments, in order, up to the first that is torn."""
+    """Read the whole batches of a log's segments, in order, up to the first torn one."""
     found: list[StoredBatch] = []
     for name in sorted(files):
         if not _SEGMENT_NAME.match(name):
@@ -60,7 +60,7 @@ def end_of(log: Sequence[StoredBatch]) -> int:
 
 
 def first_difference(one: Sequence[StoredBatch], other: Sequence[StoredBatch]) -> int | None:
-    """The offset at which two logs differ, where both have something; None if they agree."""
+    """Find the offset at which two logs differ, where both have records; None if they agree."""
     there = {batch.base_offset: batch for batch in other}
     start = max(start_of(one), start_of(other))
     end = min(end_of(one), end_of(other))
@@ -71,7 +71,7 @@ def first_difference(one: Sequence[StoredBatch], other: Sequence[StoredBatch]) -
 
 
 def check_replicas_equal(name: str, logs: Mapping[str, Sequence[StoredBatch]], end_offset: int) -> None:
-    """Replicas agree below `end_offset`, and all have it. Raises `SafetyViolation`."""
+    """Check that replicas agree below `end_offset`, and all reach it. Raises `SafetyViolation`."""
     sources = list(logs)
     for who in sources:
         if end_of(logs[who]) < end_offset:
@@ -85,7 +85,7 @@ def check_replicas_equal(name: str, logs: Mapping[str, Sequence[StoredBatch]], e
 
 
 def check_log_matching(logs: Mapping[str, Sequence[StoredBatch]]) -> None:
-    """Raises `SafetyViolation` for two metadata logs that agree on an entry and differ before it."""
+    """Check metadata logs: two that agree on an entry must agree on all before it. Raises `SafetyViolation`."""
     sources = list(logs)
     for index, one in enumerate(sources):
         for other in sources[index + 1 :]:
@@ -109,7 +109,7 @@ class Committed:
     high_watermark: int = 0
 
     def see(self, who: str, log: Sequence[StoredBatch], high_watermark: int) -> None:
-        """`who` leads and says that everything below `high_watermark` is committed. Raises `SafetyViolation`."""
+        """Note that `who` leads and has committed everything below `high_watermark`. Raises `SafetyViolation`."""
         for batch in log:
             if batch.next_offset > high_watermark:
                 break
@@ -121,7 +121,7 @@ class Committed:
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def check(self, who: str, log: Sequence[StoredBatch], snapshot_end: int = 0) -> None:
-        """Everything that was committed is there, as far as no snapshot has taken its place."""
+        """Check that everything committed is there, as far as no snapshot has taken its place."""
         there = {batch.base_offset: batch for batch in log}
         start = start_of(log) if log else snapshot_end
         for base_offset, batch in self.batches.items():

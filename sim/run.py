@@ -26,7 +26,7 @@ from sim.scenarios.cluster_scenario import ClusterScenario
 EXIT_STATUS: Mapping[str, int] = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
 """The exit status of `python -m sim`, by verdict."""
 EVENT_WORDS = ("log", "boot", "exit", "poll", "group")
-"""Words of the trace that a human wants to read; those that begin with `crash` too."""
+"""Words of the trace that people want to read, beside those that begin with `crash`."""
 EVENTS_MAX = 50_000
 _SIGNATURE_CHARACTERS_MAX = 160
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -36,7 +36,7 @@ __all__ = ["EXIT_STATUS", "Event", "RunResult", "commit", "run"]
 
 @attrs.frozen
 class Event:
-    """Something that befell `who` at a virtual time, in seconds: for a timeline."""
+    """An event of `who` at a virtual time, in seconds: for a timeline."""
 
     time: float
     who: str
@@ -65,7 +65,7 @@ class RunResult:
     last_lines: tuple[str, ...]
     """The last lines of the trace."""
     answers: AnswerCounts
-    """What the nodes answered, and what they would have."""
+    """The answers of the nodes, and their served versions."""
     faults: Mapping[str, int]
     """How often each kind of fault befell the cluster."""
 
@@ -78,9 +78,8 @@ def run(
     with_events: bool = False,
     own: Sequence[OwnWorkload] = (),
 ) -> RunResult:
-    """Run to the end. `trace(word, line)` is called for each event of the world, which it must not change.
-
-    `own` are workloads of the user's beside those of the options.
+    """Run to the end. `trace(word, line)` is called for each event of the world, which it must not change. `own` are
+    workloads of the user on top of those of the options.
     """
     # The clients' own log would be thousands of lines about faults that the run makes on purpose.
     logging.getLogger("odradek.client").addHandler(logging.NullHandler())
@@ -133,7 +132,7 @@ def is_event(word: str) -> bool:
 
 
 def signature_of(message: str) -> str:
-    """A message without what differs between runs: quoted values, digits, and the seed."""
+    """Strip a message of all that differs between runs: quoted values, digits, and the seed."""
     plain = re.sub(r"seed \d+(, at [\d.]+ s)?: ", "", message)
     plain = re.sub(r"b?'[^']*'", "'..'", plain)
     plain = re.sub(r"\d+(\.\d+)?", "N", plain)
@@ -141,7 +140,7 @@ def signature_of(message: str) -> str:
 
 
 def signature_of_crash(error: BaseException) -> str:
-    """The kind of the exception, and the last place in the repository's own code that it came from."""
+    """Name the kind of the exception, and its last place in the repository's own code."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     place = ""
@@ -153,7 +152,7 @@ def signature_of_crash(error: BaseException) -> str:
 
 
 def commit() -> str:
-    """The commit that this tree stands on, as far as git knows."""
+    """Name the commit that this tree stands on, as far as git knows."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],

@@ -8,5 +8,6 @@ if __name__ == "spark" and sys.argv[0] == "-m":
     # In a checkout, `python -m spark NAME` and `python -m spark.quiet` go on to work.
     print("python -m spark is called `odradek spark` now, and its mirror `odradek mirror`", file=sys.stderr)
 elif __name__ != "odradek.spark":
-    # A second copy would have classes of its own: its errors would pass by an `except` that names those of the first.
+    # A second copy would have classes of its own, whose errors an `except` with the first copy's classes does
+    # not catch.
     raise ImportError(f"{__name__!r} is a folder of Odradek's sources: import odradek.spark")

@@ -70,7 +70,7 @@ SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))]
 _GROUP_BYTES = 16 << 20
 """A group is closed behind the batch that reaches this, however few its rows."""
 _BATCH_BYTES_MAX = 1 << 30
-"""A group and one batch more stay below the 2**31 bytes that Arrow's 32-bit positions reach."""
+"""A group and another batch stay below the 2**31 bytes that Arrow's 32-bit positions reach."""
 _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _CONTROL_KEY = Struct(">hh")
 _CONTROL_BYTES_MAX = 1 << 16
@@ -89,7 +89,7 @@ class DecodedRows:
 
 @attrs.frozen
 class FetchedRange:
-    """The fetch answer of one of several ranges, and the records of it that are wanted, as `decode_batches` has them."""
+    """The fetch answer of one of several ranges, and its wanted records, as `decode_batches` has them."""
 
     records: Buffer
     topic: str
@@ -135,7 +135,7 @@ def decode_batches(
     for position, header in iter_batches(buf):
         _check_place(header, next_offset)
         if header.base_offset >= end:
-            # Compaction may have taken all below the end: who is told so does not ask again.
+            # Compaction may have removed all records below the end: the caller then need not ask again.
             yield DecodedRows(_rows(group, schema, topic, partition, offset, end), end)
             return
         next_offset = header.next_offset
@@ -159,8 +159,8 @@ def decode_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of several small ranges, one range after the other, in Arrow batches of `rows_wanted` rows or more.
 
-    A range costs nearly nothing beside its records, where `decode_batches` costs as much as a thousand of them. Raises
-    as `decode_batches`; the error does not say in which range it was found.
+    A range costs nearly nothing beside its records, where `decode_batches` costs as much as a thousand of them.
+    Raises as `decode_batches`; the error does not name the range.
     """
     if decompressed_bytes_max > _BATCH_BYTES_MAX:
         raise ValueError(f"decompressed_bytes_max may be {_BATCH_BYTES_MAX} at most")
@@ -188,7 +188,7 @@ def decode_ranges(
 
 @attrs.frozen
 class _Share:
-    """The number of a group's records that come from one range."""
+    """The number of a group's records that come from a single range."""
 
     wanted: FetchedRange
     records: int
@@ -340,7 +340,7 @@ def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
 
 
 def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
-    """Make the column of headers, null where a record has none; every record is proved to end where it says."""
+    """Make the column of headers, null where a record has none; every record is proved to end at its stated length."""
     records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
     if not len(records):
         return pa.nulls(rows, pa.list_(_HEADER_TYPE))
@@ -368,7 +368,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 @attrs.define
 class _Headers:
-    """Headers of several records behind one another: places and lengths of their keys and values."""
+    """Headers of several records, one behind the other: places and lengths of their keys and values."""
 
     keys: list[int] = attrs.field(factory=list)
     key_lengths: list[int] = attrs.field(factory=list)
@@ -384,7 +384,7 @@ class _Headers:
             InvalidRecord: they do not end exactly where the record does, or contradict themselves.
         """
         count, place = _varint(data, place)
-        # A header has two bytes at least, so no more than that many are walked, whatever is announced.
+        # A header has at least two bytes: no more than fit are walked, whatever the count says.
         if not 0 <= 2 * count <= end - place:
             raise InvalidRecord(f"{count} record headers in {end - place} bytes")
         for _ in range(count):

@@ -26,7 +26,7 @@ _NOT_FOR_SPARK = {
     "transactional.id",
     "value.serializer",
 }
-"""A program's own functions and classes, and what the sink decides by itself."""
+"""A program's own functions and classes, and settings that the sink decides itself."""
 _QUERIES = {"both": "", "batch": "batch", "stream": "stream"}
 
 

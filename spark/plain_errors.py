@@ -1,8 +1,8 @@
-"""Errors that are one sentence reach the user as one sentence, without the calls that led to them. SHELL.
+"""Errors of a single sentence reach the user as one sentence, without the calls that led to them. SHELL.
 
 Spark's Python processes hand an exception over as text, traceback and all. That is right for a bug. A refused option
-came as a sentence at the end of 20 lines, and of 120 over Spark Connect. Such a process ends with the exception that
-it hands over. So it is told here, at the last moment, to leave the traceback out.
+would be a sentence at the end of 20 lines, and of 120 over Spark Connect. Such a process ends with the exception that
+it hands over. So here, at the last moment, a setting makes it leave the traceback out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _HIDE = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def plain_errors(*more: type[Exception]) -> Iterator[None]:
-    """Let the errors that say all by themselves, and those of the types `more`, pass without a traceback.
+    """Let errors that are clear by themselves, and those of the types `more`, pass without a traceback.
 
-    Only Spark's own processes are told so, never the user's.
+    The setting concerns Spark's own processes only, never the user's.
     """
     try:
         yield

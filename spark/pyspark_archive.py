@@ -37,11 +37,11 @@ _RARE = (
     "pyspark/testing/",
     "pyspark/tests/",
 )
-"""Parts that nothing needs to start, while every process that starts goes through the names of all entries, twice."""
+"""Parts that no process needs to start, while each start reads the names of all entries, twice."""
 
 
 def compile_archive(archive: Path) -> int:
-    """Add the compiled form of each module that lacks it, rare ones left out; how many were added.
+    """Add the compiled form of each module that lacks it, except rare ones; returns the number added.
 
     Raises `OSError` where the archive or its directory cannot be written.
     """

@@ -18,7 +18,7 @@ __all__ = ["RefusedStream"]
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Raises the same error at whatever Spark asks first."""
+    """Raises the same error at the first request of Spark."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -32,7 +32,7 @@ class RefusedStream(DataSourceStreamReader):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Refuse: a query that goes on from its checkpoint asks for this first."""
+        """Raise the error: a query that continues from its checkpoint calls this first."""
         self._refuse()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -40,7 +40,7 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Refuse, as before; no query comes so far."""
+        """Raise the error, as before; no query comes so far."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

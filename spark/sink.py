@@ -9,8 +9,8 @@ acknowledged. A failed task fails the batch of the query, and Spark repeats it.
 
 With **delivery=exactly-once**, the default, a task writes in a transaction that also holds its progress
 (`delivery/task_protocol.py`). An attempt that finds its batch committed writes nothing and compares its rows. The
-driver decides nothing. At the end it looks for markers of the batch by tasks that this
-run does not have. A repetition with fewer tasks would leave their rows beside those of others.
+driver decides nothing. At the end it looks for markers of the batch by tasks that this run does not have. A
+repetition with fewer tasks would leave the rows of missing tasks in the topic.
 
 With **delivery=two-phase** a task prepares its transaction, and the driver decides once for all tasks of a batch or a job
 (`delivery/two_phase.py`). That is for plans whose tasks have other rows when they are repeated.
@@ -19,10 +19,11 @@ With **delivery=at-least-once** a worker keeps one idempotent producer (KIP-98) 
 task that Spark repeats writes all its rows again, and rows are visible when they are acknowledged.
 
 A stream's batches are known by the query's id and the batch's number, which Spark gives to each task as local
-properties. A batch job is known by `txnAppId` and `txnVersion`, as in Delta; without them each run is another.
+properties. A batch job is known by `txnAppId` and `txnVersion`, as in Delta; without them each run counts as another
+job.
 
-Spark makes a stream's writer once in the process that plans, and once more for each batch in the one that commits. The
-second is not asked to check anything.
+Spark makes a stream's writer once in the process that plans, and once more for each batch in the process that
+commits. The second writer checks nothing.
 
 Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress). It gives a Python data
 source no way to add figures of its own. The driver's Python process logs the reports' sums: bytes, batches,
@@ -77,12 +78,12 @@ _LOGGER = logging.getLogger("odradek.spark")
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """Make the writer of a batch query. Raises `ValueError` with one sentence for what cannot be written."""
+    """Make the writer of a batch query. Raises `ValueError`, with one sentence, for a query that cannot be written."""
     if overwrite:
         raise ValueError("a topic cannot be overwritten: use .mode('append').")
     plan = plan_write(options, schema)
     if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
-        # Attempts at this job's tasks are told apart from those of any other run.
+        # A random id sets attempts at this job's tasks apart from those of any other run.
         return BatchWriter(_checked(attrs.evolve(plan, app_id=f"job-{uuid.uuid4()}", version=0)))
     plan = _checked(plan)
     if plan.delivery is Delivery.TWO_PHASE:
@@ -94,8 +95,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """Make the writer of a streaming query; output mode complete writes all rows of the result anew each time.
 
-    Raises `ValueError` with one sentence for what cannot be written.
-    """
+    Raises `ValueError`, with one sentence, for a query that cannot be written."""
     plan = plan_write(options, schema)
     if plan.app_id is not None:
         raise ValueError(
@@ -120,7 +120,7 @@ class BatchWriter(DataSourceArrowWriter):
         _note(self._plan, messages, {})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Called when some task failed; the rows of those that ended stay in the topic, but for two-phase delivery."""
+        """Called when some task failed; rows of finished tasks stay in the topic, except with two-phase delivery."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {"aborted": True})
@@ -180,7 +180,7 @@ def _checked(plan: SinkPlan) -> SinkPlan:
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """Return the query that the tasks have written for; None if none has reported one."""
+    """Return the query that the tasks have written for; None if none reported any."""
     return next(
         (message.query for message in messages if isinstance(message, TaskReport) and message.query), None
     )
@@ -202,14 +202,14 @@ def _commit(
 def _abort(
     plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: str | None, batch: int
 ) -> None:
-    """Abort what the tasks of a failed batch have prepared; a batch that is decided is taken to its end instead."""
+    """Abort the transactions that tasks of a failed batch have prepared; a decided batch is completed instead."""
     if query is None:
         return
     protocol = _protocol(plan, messages, query, batch, aborts=True)
     try:
         run_driver(plan.properties, plan.decisions_topic, protocol)
     except RuntimeError as error:
-        # The reason for the abort is the one to tell.
+        # Only log it: the caller should see the reason for the abort.
         _LOGGER.warning("transactions of %s stay prepared until its next run: %s", query, error)
 
 
@@ -312,7 +312,7 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
 """One for each configuration that this worker process has written with: workers outlive their tasks."""
 _PRODUCERS_MAX = 8
-"""The least recently used one goes: each has a thread, and up to `buffer.memory`."""
+"""Producers that are kept; the least recently used one is closed. Each has a thread, and up to `buffer.memory`."""
 
 
 def _write(
@@ -357,7 +357,7 @@ def _write_at_least_once(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> 
             task.add(batch)
         return task.finish()
     except BaseException:
-        # What is under way belongs to an attempt that has failed: the next one starts with nothing.
+        # The transaction under way belongs to a failed attempt: the next attempt starts with a new producer.
         del _producers[identity]
         producer.close(_CLOSE_SECONDS_MAX)
         raise

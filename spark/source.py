@@ -114,8 +114,7 @@ class OdradekReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan one task for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`.
 
-        Partitions with few records share a task, as in a stream: a task costs more than they do.
-        """
+        Partitions with few records share a task, as in a stream: a task costs more than their records."""
         from odradek.spark.reading.batch_plan import plan_batch
         from odradek.spark.reading.offset_ranges import BATCH_TASK_RECORDS, gathered
 
@@ -123,7 +122,7 @@ class OdradekReader(DataSourceReader):
             ranges = plan_batch(self.options, self.pushed)
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)
         tasks = gathered(ranges, BATCH_TASK_RECORDS, *bounds)
-        # Of no partition at all Spark makes one with None in it.
+        # For an empty list Spark would make a partition that is None.
         return [RangePartition(each) for each in tasks] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -139,7 +138,7 @@ class FilteringReader(OdradekReader):
     """The same where the session pushes filters: fewer partitions, shorter ranges."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take what bounds topics, partitions, offsets and times; hand back what Spark has to look at again."""
+        """Apply filters that bound topics, partitions, offsets and times; hand the rest back to Spark."""
         self.pushed, left = push(filters)
         return left
 

@@ -58,7 +58,7 @@ READING_KEYS: Final = (
     "isolation.level",
     "max.partition.fetch.bytes",
 )
-"""A consumer's keys that the source goes by; it takes the others of a consumer, and has no use for them."""
+"""A consumer's keys that the source uses; it accepts all other keys of a consumer, and ignores them."""
 SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
 """Where the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
@@ -89,12 +89,12 @@ class Query(Enum):
     BATCH = "batch"
     STREAM = "stream"
     UNKNOWN = "unknown"
-    """Spark asks for the schema before it says."""
+    """The id before Spark gives one: it asks for the schema first."""
 
 
 @attrs.frozen
 class Bound:
-    """The offsets to start or end at: for all partitions, or for each by itself.
+    """The offsets to start or end at: one rule for all partitions, or an offset for each.
 
     Exactly one field but `what` is set.
     """
@@ -111,7 +111,7 @@ class Bound:
 
     @property
     def named(self) -> frozenset[TopicPartition] | None:
-        """The partitions that it names: they must be those that are read. None: it holds for all."""
+        """The partitions that it names, which must be the partitions that are read. None: it holds for all."""
         each = self.offsets if self.offsets is not None else self.timestamps
         return None if each is None else frozenset(each)
 
@@ -156,7 +156,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], query: Query = Query.UNKNOWN) -> SourceOptions:
-        """Check and take in what Spark hands over.
+        """Check and parse Spark's options.
 
         Raises:
             OptionError: an option is unknown, or its value is refused.
@@ -222,9 +222,11 @@ class _Parser:
     # All options together
 
     def _check_names(self) -> None:
-        """Refuse a name that is nearly one of ours as a slip of the pen; any other may be meant for another program."""
+        """Refuse a name that differs little from one of ours as a typing error; any other may be meant for another
+        program.
+        """
         if any(name.startswith("option.") for name in self.given):
-            # CREATE TABLE hands options over twice, and loses them before anybody can select from the table.
+            # CREATE TABLE passes options twice, and loses them before a query can select from the table.
             raise OptionError(_CREATE_TABLE)
         for name in self.given:
             if name in _NAMES or name.startswith("kafka."):

@@ -1,10 +1,10 @@
-"""The reader of a streaming query: where it starts, how far a batch goes, what Spark hears of it. SHELL.
+"""The reader of a streaming query: its start, the end of each batch, and its reports to Spark. SHELL.
 
 Theory of operation
 -------------------
 One instance lives in a Python process beside the driver as long as the query runs. It is asked for offsets. Another
-one is pickled to the executors and only reads. A query waits for that process to start: what only some step needs is
-imported there.
+one is pickled to the executors and only reads. A query waits for that process to start: imports for single steps
+happen in these steps.
 
 * **Start.** `latest` is what it is when the query starts. Spark asks for the initial offset more than once and never
   writes it down. So the first end differs from it even if the log is empty. Spark then writes a first batch into the
@@ -12,13 +12,13 @@ imported there.
 * **A batch.** `latestOffset` gets the start of the next batch. It says how far the batch goes: to the end of the
   logs, or as `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` say. Where there is nothing new it waits for news at
   the leaders for a moment (`news`) instead of being asked a hundred times a second.
-* **Loss.** What was read is compared with what is there. These are differences: another topic of the same name (its
-  id), a log that ends below, a partition that is gone. So is a log whose records of the epoch that was read end below
-  (KIP-320). Records that retention took are found by the executors, which name the offsets.
+* **Loss.** The records that were read are compared with the logs. These are differences: another topic of the same
+  name (its id), a log that ends below, a partition that is gone. So is a log whose records of the last read epoch end
+  below (KIP-320). Records that retention took are found by the executors, which name the offsets.
 * **jvmOffsets.** The checkpoint then has offsets alone, so that the JVM connector can go on with it. Ids and epochs are
   known as long as the process lives. The first batch is empty, and its end is the start.
-* **Commit.** What Spark has committed goes to a consumer group, so that lag shows where other consumers' does. Nothing
-  is read from there: the checkpoint says where the query is.
+* **Commit.** Offsets that Spark has committed go to a consumer group, so that lag shows as for other consumers. They
+  are never read: the checkpoint has the query's position.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = ["OdradekStreamReader"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _NEWS_WAIT_MS = 100
-"""Milliseconds that a source may hold up a query that has others."""
+"""Milliseconds for which a source may delay a query with other sources."""
 _METADATA_SECONDS = 1.0
 _LAG_SECONDS = 1.0
 
@@ -102,7 +102,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit: tuple[str, Task[Any]] | None = None
         self._published: dict[TopicPartition, int] | None = None
         self._unwritten: list[StreamOffset] = []
-        """With `jvmOffsets` the last two ends, newest first, and what the checkpoint does not have of them."""
+        """With `jvmOffsets` the last two ends, newest first, with the facts that the checkpoint lacks."""
         self._lag: tuple[float, float] = (0.0, 0.0)
         """Seconds, and when they were found out."""
 
@@ -138,7 +138,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids, epochs = self._identities(starts)
         return StreamOffset(starts, ids, epochs, self._group(), is_initial=True).to_json()
 
-    # How far the next batch goes
+    # The end of the next batch
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit: Spark has none of both kinds, so the least is taken from the options."""
@@ -150,7 +150,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note where the logs end now: records that come later are left to a later run."""
+        """Note the present ends of the logs: later records are left to a later run."""
         self._target = self._view.patiently(lambda: self._look(()))
 
     @plain_errors()
@@ -158,17 +158,17 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the batch that begins at `start`; `start` itself where there is nothing (or too little) to read.
 
         Raises:
-            DataLoss: what was read already is not there, or something that was not read.
+            DataLoss: records are missing that were read already, or that were not read yet.
         """
         begun = self._read_offset(start)
         if begun.is_initial and self.options.jvm_offsets:
             # Where only offsets may be written, the first batch is empty: its end is the query's start.
             return self._written(attrs.evolve(begun, is_initial=False))
         if not begun.is_initial:
-            # Spark asks when the batch that ended here is done, and commits it only when it has another one.
+            # Spark asks when the batch that ended here is done, and commits it only when there is another.
             self._publish(begun)
             if self._target is not None:
-                # It may be the last question: Spark does not always say that a query has ended.
+                # It may be the last call: Spark does not always report the end of a query.
                 self._finish_commit()
         end = self._plan(begun, limit)
         if end is None and self._target is None and self._seen is not None:
@@ -182,7 +182,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._written(begun) if self.options.jvm_offsets and has_more else start
 
     def _read_offset(self, written: dict[str, Any]) -> StreamOffset:
-        """Read the position, with the facts that `jvmOffsets` keeps out of the checkpoint if it is one of the last two."""
+        """Read the position, with the facts that `jvmOffsets` keeps out of the checkpoint if it is one of the last
+        two.
+        """
         position = StreamOffset.from_json(written)
         for each in self._unwritten:
             if each.offsets == position.offsets and not position.topic_ids and not position.is_initial:
@@ -225,10 +227,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Seen(offsets, {key: each.leader_epoch for key, each in listed.items()}, ids)
 
     def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
-        """Return the partitions, asked for anew once in a while: new ones are read as soon as they are seen.
+        """Return the partitions, refreshed once in a while: new ones are read as soon as they are seen.
 
-        That one is gone is believed when the cluster says so again: a broker that has just started may not know it
-        yet.
+        A partition counts as gone when the cluster has said so twice: a broker that has just started may not know
+        it yet.
         """
         now = time.monotonic()
         fresh = self._known_at is not None and now - self._known_at <= _METADATA_SECONDS
@@ -262,7 +264,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
     ) -> dict[TopicPartition, int]:
-        """Return ends within the limit that Spark hands over; it may be none, whatever the options are."""
+        """Return ends within the limit that Spark passes; it may be none, whatever the options are."""
         least = None
         if isinstance(limit, ReadMinRows):
             least = limit.min_rows
@@ -277,7 +279,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _delays(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], least: int
     ) -> bool:
-        """True if so little has come that the next batch waits for more, or for `maxTriggerDelay` to pass."""
+        """True if so few records are new that the next batch waits for more, or for `maxTriggerDelay` to pass."""
         now = time.monotonic()
         overdue = (
             self._triggered_at is None
@@ -343,7 +345,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts |= earliest
         self._check_ends(begun, seen, starts)
         if isinstance(limit, ReadMaxRows) and not self.options.fail_on_data_loss:
-            # The executors will pass over what retention took: it must not use up the limit, batch after batch.
+            # The executors will skip records that retention removed: these must not use up the limit, batch
+            # after batch.
             floors = self._view.earliest(starts)
             starts = {key: max(at, floors[key]) for key, at in starts.items()}
         return {key: starts[key] for key in seen.offsets}
@@ -412,7 +415,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)
         return known.topic_id if known is not None else NO_TOPIC_ID
 
-    # What is reported
+    # Reports to Spark
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the end offsets of the logs, and `@lag`: records and seconds by which the planned batch falls short of
@@ -430,7 +433,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**written, "@lag": {"records": records, "seconds": self._lag_seconds(behind)}}
 
     def _lag_seconds(self, behind: dict[TopicPartition, int]) -> float:
-        """Return the age of the oldest record that no batch has, asked for now and then; -1 where the brokers do not say."""
+        """Return the age of the oldest record that no batch has, refreshed now and then; -1 where the brokers do
+        not say.
+        """
         if not behind:
             return 0.0
         seconds, found_at = self._lag
@@ -451,7 +456,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return seconds
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish what the query has done with. A group that refuses it costs a warning, not the query."""
+        """Publish the offsets that the query has finished. A refusal by the group logs a warning and stops nothing."""
         self._publish(StreamOffset.from_json(end))
 
     def _publish(self, done: StreamOffset) -> None:

@@ -1,9 +1,9 @@
-"""The role of this process among Spark's Python processes, and the one-time step of those that run tasks. SHELL.
+"""The role of this process among Spark's Python processes, and the single step of those that run tasks. SHELL.
 
 Spark's daemon forks the processes that run tasks, keeps them for later tasks, and has each collect garbage between
 two of them. By then pyspark, pyarrow and this package have made 80,000 objects that live as long as the process. A
-collection that goes through them takes 60 ms of CPU, and the next task waits for it. So the first task takes what is
-there out of the collector's sight.
+collection that goes through them takes 60 ms of CPU, and the next task waits for it. So the first task hides these
+objects from the collector.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def runs_as(module: str) -> bool:
 def spare_collector() -> None:
     """Hide the objects at the end of a task from the garbage collector; once in a process.
 
-    Later tasks leave the collector what they make. Processes that are not Spark's are left alone.
+    Later objects are collected as usual. Processes that are not Spark's are left alone.
     """
     global _spared
     if not _spared and runs_as(_DAEMON):

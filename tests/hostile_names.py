@@ -18,7 +18,7 @@ MODULES = (
     "serving",
     "security",
 )
-PACKAGES = ("sim", "jepsen_tests", "bench", "env", "tests")
+PACKAGES = ("sim", "jepsen_tests", "bench", "testkit", "env", "tests")
 
 
 def lay_out(folder: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import SHORT_LIVED, KafkaUnavailable, ensure_jars, kafka_server
-from bench.processes import ServerProcess
+from testkit.kafka_server import SHORT_LIVED, KafkaUnavailable, ensure_jars, kafka_server
+from testkit.processes import ServerProcess
 
 TEST_HEAP = ("-Xmx512m", *SHORT_LIVED[1:])
 NO_RETENTION = {
@@ -26,7 +26,7 @@ TRANSACTIONS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
-    """The directory of Kafka's jars; `bench.kafka_server.run_tool` runs its tools with them."""
+    """The directory of Kafka's jars; `testkit.kafka_server.run_tool` runs its tools with them."""
     try:
         return ensure_jars()
     except KafkaUnavailable as reason:

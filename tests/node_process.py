@@ -14,8 +14,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess
 from tests.kafka_jars import NO_RETENTION, TRANSACTIONS
 
 

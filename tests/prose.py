@@ -54,6 +54,7 @@ FOLDERS = (
     "pyspark_odradek",
     "sim",
     "spark",
+    "testkit",
     "tests",
     "wire",
 )

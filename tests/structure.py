@@ -31,6 +31,8 @@ PACKAGES = (
     "jepsen_tests",
 )
 GENERATED = "wire/messages/"
+BESIDE = ("testkit", "bench", "tests", "examples", "deploy")
+"""What runs from a checkout beside the packages."""
 LINES_MAX = 60
 PARAMETERS_MAX = 8
 FOLDER_MAX = 20
@@ -190,12 +192,15 @@ def circles_through_parents() -> list[tuple[str, str]]:
 
 
 def widths() -> dict[str, int]:
-    """The number of names that a reader sees in each folder: modules, data and folders, less those that all have."""
-    folders = sorted({_folder(module) for module in modules()})
-    return {
-        folder: sum(1 for path in (ROOT / folder).iterdir() if path.name not in NOT_COUNTED)
-        for folder in folders
-    }
+    """Count the names that a reader sees in each folder: modules, data and folders, less those that all have."""
+    found: dict[str, int] = {}
+    ahead = [ROOT / name for name in (*PACKAGES, *BESIDE)]
+    while ahead:
+        folder = ahead.pop()
+        shown = [path for path in folder.iterdir() if path.name not in NOT_COUNTED and path.name[0] != "."]
+        found[str(folder.relative_to(ROOT))] = len(shown)
+        ahead += (path for path in shown if path.is_dir() and not path.is_symlink())
+    return {folder: width for folder, width in sorted(found.items()) if f"{folder}/" != GENERATED}
 
 
 def unnamed_modules() -> list[str]:
@@ -216,9 +221,7 @@ def unnamed_modules() -> list[str]:
 def dead_mentions(texts: Sequence[str]) -> list[str]:
     """Paths of Python files that pages or docstrings name and that are not there."""
     known = {
-        str(path.relative_to(ROOT))
-        for name in (*PACKAGES, "tests", "bench", "deploy", "examples")
-        for path in (ROOT / name).rglob("*.py")
+        str(path.relative_to(ROOT)) for name in (*PACKAGES, *BESIDE) for path in (ROOT / name).rglob("*.py")
     }
     ends = {"/".join(path.split("/")[at:]) for path in known for at in range(path.count("/") + 1)}
     pattern = re.compile(r"(?<![\w/.*{-])((?:[a-z_]+/)*[a-z_]+\.py)\b(?!\w)")
@@ -248,8 +251,10 @@ def says_any(tree: ast.AST) -> bool:
 
 def modules_with_any() -> set[str]:
     """Find the modules, by their dotted names, of whose types mypy cannot know all."""
-    bench = (str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py"))
-    return {dotted_name(module) for module in (*modules(), *bench) if says_any(tree_of(module))}
+    more = (
+        str(path.relative_to(ROOT)) for name in ("bench", "testkit") for path in (ROOT / name).rglob("*.py")
+    )
+    return {dotted_name(module) for module in (*modules(), *more) if says_any(tree_of(module))}
 
 
 def modules_freed_from_any_rule() -> list[str]:

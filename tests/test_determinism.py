@@ -15,7 +15,7 @@ import pytest
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from sim.scenarios.lone_node_scenario import Scenario
-from tests.sim import echo_world
+from tests.sim.machine import echo_world
 
 SEEDS = ("1", "2")
 

@@ -43,12 +43,12 @@ def _api(key: int) -> Api:
 
 
 def api_name(key: int) -> str:
-    """Kafka's way to write it: `OffsetForLeaderEpoch`."""
+    """Write the API's name as Kafka does: `OffsetForLeaderEpoch`."""
     return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
 
 
 def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:
-    """The first and last version that Kafka 4.3 serves; its last unstable one only when `unstable` is true."""
+    """Return the first and last version that Kafka 4.3 serves; its last unstable one only when `unstable` is true."""
     api = _api(key)
     return api.first_version, api.last_version - (api.latest_version_unstable and not unstable)
 
@@ -56,7 +56,7 @@ def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:
 def advertised_versions(
     listener: Literal["broker", "controller"], *, unstable: bool = False
 ) -> list[tuple[int, int, int]]:
-    """The entries of a node's ApiVersions response: (API key, first version, last version), ordered by key."""
+    """List the entries of a node's ApiVersions response: (API key, first version, last version), ordered by key."""
     result = []
     for key, api in APIS.items():
         if api.on_broker if listener == "broker" else api.on_controller:
@@ -76,7 +76,7 @@ def _message_class(key: int, suffix: str) -> type[Message]:
 
 
 def request_class(key: int) -> type[Message]:
-    """The message class of an API's requests, by its key; imported at first use."""
+    """Find the message class of an API's requests, by its key; imported at first use."""
     found = _requests.get(key)
     if found is None:
         found = _requests[key] = _message_class(key, "Request")
@@ -84,7 +84,7 @@ def request_class(key: int) -> type[Message]:
 
 
 def response_class(key: int) -> type[Message]:
-    """The message class of an API's responses, by its key; imported at first use."""
+    """Find the message class of an API's responses, by its key; imported at first use."""
     found = _responses.get(key)
     if found is None:
         found = _responses[key] = _message_class(key, "Response")
@@ -92,14 +92,14 @@ def response_class(key: int) -> type[Message]:
 
 
 def request_header_version(key: int, version: int) -> int:
-    """2 (with tagged fields) for a flexible version, else 1."""
+    """Return 2 (with tagged fields) for a flexible version, else 1."""
     return 2 if version >= _api(key).flexible_since else 1
 
 
 def response_header_version(key: int, version: int) -> int:
-    """1 (with tagged fields) for a flexible version, else 0.
+    """Return 1 (with tagged fields) for a flexible version, else 0.
 
-    Always 0 for ApiVersions: a client that asked for a version the node does not know must be able to read the
-    answer (KIP-511).
+    Always 0 for ApiVersions: a client must be able to read the answer to a version that the node does not know
+    (KIP-511).
     """
     return 1 if version >= _api(key).flexible_since and key != ApiKey.API_VERSIONS else 0

@@ -32,7 +32,7 @@ A megabyte of the smallest structures would be 350,000 of them, and most of a se
 once: Kafka itself takes at most 10,000 records of one request of an administrator."""
 
 ELEMENTS_AT_ONCE = 4_000
-"""A server decodes so many on its loop: 6 ms. What has more is decoded beside it."""
+"""A server decodes a request of so many elements on its loop: 6 ms. Larger requests are decoded beside it."""
 
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _bounded_decoders: dict[tuple[type[Message], int, int], Callable[..., Any]] = {}
@@ -42,7 +42,7 @@ _counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 
 
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """The function that decodes one message: (buffer, offset) -> (message, offset behind it).
+    """Find the function that decodes one message: (buffer, offset) -> (message, offset behind it).
 
     The message may use the buffer up to its end: give it a view of one frame. `records` fields are memoryviews into
     the buffer; a caller that keeps a message longer than its buffer copies them. The function raises MalformedMessage
@@ -58,7 +58,7 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
 def bounded_decoder(
     cls: type[M], version: int, elements_max: int = ELEMENTS_MAX
 ) -> Callable[[Buffer, int], tuple[M, int]]:
-    """A `decoder` for strangers' bytes: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
+    """Find a `decoder` for strangers' bytes: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
 
     A message of at most `elements_max` bytes has no more elements: there `decoder` is as safe, and faster.
     """
@@ -69,7 +69,7 @@ def bounded_decoder(
 
 
 def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """A `bounded_decoder` with `ELEMENTS_MAX`; in the place of the offset it returns the number of elements."""
+    """Find a `bounded_decoder` with `ELEMENTS_MAX`; in the place of the offset it returns the number of elements."""
     function = _measuring_decoders.get((cls, version))
     if function is None:
         function = make_decoder(cls, version, ELEMENTS_MAX, counts=True)
@@ -78,7 +78,7 @@ def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tup
 
 
 def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None], None]:
-    """The function that appends one message to a bytearray: (bytearray, message, spills).
+    """Find the function that appends one message to a bytearray: (bytearray, message, spills).
 
     A `records` field that is neither bytes, bytearray nor memoryview is a spill. Only its length is written, and
     `(len(w), object)` is appended to `spills`. If `spills` is None, a spill is refused. The function raises
@@ -93,7 +93,7 @@ def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None
 def counting_encoder(
     cls: type[M], version: int
 ) -> Callable[[bytearray, M, Spills | None, ErrorCounts], None]:
-    """An `encoder` whose function also adds to a dictionary how often it wrote each error code."""
+    """Find an `encoder` whose function also counts in a dictionary how often it wrote each error code."""
     function = _counting_encoders.get((cls, version))
     if function is None:
         function = _counting_encoders[cls, version] = make_encoder(cls, version, counts_errors=True)
@@ -109,7 +109,7 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
 
 
 def decode_bounded(cls: type[M], version: int, buf: Buffer, offset: int = 0) -> M:
-    """Decode what a stranger has sent; bytes behind it are ignored. Raises MalformedMessage."""
+    """Decode a message of a stranger; bytes behind it are ignored. Raises MalformedMessage."""
     function = decoder if len(buf) - offset <= ELEMENTS_MAX else bounded_decoder
     return function(cls, version)(buf, offset)[0]
 

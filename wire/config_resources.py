@@ -15,4 +15,4 @@ RESOURCE_BROKER = 4
 RESOURCE_BROKER_LOGGER = 8
 RESOURCE_CLIENT_METRICS = 16
 RESOURCE_GROUP = 32
-"""Those of ACLs have other numbers (`odradek.security.acls.rules.ResourceType`)."""
+"""Resource types of ACLs have other numbers (`odradek.security.acls.rules.ResourceType`)."""

@@ -14,11 +14,12 @@ _POWERS = [pow(31, exponent, _MASK + 1) for exponent in range(_CHUNK_UNITS + 1)]
 
 
 def coordinator_partition(key: str, partitions: int) -> int:
-    """The partition of the coordinators' topic, which has so many of them, whose leader coordinates this key.
+    """Find the partition of the coordinators' topic whose leader coordinates this key; the topic has `partitions`
+    of them.
 
     Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the partitions.
     """
-    # Clients choose keys of up to 32 KiB, many in one request: a step of Python for each character would cost 5 ms a key.
+    # A request may have many keys of up to 32 KiB: a step of Python for each character would cost 5 ms a key.
     units = memoryview(key.encode(_NATIVE_UTF16, "surrogatepass")).cast("H").tolist()
     units.reverse()
     code, scale = 0, 1

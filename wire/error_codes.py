@@ -149,7 +149,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ErrorCode:
-        """A number that a newer peer has invented, or a hostile one, is UNKNOWN_SERVER_ERROR, as in Kafka."""
+        """Return UNKNOWN_SERVER_ERROR for a number that is not in the table, as Kafka does."""
         return cls.UNKNOWN_SERVER_ERROR
 
     @property

@@ -1,4 +1,4 @@
-"""Protocol errors: those that a peer is told of by a code, and those that end the conversation.
+"""Protocol errors: those that are sent to a peer as a code, and those that close the connection.
 
 `KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that bytes and
 protocol do not fit. `RemoteProtocolError`: the peer is at fault, and the connection is closed. `LocalProtocolError`:
@@ -48,7 +48,7 @@ MESSAGE_CHARACTERS_MAX = 4000
 
 
 def listed(names: Iterable[str], separator: str = ", ") -> str:
-    """Names for the text of an error: no more of them than it holds."""
+    """Join names for the text of an error, and stop once they exceed its length."""
     some, left = list[str](), MESSAGE_CHARACTERS_MAX
     for name in names:
         some.append(name)
@@ -71,7 +71,7 @@ class KafkaError(Exception):
         super().__init__(f"{self.code.name}: {self.message}" if self.message else self.code.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses take other arguments than `args`, which a pickle would call them with.
+        # A pickle would call the class with `args`, but subclasses take other arguments.
         return _remade, (type(self), self.args, self.__dict__)
 
 

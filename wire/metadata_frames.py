@@ -74,7 +74,7 @@ def _prefixed(prefix: int, message: Message, version: int) -> bytes:
 
 
 def encode_metadata_record(record: Message, version: int | None = None) -> bytes:
-    """Frame a metadata record, at its last version unless another is given."""
+    """Encode a metadata record in its frame, at its last version by default."""
     cls = type(record)
     chosen = record.VALID_VERSIONS[1] if version is None else version
     prefix = _prefixes.get((cls, chosen))
@@ -89,7 +89,7 @@ _prefixes: dict[tuple[type[Message], int], bytes] = {}
 
 
 def _metadata_prefix(cls: type[Message], version: int) -> bytes:
-    """The bytes before the message in a metadata record: frame version, type and version."""
+    """Encode the bytes before the message in a metadata record: frame version, type and version."""
     from odradek.wire.messages.metadata_records import RECORDS
 
     if cls.API_KEY is None or RECORDS.get(cls.API_KEY) is not cls:
@@ -101,12 +101,12 @@ def _metadata_prefix(cls: type[Message], version: int) -> bytes:
 
 
 def decode_metadata_record(data: Buffer) -> Message:
-    """The message in a metadata record's value."""
+    """Decode the message in a metadata record's value."""
     return decode_versioned_metadata_record(data)[0]
 
 
 def decode_versioned_metadata_record(data: Buffer) -> tuple[Message, int]:
-    """The message in a metadata record's value, and the version it was written at."""
+    """Decode the message in a metadata record's value; also returns its version."""
     frame_version, offset = read_uvarint(data, 0)
     if frame_version != _FRAME_VERSION:
         raise UnknownRecord(f"metadata frame version {frame_version}")
@@ -128,7 +128,7 @@ def _known_version(cls: type[Message], version: int) -> int:
 
 
 def encode_control_record(message: Message, type: ControlRecordType | None = None) -> tuple[bytes, bytes]:
-    """Key and value of a control record.
+    """Encode key and value of a control record.
 
     `type` is needed for an EndTxnMarker (COMMIT or ABORT). Other messages have one type each, and are written at the
     version that their own field names.
@@ -144,9 +144,9 @@ def encode_control_record(message: Message, type: ControlRecordType | None = Non
 
 
 def decode_control_record(key: Buffer, value: Buffer) -> tuple[ControlRecordType, Message | None]:
-    """Type and message of a control record; (UNKNOWN, None) for a type that Kafka 4.3 does not have.
+    """Decode type and message of a control record; (UNKNOWN, None) for a type that Kafka 4.3 does not have.
 
-    A key or message of a newer version is read as far as the last known one goes, as Kafka does.
+    Of a key or message of a newer version, only the known part is read, as in Kafka.
     """
     if len(key) < _CONTROL_KEY.size:
         raise MalformedMessage("a control record's key has at least 4 bytes")
@@ -186,25 +186,25 @@ def _coordinator_class(
 
 
 def encode_coordinator_key(key: Message) -> bytes:
-    """A coordinator record's key: record type and message."""
+    """Encode a coordinator record's key: record type and message."""
     if key.API_KEY is None:
         raise LocalProtocolError(f"{type(key).__name__} is no key of a coordinator record")
     return _prefixed(key.API_KEY, key, 0)
 
 
 def decode_coordinator_key(data: Buffer, log: CoordinatorLog = "group") -> Message:
-    """The message in a coordinator record's key; its `API_KEY` is the record type."""
+    """Decode the message in a coordinator record's key; its `API_KEY` is the record type."""
     return decode(_coordinator_class(log, "KEYS", _int16(data)), 0, data, _INT16.size)
 
 
 def encode_coordinator_value(value: Message, version: int | None = None) -> bytes:
-    """A coordinator record's value: version (the last unless another is given) and message."""
+    """Encode a coordinator record's value: version (by default the last) and message."""
     chosen = value.VALID_VERSIONS[1] if version is None else version
     return _prefixed(chosen, value, chosen)
 
 
 def decode_coordinator_value(key: Message, data: Buffer) -> Message:
-    """The message in the value that belongs to a decoded key (a tombstone has no value to decode)."""
+    """Decode the message in the value that belongs to a decoded key (a tombstone has no value to decode)."""
     if key.API_KEY is None:
         raise LocalProtocolError(f"{type(key).__name__} is no key of a coordinator record")
     log: CoordinatorLog = "transaction" if type(key).__name__ == "TransactionLogKey" else "group"

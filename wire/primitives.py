@@ -103,15 +103,15 @@ def write_varlong(w: bytearray, value: int) -> None:
 
 
 def uvarint_size(value: int) -> int:
-    """The number of bytes that `write_uvarint` appends."""
+    """Compute the number of bytes that `write_uvarint` appends."""
     return max(1, (value.bit_length() + 6) // 7)
 
 
 def varint_size(value: int) -> int:
-    """The number of bytes that `write_varint` appends."""
+    """Compute the number of bytes that `write_varint` appends."""
     return uvarint_size((value << 1) ^ (value >> 31))
 
 
 def varlong_size(value: int) -> int:
-    """The number of bytes that `write_varlong` appends."""
+    """Compute the number of bytes that `write_varlong` appends."""
     return uvarint_size((value << 1) ^ (value >> 63))

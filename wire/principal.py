@@ -16,7 +16,9 @@ _VERSION = Struct(">h")
 
 
 def encode_principal(principal: str, by_token: bool = False) -> bytes:
-    """`User:name` as DefaultPrincipalData; without a colon the type is User. `by_token`: it logged in by a delegation token."""
+    """Encode `User:name` as DefaultPrincipalData; without a colon the type is User. `by_token`: it logged in by a
+    delegation token.
+    """
     kind, colon, name = principal.partition(":")
     if not colon:
         kind, name = "User", principal
@@ -32,7 +34,7 @@ def encode_principal(principal: str, by_token: bool = False) -> bytes:
 
 
 def decode_principal(data: Buffer) -> tuple[str, bool]:
-    """`type:name`, and whether it logged in by a delegation token. Raises `MalformedMessage`."""
+    """Decode `type:name`, and whether it logged in by a delegation token. Raises `MalformedMessage`."""
     if len(data) < _VERSION.size:
         raise MalformedMessage(f"a principal of {len(data)} bytes")
     (version,) = _VERSION.unpack_from(data)

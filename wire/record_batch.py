@@ -3,15 +3,17 @@
 Theory of operation
 ===================
 
-A batch is a 61-byte header (`odradek.wire.batches.batch_header`) and its records, compressed as one block or not (`odradek.wire.batches.records`,
-`odradek.wire.batches.compression`). Brokers keep batches as bytes. A produced batch is checked by its header. Its base offset and
-leader epoch are patched in place (the checksum leaves these two out). Otherwise it goes to disk and to consumers as
-it came. Records are parsed only where they are needed: clients, compacted topics, lookups by timestamp.
+A batch is a 61-byte header (`odradek.wire.batches.batch_header`) and its records, compressed as one block or not
+(`odradek.wire.batches.records`, `odradek.wire.batches.compression`). Brokers keep batches as bytes. A produced batch
+is checked by its header. Its base offset and leader epoch are patched in place (the checksum leaves these two out).
+Otherwise it goes to disk and to consumers unchanged. Records are parsed only where they are needed: clients,
+compacted topics, lookups by timestamp.
 
-What a broker checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
+A broker's checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
 
-1. framing and magic: a batch that is missing, cut, or of an older format is INVALID_RECORD. One with an impossible
-   length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch; zstd only since Produce 7;
+1. framing and magic: a batch that is missing, cut, or of an older format is INVALID_RECORD. A batch with an
+   impossible length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch; zstd only since Produce
+   7;
 2. a base offset other than 0 is INVALID_RECORD, more bytes than allowed MESSAGE_TOO_LARGE, a wrong checksum
    CORRUPT_MESSAGE;
 3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence
@@ -23,7 +25,7 @@ What a broker checks of a produced batch, in Kafka's order (`parse_produced`, th
 Deliberately absent, and different from Kafka: a walk over the records. It costs 0.8-1.3 us each in Python, more than
 all else together. So a record that contradicts its batch reaches the consumer, which refuses it. Kafka answers an
 unknown codec and data that does not decompress with UNKNOWN_SERVER_ERROR. Here they are UNSUPPORTED_COMPRESSION_TYPE
-and INVALID_RECORD, which say what is wrong; clients retry none of the three. Kafka also never looks at bytes behind
+and INVALID_RECORD, which name the problem; clients retry none of the three. Kafka also never looks at bytes behind
 the first gzip member or lz4 frame, if its records end before them. Here they are refused.
 """
 
@@ -61,7 +63,7 @@ _MESSAGE_SIZE_MIN = 14
 
 
 def parse_produced(buf: Buffer, api_version: int) -> BatchHeader:
-    """The header of the one batch in a Produce request's records field.
+    """Parse the header of the one batch in a Produce request's records field.
 
     The batch is the first `size` bytes of `buf`: like Kafka, a cut tail behind it is ignored.
 
@@ -88,7 +90,7 @@ def parse_produced(buf: Buffer, api_version: int) -> BatchHeader:
 
 
 def _message_size(buf: Buffer, offset: int) -> int | None:
-    """Bytes of the message (of any format) at `offset`, None if it is not there whole.
+    """Measure the message (of any format) at `offset` in bytes; None if it is not there whole.
 
     Raises:
         CorruptBatch: an impossible length or an unknown magic.
@@ -116,7 +118,7 @@ def _whole_batch_missing(buf: Buffer) -> KafkaError:
 
 
 class Inflation(Protocol):
-    """The one who finds out what compressed records become, or knows it already."""
+    """Finds the size that compressed records decompress to, or knows it already."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
         """Do what `odradek.wire.batches.compression.decompressed_size` does."""
@@ -143,7 +145,7 @@ def validate_for_append(
 ) -> None:
     """Check a client's batch before its offsets are assigned; `header` is `parse_header(buf, offset)`.
 
-    On every produced batch's path: about 1 us besides the checksum, and what `inflation` takes if compressed.
+    On every produced batch's path: about 1 us besides the checksum, and the time of `inflation` if compressed.
 
     Raises:
         InvalidRecord: base offset not 0, counts that disagree, more records than its bytes can hold, a control

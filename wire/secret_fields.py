@@ -17,7 +17,7 @@ _SECRET_KEYS = (
     "ssl.keystore.certificate.chain",
     "ssl.truststore.certificates",
 )
-"""Kafka's keys of the type `password` whose names do not say so."""
+"""Kafka's keys of the type `password` whose names do not show it."""
 _SECRET_WORDS = ("password", "passphrase", "secret")
 _SECRET_TEXT = re.compile(
     r"LoginModule|PRIVATE KEY|(?:password|passphrase|secret|jaas\.config|keystore\.key)[\w.]*\s*[=:]"
@@ -36,27 +36,29 @@ def is_secret_key(key: str) -> bool:
 
 
 def holds_secret(text: str) -> bool:
-    """True if a text may have a secret in it, whatever its key is: a login module, a private key, another setting.
+    """True if a text may have a secret in it, under any key: a login module, a private key, another setting.
 
-    A line that ends in a backslash by mistake has the next line in its value.
+    A value may contain the next line of the file, after a backslash by mistake.
     """
     return _SECRET_TEXT.search(text) is not None
 
 
 def shown_value(key: str, value: Any) -> Any:
-    """A configuration's value for messages: `HIDDEN` in place of a secret."""
+    """Return a configuration's value for messages: `HIDDEN` in place of a secret."""
     if value and (is_secret_key(key) or (isinstance(value, str) and holds_secret(value))):
         return HIDDEN
     return value
 
 
 def is_key_name(text: str) -> bool:
-    """True for what a key may be called. Others may be pieces of a value whose line before lacks its backslash."""
+    """True if the text may be a key's name. Otherwise it may be part of a value whose line before lacks its
+    backslash.
+    """
     return _KEY_NAME.fullmatch(text) is not None and not holds_secret(text)
 
 
 def shown(structure: Any, name: str) -> Any:
-    """A field's value for logs and tracebacks: `HIDDEN` in place of a secret."""
+    """Return a field's value for logs and tracebacks: `HIDDEN` in place of a secret."""
     value = getattr(structure, name)
     if not value:
         return value

@@ -42,7 +42,7 @@ class WireField(NamedTuple):
     """The wire facts of one field, as the generated source states them."""
 
     type: str | type[Structure] | Sequence[str | type[Structure]]
-    """A primitive's name, a structure, or a list that holds one of these: an array of it."""
+    """A primitive's name, a structure, or a list with one of these: an array of it."""
     versions: str
     nullable: str
     tagged: str
@@ -60,7 +60,7 @@ def kafka(
     tag: int = -1,
     flexible: bool = True,
 ) -> dict[str, WireField]:
-    """The attrs metadata of a field; version ranges stay text until a codec is made for the class."""
+    """Make the attrs metadata of a field; version ranges stay text until a codec is made for the class."""
     return {"kafka": WireField(type, versions, nullable, tagged, tag, flexible)}
 
 
@@ -78,7 +78,7 @@ class Structure:
     __hash__ = None  # type: ignore[assignment]  # the interpreter's own way to say "not hashable"
 
     def __repr__(self) -> str:
-        """All fields; secrets are hidden, since values show in tracebacks and logs."""
+        """Show all fields; secrets are hidden, since values show in tracebacks and logs."""
         values = ", ".join(f"{name}={shown(self, name)!r}" for name in self._names())
         return f"{type(self).__name__}({values})"
 

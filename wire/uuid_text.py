@@ -11,14 +11,14 @@ TEXT_LENGTH = 22
 
 
 def uuid_to_text(value: bytes) -> str:
-    """The 22 characters of 16 bytes; raises LocalProtocolError for another size."""
+    """Encode 16 bytes as 22 characters; raises LocalProtocolError for another size."""
     if len(value) != UUID_SIZE:
         raise LocalProtocolError(f"a UUID has {UUID_SIZE} bytes, not {len(value)}")
     return urlsafe_b64encode(value).decode("ascii")[:TEXT_LENGTH]
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The 16 bytes of 22 characters; raises ValueError for a text that no UUID has.
+    """Decode 22 characters to 16 bytes; raises ValueError for a text that no UUID has.
 
     The last character holds only two bits of the value; texts whose spare bits are set are refused, so that a
     UUID has one text.

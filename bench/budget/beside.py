@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 import attrs
 
-from bench.small_requests import connect
+from testkit.raw_requests import connect
 
 ANSWER_BYTES_MAX = 64 * 1024
 ANSWER_SECONDS_MAX = 120.0

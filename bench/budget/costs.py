@@ -48,12 +48,13 @@ from bench.budget.figures import (
 from bench.budget.frames import framed
 from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node
-from bench.processes import memory_kib
-from bench.small_requests import KINDS, record_batch
-from bench.small_requests import framed as framed_by_client
+from bench.hot_path.small_requests import KINDS
 from odradek.wire.api_keys import APIS, ApiKey
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from testkit.processes import memory_kib
+from testkit.raw_requests import framed as framed_by_client
+from testkit.raw_requests import record_batch
 
 PROBE_SECONDS = 0.005
 CLIENTS = 3

@@ -9,7 +9,7 @@ import attrs
 
 from bench.budget.frames import Costly, costly_frame
 from bench.budget.stage import Judged
-from bench.markdown import table
+from bench.instruments.tables import table
 from odradek.wire.api_keys import APIS, ApiKey
 
 SIZES = {"1K": 1 << 10, "100K": 100 << 10, "1M": 1 << 20}
@@ -162,5 +162,5 @@ def line_row(costs: list[Cost]) -> list[str]:
 
 
 def line_table(costs: Iterable[Cost]) -> str:
-    """The table of bench/README.md."""
+    """The table of bench/budget/README.md."""
     return table(LINE_HEAD, [line_row(each) for each in by_line(costs)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 
 from bench.budget.frames import framed
-from bench.small_requests import connect as connect_bare
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from testkit.raw_requests import connect as connect_bare
 
 __all__ = ["connect"]
 

@@ -20,8 +20,6 @@ from bench.budget.broker_lines import encode_subscription
 from bench.budget.frames import Stage, framed
 from bench.budget.holdings import JUDGE, Holdings, add_records
 from bench.budget.login import connect
-from bench.odradek_server import launch_odradek, prepare_odradek
-from bench.processes import ServerProcess, free_ports
 from odradek.metadata_quorum.features import SUPPORTED_FEATURES
 from odradek.wire.api import response_class, response_header_version
 from odradek.wire.codec import decode
@@ -42,6 +40,8 @@ from odradek.wire.messages.offset_commit import (
 )
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from odradek.wire.structure import Message
+from testkit.odradek_server import launch_odradek, prepare_odradek
+from testkit.processes import ServerProcess, free_ports
 
 WIDE = "wide"
 GROUP = "offsets"

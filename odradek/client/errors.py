@@ -65,13 +65,13 @@ class UnsupportedByBroker(ClientError):
 
 
 class BufferFull(ClientError):
-    """`buffer.memory` was in use for `max.block.ms`: records come faster than the cluster takes them."""
+    """`buffer.memory` was in use for `max.block.ms`: the application sends faster than the cluster takes records."""
 
     retriable = True
 
 
 class RecordsNotEncoded(ClientError):
-    """The records of one batch have no form in Kafka's protocol; `__cause__` says why. Other batches go on."""
+    """The records of one batch cannot be encoded in Kafka's protocol; `__cause__` says why. Other batches go on."""
 
 
 class ClientClosed(ClientError):
@@ -79,11 +79,11 @@ class ClientClosed(ClientError):
 
 
 class TransactionError(ClientError):
-    """The base of what goes wrong with a transaction; its class says what may come next."""
+    """The base of all errors of a transaction; the class says which calls may follow."""
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction can only be aborted; then the producer goes on with the next. `__cause__` says why."""
+    """The transaction can only be aborted; then the producer can begin another. `__cause__` says why."""
 
 
 class TransactionAborted(TransactionError):
@@ -91,12 +91,13 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionFatalError(TransactionError):
-    """This producer can do no more: close it. A new one with the same `transactional.id` aborts what it left open."""
+    """This producer can only be closed. A new one with the same `transactional.id` aborts its open transaction."""
 
 
 class ProducerFencedError(TransactionFatalError):
-    """Another producer with the same `transactional.id` has taken over, or the coordinator gave up this one's
-    transaction after `transaction.timeout.ms`."""
+    """Another producer with the same `transactional.id` has taken over, or the coordinator aborted this producer's
+    transaction after `transaction.timeout.ms`.
+    """
 
 
 class IllegalTransactionCall(RuntimeError):
@@ -111,15 +112,15 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def error_code(number: int) -> ErrorCode:
-    """The error code with this number; UNKNOWN_SERVER_ERROR for one that a newer broker may have invented."""
+    """Look up an error code; UNKNOWN_SERVER_ERROR for a number that only a newer broker knows."""
     return ErrorCode(number)
 
 
 def broker_error(number: int, text: str | None, subject: str) -> KafkaError:
-    """The error of an answer: the broker's own words where it sent some, else the code's text."""
+    """Make the error of an answer, with the broker's own text where it sent one, else the code's text."""
     code = error_code(number)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and text in (None, "", code.message):
-        # Kafka's own text ("This server does not host this topic-partition") says less.
+        # Kafka's own text ("This server does not host this topic-partition") is less clear.
         return KafkaError(code, f"{subject} does not exist")
     reason = text or code.message or code.name
     name = subject.rpartition(" ")[2]

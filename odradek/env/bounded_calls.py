@@ -1,4 +1,4 @@
-"""Calls to one disk that the loop waits for only so long (SHELL).
+"""Calls to one disk for which the loop waits a bounded time (SHELL).
 
 Theory of operation
 -------------------
@@ -8,14 +8,15 @@ of a node with several disks has a thread per disk make its calls. It waits for 
     idle -> called -> answered in time -----------------------------> idle
                  '-> abandoned (`CallHangs`) -> undone, or finished ---'
 
-* The caller of an abandoned call hears `CallHangs`, and says how it ends. The thread undoes it when the device answers
-  at last, or has done all of it by then. Until that every further call is refused at once, so no call overtakes another.
+* The caller of an abandoned call gets `CallHangs`, and chooses how it ends. When the device answers at last, the
+  thread undoes the call, or finishes it. Until then every further call is refused at once, so no call overtakes
+  another.
 * Only the thread that made this object is bounded. Workers may wait, so their calls go straight to the device.
-* What is written is copied, because the caller's buffer has other bytes by the time an abandoned write goes on.
-* The hand-over takes the interpreter three times: to begin the call, to end it, to go on. Beside a worker in pure Python
-  each time waits for the switch interval. So that is short while the loop waits, and only then.
+* Data to be written is copied, because the caller's buffer has other bytes by the time an abandoned write goes on.
+* The hand-over takes the interpreter three times: to begin the call, to end it, to go on. Beside a worker in pure
+  Python each time waits for the switch interval. So the interval is short while the loop waits, and only then.
 
-`bench/README.md` has what the hand-over costs.
+`bench/disks/README.md` has what the hand-over costs.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ T = TypeVar("T")
 HAND_OVER_SECONDS = 0.00002
 """The switch interval of the interpreter while the loop waits for a call."""
 Undo = Callable[[Any], None]
-"""Undoes an abandoned call, or ends it; its argument is what the call has returned."""
+"""Undoes an abandoned call, or ends it; its argument is the call's result."""
 Outcome: TypeAlias = tuple[T | None, Exception | None]
-"""The result of a call that may raise, or what it has raised."""
+"""The result of a call that may raise, or its exception."""
 
 
 class CallHangs(Exception):
@@ -73,7 +74,9 @@ class BoundedCalls:
     )
 
     def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
-        """To be made by the thread whose calls are bounded; `bounds_looks`: also those that change nothing."""
+        """To be made by the thread whose calls are bounded. `bounds_looks`: calls that change nothing are bounded,
+        too.
+        """
         self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
         self._caller = threading.get_ident()
@@ -82,7 +85,7 @@ class BoundedCalls:
         self._work.acquire()
         self._done.acquire()
         self._lock = threading.Lock()
-        """Held while one of both threads decides whether the call was answered in time."""
+        """Held while one of the two threads decides whether the call was answered in time."""
         self._job: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
         self._result: Any = None
         self._undo: Undo | None = None
@@ -95,17 +98,18 @@ class BoundedCalls:
         """True from an abandoned call on, until it is undone or done."""
 
     def is_for_me(self) -> bool:
-        """True on the thread whose calls are bounded."""
+        """Return True on the thread whose calls are bounded."""
         return threading.get_ident() == self._caller
 
     def looks_for_me(self) -> bool:
-        """True on that thread if its calls that change nothing are bounded, too."""
+        """Return True on that thread if its calls that change nothing are bounded, too."""
         return self.bounds_looks and threading.get_ident() == self._caller
 
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
         """Have the thread call `function`, which must not raise.
 
-        If that takes too long, `abandon` is called; it returns what undoes the call, or ends it. Raises `CallHangs`.
+        If that takes too long, `abandon` is called; it returns the function that undoes the call, or ends it. Raises
+        `CallHangs`.
         """
         if self.hangs or self._is_closed:
             raise CallHangs
@@ -132,14 +136,14 @@ class BoundedCalls:
         return result
 
     def settle(self) -> None:
-        """Wait until an abandoned call is undone, or done (for a worker). Raises what that has failed with."""
+        """Wait (in a worker) until an abandoned call is undone, or done. Raises the error that this has ended with."""
         self._settled.wait()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def close(self) -> None:
-        """End the thread, once its call has come back. Every further call is refused."""
+        """End the thread, once its call has returned. Every further call is refused."""
         with self._lock:
             self._is_closed = True
             if self._started and self._job is None and self._work.locked():

@@ -32,8 +32,9 @@ from odradek.env.real_files import RealFile
 END_SECONDS_MAX = 1.0
 """The time that an idle companion has to end by itself: it takes some milliseconds."""
 KILLED_SECONDS_MAX = 3.0
-"""The longest wait for a killed process. One that reads from a device that hangs ends when the device answers; the
-next start of any process reaps it (`subprocess`)."""
+"""The longest wait for a killed process. A process that reads from a hung device ends when the device answers; the
+next start of any process reaps it (`subprocess`).
+"""
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
@@ -89,7 +90,7 @@ class _Process:
 
 
 def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]:
-    """Start the program. The factory stands in its arguments for whoever lists processes."""
+    """Start the program. The factory stands in its arguments for people who list processes."""
     program = [*child_program("odradek.env.companion_main"), str(channel), str(lifeline), factory]
     return subprocess.Popen(
         program,
@@ -138,13 +139,13 @@ class RealCompanion:
             if process is not None:
                 process.shut()
         if process is not None:
-            # A method that runs has nothing to finish: its caller is told that it is lost.
+            # A running method is not awaited: its caller gets the error that it is lost.
             process.end(0.0 if self._turn.locked() else END_SECONDS_MAX)
         with self._turn:
             self._forget()
 
     def _start(self) -> _Process:
-        """Start the process and make the object. If the factory raises, the next call starts anew."""
+        """Start the process and make the object. If the factory raises, the next call starts again."""
         making = Outgoing(self._args)
         with self._state:
             if self._lost is not None:
@@ -192,7 +193,7 @@ class RealCompanion:
         self._forget()
 
     def _forget(self) -> None:
-        """Close the descriptors. The caller has the turn, so nobody reads from them."""
+        """Close the descriptors. The caller has the turn, so no other thread reads from them."""
         with self._state:
             process, self._process = self._process, None
             if process is not None:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from odradek.env.ports import FILES_MAX
 
 APART_BYTES_MIN = 32 << 10
-"""The fewest bytes that are a buffer of their own. Below, one more call of the system costs more than the copy."""
+"""The size from which bytes are a buffer of their own. Below, another system call costs more than the copy."""
 _HEAD = struct.Struct("!QII")
 """Bytes of the pickle, number of buffers, number of descriptors."""
 _ROW = struct.Struct("!?Q")
@@ -81,7 +81,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Outgoing:
-    """A frame to be sent. Raises what pickle raises for a value that it cannot write."""
+    """A frame to be sent. Raises pickle's error for a value that it cannot write."""
 
     def __init__(self, value: object, pickler: type[FramePickler] = FramePickler) -> None:
         file, apart = io.BytesIO(), _Apart()
@@ -116,15 +116,15 @@ class Incoming:
         self.descriptors = descriptors
 
     def value(self, lend: Callable[..., Any] | None = None) -> Any:
-        """The value that was sent. `lend` makes its files, in the order of the descriptors.
+        """Read the value that was sent. `lend` makes its files, in the order of the descriptors.
 
-        Raises what pickle, or the making of the value, raises.
+        Raises the errors of pickle, and of making the value.
         """
         return _Unpickler(io.BytesIO(self._body), iter(self._apart), lend).load()
 
 
 def receive(sock: socket.socket) -> Incoming:
-    """The next frame. Raises `OSError`, and `EOFError` at the end of the stream."""
+    """Receive the next frame. Raises `OSError`, and `EOFError` at the end of the stream."""
     head, descriptors, _, _ = socket.recv_fds(sock, _HEAD.size, FILES_MAX, socket.MSG_CMSG_CLOEXEC)
     if not head:
         raise EOFError

@@ -44,7 +44,7 @@ class DescriptorFile:
         return data
 
     def forget(self) -> None:
-        """The call has ended, and with it the descriptor."""
+        """Forget the descriptor, since its call has ended."""
         self._fd = -1
 
 
@@ -87,7 +87,7 @@ class _Server:
 
 
 def _failure(error: Exception) -> Outgoing:
-    """The frame that raises this error in the node, or its text where pickle would change the error."""
+    """Make the frame that raises this error in the node, or its text where pickle would change the error."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = " > ".join(
         f"{os.path.basename(code.co_filename)}:{line} {code.co_name}" for code, line in frames
@@ -96,9 +96,9 @@ def _failure(error: Exception) -> Outgoing:
 
 
 def _end_with_the_node(lifeline: int) -> None:
-    """Let the kernel end this process when the node's end of the pipe closes, be it in the middle of a call.
+    """Let the kernel end this process when the node's end of the pipe closes, even in the middle of a call.
 
-    SIGIO (fcntl(2), O_ASYNC) ends a process by default. PR_SET_PDEATHSIG would not do: it tells of the end of the
+    SIGIO (fcntl(2), O_ASYNC) ends a process by default. PR_SET_PDEATHSIG would not do: it signals the end of the
     thread that started the process, here a worker's.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -111,7 +111,7 @@ def _end_with_the_node(lifeline: int) -> None:
 
 def main(channel: str, lifeline: str, factory: str) -> None:
     """Serve the node until it closes the channel or ends."""
-    # They come to all processes of a terminal or a service; the node stops in its own order.
+    # These signals go to all processes of a terminal or a service; the node stops in its own order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     give_way()

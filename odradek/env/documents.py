@@ -22,7 +22,8 @@ FETCH_SECONDS_MAX = 10.0
 
 
 def fetch_document(address: DocumentAddress) -> bytes:
-    """The document at `file:///PATH`, or at a server's `https` or `http` address. It blocks, so it belongs into a worker.
+    """Fetch the document at `file:///PATH`, or at a server's `https` or `http` address. It blocks, so it belongs
+    into a worker.
 
     Redirections are not followed: the settings name one address, and another could be any server's. Proxies are not
     asked. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
@@ -44,7 +45,9 @@ def fetch_document(address: DocumentAddress) -> bytes:
 
 
 def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
-    """One request, one answer, one connection. Raises as `fetch_document` does, and `OSError`."""
+    """Send one request over a connection of its own, and read the answer. Raises as `fetch_document` does, and
+    `OSError`.
+    """
     assert parts.hostname is not None
     port = parts.port or (443 if parts.scheme == "https" else 80)
     sock = socket.create_connection((parts.hostname, port), FETCH_SECONDS_MAX)
@@ -71,7 +74,7 @@ def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
 def _ended_when_late(sock: socket.socket) -> Iterator[None]:
     """Shut the connection down when its time is up. TLS takes the descriptor over, so it is copied.
 
-    Raises `DocumentMissing` then, whatever came of the body.
+    Raises `DocumentMissing` then, even if the body was complete.
     """
     is_late = threading.Event()
     copy = sock.dup()

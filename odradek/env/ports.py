@@ -64,7 +64,7 @@ class DiskError(Exception):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The fields, for pickle: an error crosses from a companion's process."""
+        """Return the fields, for pickle: an error crosses from a companion's process."""
         return type(self), (self.directory, self.path, self.operation, self.errno, self.reason), self.__dict__
 
 
@@ -73,7 +73,7 @@ class DiskRefused(DiskError):
 
 
 class DiskFull(DiskRefused):
-    """No space left (ENOSPC, EDQUOT). The file may hold a prefix of what was to be appended."""
+    """No space left (ENOSPC, EDQUOT). The file may hold a prefix of the data to be appended."""
 
 
 class ResourcesShort(DiskRefused):
@@ -102,7 +102,7 @@ _SHORT = (_errno.EMFILE, _errno.ENFILE, _errno.ENOMEM, _errno.EINTR)
 
 
 def disk_error(directory: str, path: str, operation: str, number: int, reason: str) -> DiskError:
-    """The exception for a system's error `number`. A failed sync is final, unless it is for want of space."""
+    """Make the exception for a system's error `number`. A failed sync is final, unless space is lacking."""
     if number in _FULL:
         return DiskFull(directory, path, operation, number, reason)
     if number in _SHORT and operation != "sync":
@@ -113,15 +113,15 @@ def disk_error(directory: str, path: str, operation: str, number: int, reason: s
 
 
 class DocumentMissing(Exception):
-    """A document that a setting names could not be had; the text says why in one line."""
+    """A document that a setting names could not be fetched; the text says why in one line."""
 
 
 class ConnectionLost(Exception):
-    """The peer is gone: reset, refused, or closed under a send."""
+    """The connection is lost: reset, refused, or closed under a send."""
 
 
 class ConnectionCut(ConnectionLost):
-    """The connection was ended from here, for what the peer sent; the text says what that was."""
+    """The connection was ended from here for the peer's bytes; the text says why."""
 
 
 class CompanionLost(Exception):
@@ -137,7 +137,7 @@ class CompanionFailed(Exception):
 
 
 class Scope(Protocol):
-    """The context that `Clock.timeout_at` yields: `expired` tells whether the deadline cut the body short."""
+    """The context that `Clock.timeout_at` yields: `expired` is true if the deadline cut the body short."""
 
     @property
     def expired(self) -> bool: ...
@@ -147,10 +147,10 @@ class Clock(Protocol):
     """Time of one node, so that the simulator can pause, slow and skew a single node."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; never falls."""
+        """Return seconds since an arbitrary start; never falls."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as the operator's clock has them; may jump."""
+        """Return milliseconds since 1970 by the operator's clock; may jump."""
 
     async def sleep_until(self, deadline: float) -> None:
         """Wait until `monotonic()` reaches `deadline` (a checkpoint even if it has)."""
@@ -198,7 +198,7 @@ class File(Protocol):
         """
 
     def pread(self, count: int, offset: int) -> bytes:
-        """Up to `count` bytes at `offset`; fewer only at the end of the file."""
+        """Read up to `count` bytes at `offset`; fewer only at the end of the file."""
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
@@ -210,16 +210,16 @@ class File(Protocol):
         """
 
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
-        """All `count` bytes at `offset`; None if that would wait for the device, or if the file ends before."""
+        """Read all `count` bytes at `offset`; None if that would wait for the device, or if the file ends before."""
 
     def open_past_cache(self) -> UncachedFile:
-        """The file for reads that ask the device itself; blocking, for a worker. Raises `DiskError`."""
+        """Open the file for reads that go to the device itself; blocking, for a worker. Raises `DiskError`."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
 
     def sync(self) -> int:
-        """Make durable what was written before the call; return the size that this covers.
+        """Make durable all bytes written before the call; return the size that this covers.
 
         A failure is final: the kernel may have dropped the dirty pages, so the caller takes the directory
         offline and never tries again.
@@ -238,11 +238,11 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Give up the owner's reference; the descriptor goes with the last pin."""
+        """Give up the owner's reference; the descriptor is closed with the last pin."""
 
 
 class UncachedFile(Protocol):
-    """A file whose reads come from the device, and leave the page cache to others. For one thread at a time."""
+    """A file whose reads come from the device, and leave the page cache alone. For one thread at a time."""
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
@@ -251,7 +251,7 @@ class UncachedFile(Protocol):
 
 
 class Dir(Protocol):
-    """A directory. Names are relative to it and may hold one level (`topic-0/000.log`)."""
+    """A directory. Names are relative to it and may have one level of folders (`topic-0/000.log`)."""
 
     @property
     def path(self) -> str: ...
@@ -260,13 +260,13 @@ class Dir(Protocol):
         """Open for reading and appending. Raises `FileMissing` unless `create`."""
 
     def subdir(self, name: str, *, create: bool = False) -> Dir:
-        """A directory below this one. Raises `FileMissing` unless it exists or `create`."""
+        """Open a directory below this one. Raises `FileMissing` unless it exists or `create`."""
 
     def list_directories(self) -> list[str]:
-        """Names of directories alone, sorted."""
+        """List names of directories alone, sorted."""
 
     def list(self) -> list[str]:
-        """Names of files and directories, sorted."""
+        """List names of files and directories, sorted."""
 
     def exists(self, name: str) -> bool: ...
 
@@ -276,10 +276,10 @@ class Dir(Protocol):
         """Size in bytes. Raises `FileMissing`."""
 
     def modified_ms(self, name: str) -> int:
-        """Wall-clock milliseconds of the last write."""
+        """Return wall-clock milliseconds of the last write."""
 
     def read_bytes(self, name: str, size_max: int = 64 << 20) -> bytes:
-        """The whole file. Raises `FileMissing`, or `DiskError` when it is larger than `size_max`."""
+        """Read the whole file. Raises `FileMissing`, or `DiskError` when it is larger than `size_max`."""
 
     def write_atomic(self, name: str, data: bytes) -> None:
         """Replace the file: temporary file, sync, rename, sync of the directory. Old or new after a crash."""
@@ -297,33 +297,31 @@ class Dir(Protocol):
         """Make creations, renames and removals in this directory durable."""
 
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
-        """Let the calling thread wait only so long for files and directories below this one.
-
-        From then on its appends and creations raise `DiskHung` if the device does not answer, and until it has. So does a
-        truncation meanwhile. So do its `looks`: reads, openings, and looks into directories. Whatever else it does here
-        belongs into `in_time`. This holds for files that are opened from now on, from this directory or below it. Another
+        """Bound the time that the calling thread waits for files and directories below this one. From then on its
+        appends and creations raise `DiskHung` if the device does not answer, and until it has. So does a truncation
+        meanwhile. So do its `looks`: reads, openings, and listings of directories. Any other work here belongs into
+        `in_time`. This holds for files that are opened from now on, from this directory or below it. Another
         `Env.open_dir` of the same path is apart.
         """
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
-        """Do work that calls this port for what lies below the root, as one call that is bounded; return its result.
+        """Do work on files below the root, through this port, as one bounded call; return its result.
 
-        Where the caller's calls are not bounded, it is simply done. Otherwise another thread may do it, and the caller
-        waits meanwhile. So the work shares nothing with the caller that either changes once it was abandoned.
-
-        Raises what `work` raises, and `DiskHung`. While an earlier call hangs, nothing is begun. Otherwise the work is done
-        when the device answers. Then `undo` is called with its result, in the other thread. If there is no `undo`, the
-        work `goes_on`, and its result is dropped.
+        Where the caller's calls are not bounded, it is simply done. Otherwise another thread may do it, and the
+        caller waits meanwhile. An abandoned work and its caller must not change anything that they share. Raises the
+        errors of `work`, and `DiskHung`. While an earlier call hangs, nothing is begun. Otherwise the work is done
+        when the device answers. Then `undo` is called with its result, in the other thread. If there is no `undo`,
+        the work `goes_on`, and its result is dropped.
         """
 
     def settle(self) -> None:
         """Wait until a call that has met `DiskHung` is undone, or done (blocking). Raises `DiskError` if it could not be."""
 
     def free_bytes(self) -> int:
-        """Room on the device that this process may use."""
+        """Return the room on the device that this process may use, in bytes."""
 
     def total_bytes(self) -> int:
-        """The size of the device."""
+        """Return the size of the device in bytes."""
 
     def lock(self) -> None:
         """Hold this directory for one process until it ends. Raises `DiskError` when another holds it."""
@@ -337,7 +335,7 @@ class Dir(Protocol):
 
 
 class PeerEnd(Enum):
-    """The word of a connection's peer on whether it sends more."""
+    """Whether a connection's peer sends more."""
 
     OPEN = "it may send more"
     BEHIND_DATA = "it sends no more than what has come, and is still to be received"
@@ -356,11 +354,14 @@ class Conn(Protocol):
     async def writable(self) -> None: ...
 
     def wait_for(self, count: int) -> None:
-        """Let `readable` wait for about so many bytes (1: for any). It is a hint, which saves wake-ups for large
-        frames."""
+        """Let `readable` wait for about so many bytes (1: for any). It is a hint, which saves wakes for large
+        frames.
+        """
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """Bytes received, 0 at the end of the stream, None where it would block. Raises `ConnectionLost`."""
+        """Receive bytes; returns their number, 0 at the end of the stream, None where it would block. Raises
+        `ConnectionLost`.
+        """
 
     def peer_end(self) -> PeerEnd:
         """Look for the end of the stream, and receive nothing. Raises `ConnectionLost` if the peer has reset it.
@@ -369,13 +370,16 @@ class Conn(Protocol):
         """
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
-        """Bytes taken of the concatenated chunks, 0 where it would block. Raises `ConnectionLost`.
+        """Send the concatenated chunks; returns the number of bytes taken, 0 where it would block. Raises
+        `ConnectionLost`.
 
         `more` says that other bytes follow at once (MSG_MORE).
         """
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
-        """Bytes of the file taken, 0 where it would block. Raises `ConnectionLost`, or `DiskError`."""
+        """Send bytes of a file; returns the number taken, 0 where it would block. Raises `ConnectionLost`, or
+        `DiskError`.
+        """
 
     def close(self) -> None: ...
 
@@ -389,7 +393,7 @@ class LimitedConn(Protocol):
 
 
 def renewal_time(conn: Conn) -> float:
-    """The time from which another connection should take this one's place; infinite for most."""
+    """Return the time from which another connection should take this one's place; infinite for most."""
     return conn.renew_at if isinstance(conn, LimitedConn) else float("inf")
 
 
@@ -400,7 +404,7 @@ class Listener(Protocol):
     def port(self) -> int: ...
 
     async def accept(self) -> Conn:
-        """The next connection. Survives what a peer can do (aborted connections, descriptors used up)."""
+        """Accept the next connection. Survives all that a peer can do (aborted connections, descriptors used up)."""
 
     def close(self) -> None: ...
 
@@ -416,13 +420,13 @@ class Network(Protocol):
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> Listener:
-        """The buffers are the kernel's, per connection; None leaves their size to it.
+        """Listen. The buffers are the kernel's, per connection; None leaves their size to it.
 
         Raises `OSError` when the address cannot be bound.
         """
 
     async def connect(self, host: str, port: int) -> Conn:
-        """Raises `ConnectionLost`."""
+        """Connect. Raises `ConnectionLost`."""
 
 
 class Workers(Protocol):
@@ -442,7 +446,7 @@ class LentFile(Protocol):
         """Bytes in the file when the call began."""
 
     def pread(self, count: int, offset: int) -> bytes:
-        """Up to `count` bytes at `offset`; fewer only at the end of the file. Raises `DiskError`."""
+        """Read up to `count` bytes at `offset`; fewer only at the end of the file. Raises `DiskError`."""
 
 
 class Companion(Protocol):
@@ -455,13 +459,11 @@ class Companion(Protocol):
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the object and return its result. Concurrent calls have their turns one by one.
 
-        Arguments and results can be pickled. Long bytes are cheap: each side copies them once. A memoryview
-        arrives as bytes. A `File` among the arguments, at most `FILES_MAX` in all, arrives as a `LentFile`; the
-        caller has pinned it.
-        The first call starts the process and makes the object.
-
-        Raises what the method or the factory raises. An error that cannot be pickled becomes `CompanionFailed`.
-        Raises `CompanionLost`, and `CompanionRefused` if the process could not be started.
+        Arguments and results can be pickled. Long bytes are cheap: each side copies them once. A memoryview arrives
+        as bytes. A `File` among the arguments, at most `FILES_MAX` in all, arrives as a `LentFile`; the caller has
+        pinned it. The first call starts the process and makes the object. Raises the errors of the method and the
+        factory. An error that cannot be pickled becomes `CompanionFailed`. Raises `CompanionLost`, and
+        `CompanionRefused` if the process could not be started.
         """
 
     def close(self) -> None:
@@ -472,15 +474,15 @@ class Meter(Protocol):
     """Processor time, for request quotas and reports."""
 
     def cpu_seconds(self) -> float:
-        """Processor time of the whole process."""
+        """Return processor time of the whole process."""
 
     def thread_cpu_seconds(self) -> float:
-        """Processor time of the thread that calls: the loop's, or a worker's. A reading costs a microsecond."""
+        """Return processor time of the calling thread: the loop, or a worker. A reading costs a microsecond."""
 
     def turn_cpu_seconds(self, seconds: float) -> float:
-        """Processor time of a turn on the loop that ends now and took so many seconds.
+        """Return processor time of a turn on the loop that ends now and took so many seconds.
 
-        Asked for at the end of each turn. The figure is at most `seconds`. A short turn was hardly interrupted, so the
+        Called at the end of each turn. The figure is at most `seconds`. A short turn was hardly interrupted, so the
         figure may be `seconds` itself, and several turns then share one reading of the thread's clock.
         """
 
@@ -496,7 +498,7 @@ class Log(Protocol):
     def error(self, event: str, /, **fields: Any) -> Any: ...
 
     def exception(self, event: str, /, **fields: Any) -> Any:
-        """An error, with the traceback of the exception that is being handled."""
+        """Log an error, with the traceback of the exception that is being handled."""
 
 
 class Env(Protocol):
@@ -519,23 +521,21 @@ class Env(Protocol):
 
     def new_workers(self, threads_max: int | None = None) -> Workers:
         """Separate threads, for work that may block all of them: calls to one device of several, or work that any
-        client may ask for.
-
-        None: as many as the node's.
+        client may request. None: as many as the node's.
         """
 
     def new_companion(self, factory: str, *args: Any) -> Companion:
-        """A companion whose object `factory`, such as "package.module:Class", makes of `args` in the companion's
-        process.
+        """Make a companion whose object `factory`, such as "package.module:Class", makes of `args` in the
+        companion's process.
 
         Nothing is started before its first call.
         """
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
-        """A root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
+        """Open a root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
 
     def is_blank_disk(self, path: str) -> bool:
-        """True if a file system of its own is mounted at `path`, or above it, and holds nothing but empty folders there.
+        """True if a file system of its own is mounted at `path`, or above it, and holds only empty folders there.
 
         False on the root's file system: the disk may only be unmounted. Raises `DiskError`.
         """
@@ -543,8 +543,9 @@ class Env(Protocol):
     def event(self) -> Event: ...
 
     def new_uuid(self) -> bytes:
-        """16 random bytes that are a valid Kafka Uuid: never zero or one; its text starts with another character than
-        a dash."""
+        """Return 16 random bytes that are a valid Kafka Uuid: neither zero nor one. The text never begins with a
+        dash.
+        """
 
     @property
     def provokes(self) -> bool:
@@ -559,7 +560,7 @@ class Env(Protocol):
 
 
 def carried_error(error: Exception) -> Exception:
-    """The error as it comes out of a companion: itself, or its text where pickle would change it."""
+    """Return the error as a companion's caller gets it: itself, or its text where pickle would change it."""
     try:
         again = pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever the error's class raises here, it would raise in the node
@@ -570,12 +571,12 @@ def carried_error(error: Exception) -> Exception:
 
 
 def load_factory(name: str) -> Callable[..., Any]:
-    """The callable that a companion's factory names: "package.module:Class"."""
+    """Import the callable that a companion's factory names: "package.module:Class"."""
     module, _, attribute = name.partition(":")
     factory: Callable[..., Any] = getattr(import_module(module), attribute)
     return factory
 
 
 def never(point: str) -> bool:
-    """`Env.buggify` that is always false: the default of parts that have no `Env`."""
+    """Return False: `Env.buggify` for parts that have no `Env`."""
     return False

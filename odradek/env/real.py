@@ -109,7 +109,8 @@ class RealWorkers:
                 result, failure = await trio.to_thread.run_sync(begin, limiter=self._limiter)
                 break
             except (RuntimeError, MemoryError):
-                # "can't start new thread": the limit of processes or of memory, which others may give back.
+                # "can't start new thread": other processes may free what the limit of processes or of memory
+                # allows.
                 if has_begun:
                     raise
                 await trio.sleep(NO_THREAD_RETRY_SECONDS)
@@ -122,7 +123,7 @@ class RealWorkers:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """The error with a note of where it was raised, instead of the calls themselves.
+    """Strip an error of its frames, and add a note of where it was raised.
 
     The frames of the thread refer to the error, and its traceback would refer to them. Such a cycle would keep their
     values, perhaps megabytes of a request, until a full collection of garbage.
@@ -168,7 +169,7 @@ class RealMeter:
         ended = time.thread_time()
         took = ended - self._read_at - self._unread_seconds
         self._read_at, self._unread_seconds = ended, 0.0
-        # The loop does other things between two turns: no client pays for those.
+        # Between two turns the loop does other work, which no client pays for.
         return seconds if took > seconds else max(took, 0.0)
 
 
@@ -237,13 +238,14 @@ if TYPE_CHECKING:
 
 
 def is_valid_uuid(value: bytes) -> bool:
-    """Kafka's rule for generated ids: the reserved ones (zero, one) are out, and so is a leading dash, which tools
-    take for a flag."""
+    """True if the value may be a generated id by Kafka's rule: not zero or one. Tools would take a leading dash for
+    a flag.
+    """
     return value not in (_UUID_ZERO, _UUID_ONE) and value[0] >> 2 != _DASH_SEXTET
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files to what it is allowed to; return the limit."""
+    """Raise this process's limit of open files to the allowed maximum; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -36,7 +36,7 @@ _WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class _Disk:
-    """What all directories of one log directory share."""
+    """State that all directories of one log directory share."""
 
     __slots__ = ("calls", "lock", "path")
 
@@ -88,7 +88,7 @@ class RealDir:
         return RealFile(self, name, found.st_size, found.st_ino, fd, self._disk.calls)
 
     def _create(self, path: str) -> int:
-        """Raises `OSError`, `DiskHung`."""
+        """Create a file; returns its descriptor. Raises `OSError`, `DiskHung`."""
         calls = self._disk.calls
         if calls is None or not calls.is_for_me():
             return os.open(path, OPEN_FLAGS | os.O_CREAT, FILE_MODE)
@@ -101,7 +101,9 @@ class RealDir:
         return fd
 
     def _ask(self, path: str, operation: str, look: Callable[..., T], *args: object) -> T:
-        """Call what changes nothing on the disk; the loop waits for it only so long. Raises `DiskError`."""
+        """Make a call that changes nothing on the disk; the loop waits for it only a bounded time. Raises
+        `DiskError`.
+        """
         calls = self._disk.calls
         try:
             if calls is None or not calls.looks_for_me():
@@ -274,11 +276,9 @@ class RealDir:
             raise self._error(self.path, "stat", error) from error
 
     def lock(self) -> None:
-        """Lock Kafka's `.lock` file, so that Kafka and Odradek keep out of each other's way too.
-
-        Java's locks are those of POSIX, which `flock` does not see. A lock of the open file
-        conflicts with them. It stays when the process closes the file elsewhere, where theirs would go (F_OFD_SETLK in
-        fcntl(2)).
+        """Lock Kafka's `.lock` file, so that Kafka and Odradek never share a directory. Java's locks are those of
+        POSIX, which `flock` does not see. A lock of the open file conflicts with them. It stays when the process
+        closes the file elsewhere, unlike POSIX locks (F_OFD_SETLK in fcntl(2)).
         """
         if self._disk.lock is not None:
             return
@@ -312,7 +312,7 @@ class RealDir:
             try:
                 path = os.readlink(os.path.join(_OPEN_FILES, name))
             except OSError:
-                # It has been closed since; and the one by which this list was read.
+                # Closed meanwhile, or the descriptor by which this list was read.
                 continue
             if path == root or path.startswith(within):
                 return True
@@ -320,7 +320,7 @@ class RealDir:
 
 
 def _create(path: str) -> tuple[int, OSError | None]:
-    """A descriptor, or -1 and the error."""
+    """Create a file; returns a descriptor, or -1 and the error."""
     try:
         return os.open(path, OPEN_FLAGS | os.O_CREAT, FILE_MODE), None
     except OSError as error:
@@ -332,7 +332,7 @@ def _abandon_create() -> Undo:
 
 
 def _close_created(result: tuple[int, OSError | None]) -> None:
-    """The file stays, empty: who creates it again finds it so."""
+    """Close a file that was created late; it stays, empty, for the next attempt to create it."""
     fd, error = result
     if fd >= 0:
         os.close(fd)
@@ -385,7 +385,7 @@ def _raise(error: OSError) -> None:
 
 
 def open_dir(path: str, *, create: bool = False) -> RealDir:
-    """A log directory. Raises `FileMissing` unless it exists or `create`; `DiskError`."""
+    """Open a log directory. Raises `FileMissing` unless it exists or `create`; `DiskError`."""
     path = os.path.abspath(path)
     try:
         if create:

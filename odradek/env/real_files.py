@@ -8,12 +8,12 @@ same reason. The inode is remembered from the first look. So an open after a ren
 taken the name.
 
 References are counted under one lock for the whole process. A worker that syncs must keep the loop from closing the
-descriptor, whose number could then be reused. Nobody calls a device under that lock: one that hangs would stop all
-others. Everything else is called by one thread at a time.
+descriptor, whose number could then be reused. No thread calls a device under that lock: a hung device would stop all
+others. All other methods are called by one thread at a time.
 
 Reads and appends block. `odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls` its
-openings, appends and reads of what is not in memory go through a thread (`bounded_calls`). The loop waits for that only
-so long.
+openings, appends and reads from the device go through a thread (`bounded_calls`). The loop waits for that thread a
+bounded time.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ T = TypeVar("T")
 OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-"""Records, keys of users and the audit log are for the node's own user. Existing ones keep their modes."""
+"""Only the node's own user may read records, keys of users and the audit log. Existing directories keep their modes."""
 _PAGE_BYTES = 4096
 _PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
-"""The file system cannot say what it has in memory."""
+"""Errors of a file system that cannot say which pages it has in memory."""
 _references_lock = threading.Lock()
 _FREED_AT_ONCE_BYTES = 1 << 20
 _probe = (bytearray(1),)
@@ -45,7 +45,7 @@ _probe = (bytearray(1),)
 
 
 def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
-    """The port's exception for a system's exception."""
+    """Make the port's exception for a system's exception."""
     return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))
 
 
@@ -96,7 +96,7 @@ class RealFile:
         return self._size
 
     def fileno(self) -> int:
-        """The descriptor, opened now if need be. Raises `DiskError`."""
+        """Return the descriptor, opened now if need be. Raises `DiskError`."""
         return self._fd if self._fd >= 0 else self._open()
 
     def _open(self) -> int:
@@ -169,7 +169,7 @@ class RealFile:
             raise self._error("append", error) from error
 
     def _abandon_append(self) -> Undo:
-        """Keep the descriptor for the thread that writes still; returns what cuts off what it will have written."""
+        """Leave the descriptor to the thread that still writes; returns the function that cuts off its late bytes."""
         with _references_lock:
             self._references += 1
             fd = self._fd
@@ -186,8 +186,7 @@ class RealFile:
         return undo
 
     def _append_rest(self, rest: memoryview) -> None:
-        """Write the rest after a short write. The next write succeeds, or its error says why it cannot (a full disk,
-        mostly)."""
+        """Write the rest after a short write. The next write succeeds, or raises the reason (a full disk, mostly)."""
         while rest:
             written = os.write(self._fd, rest)
             self._size += written
@@ -210,7 +209,7 @@ class RealFile:
         return data
 
     def _read_in_time(self, calls: BoundedCalls, buffer: bytearray | memoryview, offset: int) -> int:
-        """Read what is in memory, or have the disk's thread read: into bytes of its own, as this buffer is the caller's."""
+        """Read from memory, or have the disk's thread read: into bytes of its own, as this buffer is the caller's."""
         fd = self._fd
         try:
             count = os.preadv(fd if fd >= 0 else self._open(), (buffer,), offset, os.RWF_NOWAIT)
@@ -224,7 +223,9 @@ class RealFile:
         return len(data)
 
     def _ask(self, calls: BoundedCalls, operation: str, work: Callable[[], T]) -> T:
-        """Have the disk's thread do what changes nothing; the descriptor stays until it has. Raises `DiskError`."""
+        """Have the disk's thread make a call that changes nothing; the descriptor stays open until it returns.
+        Raises `DiskError`.
+        """
         self.pin()
 
         def abandon() -> Undo:
@@ -258,7 +259,7 @@ class RealFile:
         return count
 
     def is_warm(self, offset: int, count: int) -> bool:
-        """Probe the first and the last page. True where the file system cannot say (tmpfs is memory anyhow)."""
+        """Probe the first and the last page. True where the file system has no answer (tmpfs is memory anyhow)."""
         last = offset + max(count, 1) - 1
         if not self._page_is_warm(offset):
             return False
@@ -323,7 +324,9 @@ class RealFile:
                 os.close(fd)
 
     def _descriptor_for_sync(self) -> tuple[int, bool]:
-        """The descriptor, pinned; or one to be closed again: a recovery syncs thousands of files that nobody reads."""
+        """Return the descriptor, pinned; or one to be closed again: a recovery syncs thousands of files that are
+        not read.
+        """
         return (self._fd, True) if self._pin_open() else (self._open_anew(), False)
 
     def _pin_open(self) -> bool:
@@ -365,7 +368,7 @@ class RealFile:
 
 
 def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
-    """The bytes written, and the error that has kept the rest out."""
+    """Write data; returns the number of bytes written, and the error that has stopped the rest."""
     written = 0
     try:
         written = os.write(fd, data)
@@ -377,19 +380,19 @@ def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
 
 
 def disk_hung(directory: str, path: str, operation: str) -> DiskHung:
-    """The error of a call that the device has not answered in time."""
+    """Make the error of a call that the device has not answered in time."""
     return DiskHung(directory, path, operation, 0, "the device does not answer")
 
 
 def _result(result: T | None, error: Exception | None) -> T:
-    """The result of a call that was answered in time. Raises what it has raised."""
+    """Return the result of a call that was answered in time, or raise its error."""
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # there is one, as there is no error
 
 
 def _close_late(outcome: Outcome[int]) -> None:
-    """Close what an abandoned call has opened."""
+    """Close a descriptor that an abandoned call has opened."""
     fd, error = outcome
     if fd is not None:
         os.close(fd)
@@ -406,8 +409,8 @@ def raise_unless_passing(error: Exception | None) -> None:
 def _let_go(fd: int, *, is_bounded: bool) -> None:
     """Close a descriptor.
 
-    The last one of a removed file frees the file's room. For 64 MiB that took 16 ms on ext4, and a disk that hangs does
-    not come to an end with it. So a thread does it.
+    The last one of a removed file frees the file's room. For 64 MiB that took 16 ms on ext4, and on a hung disk it
+    never ends. So a thread does it.
     """
     found = os.fstat(fd)
     if found.st_nlink or (found.st_size < _FREED_AT_ONCE_BYTES and not is_bounded):

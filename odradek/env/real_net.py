@@ -66,7 +66,8 @@ class TcpConn:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._fd = connected.fileno()
-        # As in Java, a peer of IPv4 at a listener of IPv6 has its own address: rules and quotas of hosts name that one.
+        # As in Java, an IPv4 peer of an IPv6 listener has its IPv4 address: rules and quotas of hosts name
+        # that one.
         self.peer_host = sys.intern(peer_host.removeprefix("::ffff:"))
 
     async def readable(self) -> None:
@@ -259,7 +260,7 @@ class TcpNetwork:
         raise ConnectionLost(f"{host}:{port}: {reason}") from reason
 
     async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:
-        """Raises `OSError`."""
+        """Connect to one address. Raises `OSError`."""
         connecting = self._socket(family, kind, protocol)
         try:
             number = connecting.connect_ex(address)

@@ -25,7 +25,7 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 def open_tls(settings: TlsSettings) -> RealTls:
-    """Raises `TlsRefused`."""
+    """Load keys and certificates. Raises `TlsRefused`."""
     return RealTls(settings)
 
 
@@ -74,7 +74,7 @@ class _Ends:
 
     @classmethod
     def made(cls, settings: TlsSettings) -> _Ends:
-        """Raises `TlsRefused`."""
+        """Make the contexts of both ends. Raises `TlsRefused`."""
         if not (settings.keystore_location or settings.keystore_key):
             return cls(None, _client_context(settings, None), None)
         key = read_key(settings)
@@ -82,7 +82,7 @@ class _Ends:
 
 
 def _state_of(settings: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when a file is written, or replaced by another."""
+    """Collect facts that change when a file is written, or replaced by another."""
     found: list[tuple[int, int, int] | None] = []
     for path in settings.files:
         try:
@@ -182,7 +182,7 @@ class RealTlsSession:
 
 
 def _failure(error: Exception) -> TlsFailed:
-    """The failure of a read."""
+    """Make the failure of a read."""
     if isinstance(error, ssl.SSLEOFError):
         return TlsFailed("the stream was cut off: it ended without close_notify")
     return TlsFailed(tls_reason(error))
@@ -218,7 +218,7 @@ def _load_anchors(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _limit(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """The protocols and ciphers. Raises `TlsRefused` for a choice that OpenSSL does not leave us."""
+    """Limit protocols and ciphers. Raises `TlsRefused` for a choice that OpenSSL does not offer."""
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     versions = sorted({_version(each) for each in settings.protocols})
     if not versions:
@@ -243,7 +243,7 @@ def _limit(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _choose_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
-    """Take these ciphers for TLSv1.2, in this order. Raises `TlsRefused` if OpenSSL would pass one over."""
+    """Set these ciphers for TLSv1.2, in this order. Raises `TlsRefused` if OpenSSL would skip one."""
     wanted = {_openssl_name(each): each for each in names}
     known = set()
     with suppress(ssl.SSLError):
@@ -261,7 +261,7 @@ def _version(name: str) -> ssl.TLSVersion:
 
 
 def _openssl_name(java: str) -> str:
-    """`TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` is `ECDHE-RSA-AES128-GCM-SHA256` to OpenSSL."""
+    """Translate a name: `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` is `ECDHE-RSA-AES128-GCM-SHA256` to OpenSSL."""
     exchange, _, cipher = java.removeprefix("TLS_").partition("_WITH_")
     if not cipher:
         raise TlsRefused(f"ssl.cipher.suites: {java} is no name of Java's")

@@ -63,7 +63,7 @@ class RealUncachedFile:
 
 
 def open_uncached(directory: str, path: str, inode: int) -> RealUncachedFile:
-    """The file at `path`, if it is still this one. Raises `FileMissing`, `DiskError`."""
+    """Open the file at `path`, if it is still this one. Raises `FileMissing`, `DiskError`."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     is_direct = True
     try:

@@ -21,7 +21,7 @@ class TlsRefused(Exception):
 
 
 class TlsFailed(Exception):
-    """A handshake, or what came after it, was not TLS as it should be. The connection is of no more use."""
+    """A handshake, or later bytes, broke the rules of TLS. The connection cannot be used any more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,13 +73,13 @@ class TlsSession(Protocol):
         """Take encrypted bytes in; empty: the peer sends no more."""
 
     def take(self) -> bytes:
-        """The encrypted bytes that are to be sent now."""
+        """Take the encrypted bytes that are to be sent now."""
 
     def handshake(self) -> bool:
         """Go on with the handshake; true once it is done. May cost a millisecond. Raises `TlsFailed`."""
 
     def read_into(self, buffer: memoryview) -> int | None:
-        """Plain bytes; 0 at the end of the stream, None where more must be fed. Raises `TlsFailed`."""
+        """Read plain bytes; returns 0 at the end of the stream, None where more must be fed. Raises `TlsFailed`."""
 
     def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
         """Put the plain bytes of that many whole records into the buffer from `begin` on.
@@ -87,7 +87,7 @@ class TlsSession(Protocol):
         Returns where they end, the number of reads that gave some, and whether the stream has ended.
 
         A full buffer is an end, and so are records without plain bytes. True: the stream has ended. A failure is
-        returned: it comes behind the bytes.
+        returned instead: it belongs behind the bytes.
         """
 
     def write(self, data: Buffer) -> None:
@@ -101,7 +101,7 @@ class TlsSession(Protocol):
         """Say that nothing more will be sent (close_notify), for `take`. Never fails."""
 
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate as DER; None where it has shown none."""
+        """Return the peer's certificate as DER; None where it has shown none."""
 
 
 class Tls(Protocol):
@@ -110,11 +110,11 @@ class Tls(Protocol):
     def server_session(self) -> TlsSession: ...
 
     def client_session(self, host: str) -> TlsSession:
-        """`host` is the name that the server's certificate must have."""
+        """Begin a client's session; the server's certificate must have the name `host`."""
 
     @property
     def expires_at(self) -> float | None:
-        """The time at which the first of its own certificates ends, in Unix seconds; None where it shows none."""
+        """The time at which the first of its own certificates expires, in Unix seconds; None where it shows none."""
 
     def check(self, settings: TlsSettings) -> None:
         """Judge whether `reload` could take these settings, and Kafka's rules allow the change. Blocks: for workers.
@@ -125,8 +125,8 @@ class Tls(Protocol):
     def reload(self, settings: TlsSettings | None = None) -> bool:
         """Take other settings, or read the files again if they have changed. Blocks: for workers.
 
-        True if new sessions use new keys; those that are open stay as they are. Raises `TlsRefused`, and goes on
-        with the old keys; a broken state of the files is complained about once.
+        Returns whether new sessions use new keys; open sessions stay as they are. Raises `TlsRefused`, and keeps the
+        old keys; a broken state of the files is reported once.
         """
 
 

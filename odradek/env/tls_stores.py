@@ -44,7 +44,8 @@ class KeyStore:
         return min(each.not_valid_after_utc.timestamp() for each in self.chain)
 
     def check_successor(self, before: KeyStore, settings: TlsSettings) -> None:
-        """Kafka's rule for a change in a running broker: the certificate keeps its names unless keys allow others.
+        """Check a new certificate by Kafka's rule for a running broker: it keeps its names unless keys allow other
+        ones.
 
         Raises `TlsRefused`.
         """
@@ -62,7 +63,7 @@ class KeyStore:
 
 
 def _names(certificate: x509.Certificate) -> frozenset[x509.GeneralName]:
-    """The subject's alternative names."""
+    """Return the subject's alternative names."""
     try:
         return frozenset(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
@@ -70,7 +71,7 @@ def _names(certificate: x509.Certificate) -> frozenset[x509.GeneralName]:
 
 
 def read_key(settings: TlsSettings) -> KeyStore:
-    """The key of settings that have one. Raises `TlsRefused`."""
+    """Read the key of settings that have one. Raises `TlsRefused`."""
     where = settings.keystore_location or "ssl.keystore.key"
     try:
         if settings.keystore_key is not None:
@@ -105,7 +106,7 @@ def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
 
 
 def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Have a context believe the truststore; without one the system's, as in Java. Raises `TlsRefused`."""
+    """Have a context trust the truststore; without one the system's, as in Java. Raises `TlsRefused`."""
     where = settings.truststore_location or "ssl.truststore.certificates"
     try:
         if settings.truststore_certificates is not None:
@@ -127,14 +128,15 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def tls_reason(error: Exception) -> str:
-    """The reason of a failure in OpenSSL's words, without its places in C."""
+    """Give the reason of a failure in OpenSSL's words, without its places in C."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate refused: {error.verify_message}"
     return str(getattr(error, "reason", None) or error)
 
 
 def _read(path: str) -> bytes:
-    # Whoever may change a running broker's values may name any path: a pipe must not hold a worker for ever.
+    # A client that may change a running broker's values may name any path: a pipe must not block a worker for
+    # ever.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no file")
@@ -149,7 +151,7 @@ def _pkcs12(path: str, password: str | None) -> PKCS12KeyAndCertificates:
 
 
 def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes:
-    """The key, under a password, and its certificates."""
+    """Encode the key, under a password, and its certificates."""
     if store.key is None or store.cert is None:
         raise TlsRefused(f"{where} has no key with its certificate")
     encryption = BestAvailableEncryption(password.encode())
@@ -160,11 +162,11 @@ def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes
 
 
 def _unfolded(text: str) -> bytes:
-    """PEM as it stands in a properties file, perhaps on one line with blanks: with its lines again."""
+    """Restore the lines of PEM from a properties file, where it may stand on one line with blanks."""
     found = []
     for match in _PEM.finditer(text):
         if ":" in match[2]:
-            # Headers of an old encrypted key; they come with their lines or not at all.
+            # Headers of an old encrypted key; without their lines they cannot be restored.
             found.append(match[0])
             continue
         body = "".join(match[2].split())
@@ -175,7 +177,7 @@ def _unfolded(text: str) -> bytes:
 
 @contextmanager
 def _in_memory(data: bytes) -> Iterator[str]:
-    """A path under which OpenSSL reads these bytes, which are on no disk."""
+    """Put bytes into memory under a path from which OpenSSL reads them, without a disk."""
     descriptor = os.memfd_create("odradek-tls", os.MFD_CLOEXEC)
     try:
         view = memoryview(data)

@@ -14,7 +14,7 @@ __all__ = ["DocumentAddress", "FetchDocument", "OpenTokens", "TokenRequest", "To
 
 
 class TokenUnavailable(Exception):
-    """No token could be had; the text says why in one line. It has no secrets."""
+    """There is no token; the text says why in one line. It has no secrets."""
 
 
 @attrs.frozen

@@ -21,7 +21,9 @@ ATTEMPTS_MAX = 3
 
 
 def open_tokens(request: TokenRequest) -> Tokens:
-    """A function that gives a token. It keeps one for `refresh_window_factor` of its life, and asks for one at a time."""
+    """Make a function that gives a token. It keeps one for `refresh_window_factor` of its life, and fetches one at
+    a time.
+    """
     return _Keeper(request).token
 
 
@@ -35,13 +37,13 @@ class _Keeper:
         self._good_until = self._expires_at = float("-inf")
 
     def token(self) -> str:
-        """Raises `TokenUnavailable`."""
+        """Return the kept token, or fetch another. Raises `TokenUnavailable`."""
         with self._lock:
             if time.time() >= self._good_until:
                 try:
                     token = self._fetch()
                 except TokenUnavailable:
-                    # One that is old, but counts, outlives an issuer who is away.
+                    # An old token that is still valid serves while the issuer is away.
                     if time.time() >= self._expires_at:
                         raise
                     return self._token
@@ -71,7 +73,7 @@ class _Keeper:
 
 
 def _asking(request: TokenRequest) -> DocumentAddress:
-    """The request for a token by client credentials (RFC 6749, section 4.4)."""
+    """Make the request for a token by client credentials (RFC 6749, section 4.4)."""
     fields = {"grant_type": "client_credentials"}
     if request.scope:
         fields["scope"] = request.scope
@@ -100,7 +102,7 @@ def _access_token(data: bytes, request: TokenRequest) -> str:
 
 
 def _text(data: bytes) -> str:
-    """A token without the spaces around it, which is printable ASCII."""
+    """Read a token, which is printable ASCII, without the spaces around it."""
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
@@ -111,7 +113,7 @@ def _text(data: bytes) -> str:
 
 
 def _life(token: str) -> tuple[float, float]:
-    """Begin and end of a token's life. One that cannot be read is over at once, and so is fetched for each login."""
+    """Read begin and end of a token's life. An unreadable token is over at once, and so is fetched for each login."""
     now = time.time()
     try:
         payload = token.split(".")[1]

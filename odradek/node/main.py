@@ -37,7 +37,7 @@ SWITCH_SECONDS = 0.0005
 """The seconds that a worker in pure Python keeps the interpreter when the event loop wants it.
 
 CPython's 5 ms would delay each request beside a busy worker by that time. A tenth of a millisecond would halve what
-workers get done (figures in bench/README.md).
+workers get done (figures in bench/hot_path/README.md).
 """
 
 STOPPING_ERRORS = (

@@ -18,7 +18,7 @@ _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 class AccessNarrator:
-    """Tells of users, rights, tokens and quotas. It remembers the rights, since a removal names only an id."""
+    """Makes events of users, rights, tokens and quotas. It remembers the rights, since a removal names only an id."""
 
     def __init__(self) -> None:
         self._rules: dict[bytes, tuple[str, str]] = {}
@@ -70,7 +70,7 @@ def _mechanism(record: Any) -> str:
 
 
 def _rule(record: Any) -> tuple[str, str]:
-    """The principal of a rule, and the rest of its sentence."""
+    """Write the principal of a rule, and the rest of its sentence."""
     verb = "may not" if record.permission_type == Permission.DENY else "may"
     kind = _words(ResourceType, record.resource_type).lower().replace("_", " ")
     if record.resource_type == ResourceType.CLUSTER:

@@ -32,8 +32,9 @@ _RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 @attrs.frozen
 class Event:
-    """Something that happened. `subject` is what it happened to (`words-0`, `broker 2`). `text` is the rest of the
-    sentence, so equal events of several partitions can share a line."""
+    """An event of the cluster. `subject` is the changed thing (`words-0`, `broker 2`). `text` is the rest of the
+    sentence, so equal events of several partitions can share a line.
+    """
 
     offset: int
     time_ms: int
@@ -43,7 +44,7 @@ class Event:
     epoch: int = -1
     """The epoch of the controller that wrote the record."""
     by_quorum: bool = False
-    """True for elections and the first set of voters, which nobody asks for."""
+    """True for elections and the first set of voters, which no client requests."""
 
     def __str__(self) -> str:
         return f"{self.subject} {self.text}"
@@ -96,7 +97,7 @@ class Narrator:
         """Disks that take no records now, by broker id as text, as the broker reports them
         (`odradek.troubled.log.dirs`)."""
         self._leaving: set[int] = set()
-        """Brokers that this batch fences. In a batch, the consequences of a fence come before the fence."""
+        """Brokers that this batch fences. In a batch, the record of the fence comes after those of its consequences."""
         self._tellers: dict[type[Message], Callable[[Any, int], Iterator[tuple[str, str, str]]]] = {
             metadata_records.RegisterBrokerRecord: self._registered,
             metadata_records.UnregisterBrokerRecord: self._unregistered,
@@ -121,7 +122,9 @@ class Narrator:
                 pass
 
     def tell(self, offset: int, epoch: int, time_ms: int, records: Iterable[Message | None]) -> list[Event]:
-        """The events in the records of one batch, which begins at `offset`. Times are in milliseconds since 1970."""
+        """Turn the records of one batch, which begins at `offset`, into events. Times are in milliseconds since
+        1970.
+        """
         records = tuple(records)
         self._leaving = {node for record in records for node in _leaving(record)}
         events = []
@@ -141,7 +144,7 @@ class Narrator:
         for name, (first, count, replicas) in created.items():
             what = f"has {_counted(count, 'new partition')} with {_counted(replicas, 'replica')}"
             events.append(Event(first, time_ms, "partitions", f"topic {name}", what, epoch))
-        # What happened to brokers stands behind what follows from it: people want it before.
+        # Records of a broker's change stand behind those of its consequences; people want the cause first.
         return sorted(events, key=lambda event: (event.kind != "broker", event.offset))
 
     def _told(self, record: Message | None, time_ms: int, epoch: int) -> Iterator[tuple[str, str, str]]:
@@ -250,7 +253,7 @@ class Narrator:
                 yield "broker", f"broker {node}", f"has lost {lost}"
 
     def _state_of(self, node: int) -> str | None:
-        """The reason why a broker does not lead or follow; None if it is up."""
+        """Explain why a broker does not lead or follow; None if it is up."""
         broker = self._brokers.get(node)
         if broker is None:
             return f"{node} is gone"
@@ -344,7 +347,8 @@ class Narrator:
         else:
             text = f"is led by {new.leader} instead of {old.leader}, {in_sync}: {self._why(old, new)}"
             text = text.removesuffix(": ")
-        # An unclean election leaves nobody else in sync; the last step of a move brings the new replica in itself.
+        # An unclean election leaves only the leader in sync; so does the last step of a move with the new
+        # replica.
         if new.leader not in (*old.isr, *old.elr, *old.adding) and new.isr == (new.leader,):
             if new.leader in old.last_known_elr:
                 text += "; it led last and did not stop cleanly: if its machine went down, its newest records may be lost"
@@ -384,7 +388,7 @@ class Narrator:
 
 
 def _leaving(record: Message | None) -> Iterator[int]:
-    """The broker that a record fences."""
+    """Yield the broker that a record fences."""
     if isinstance(record, metadata_records.FenceBrokerRecord):
         yield record.id
     elif isinstance(record, metadata_records.BrokerRegistrationChangeRecord) and record.fenced == 1:

@@ -25,7 +25,7 @@ _MARKS = (b'"metadata.changed"', b'"lines.missing"')
 
 @attrs.frozen
 class Author:
-    """The one whose request has made a record. A principal `node N` is that controller itself."""
+    """The principal whose request has made a record. `node N` is that controller itself."""
 
     principal: str
     address: str | None
@@ -44,17 +44,17 @@ class _Epoch:
 
 
 class EventAuthors:
-    """The changes that audit logs tell of. `read` the lines of all files, then ask."""
+    """The changes that audit logs report. `read` the lines of all files, then ask for authors."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, _Epoch] = {}
         self.missing = 0
-        """Lines that the audit logs could not write, or only counted, as they say themselves."""
+        """Lines that the audit logs could not write, or only counted, by their own lines."""
         self.unreadable = 0
         """Lines that are cut off, or none of an audit log."""
 
     def read(self, lines: Iterable[bytes]) -> None:
-        """Take in the lines of one file."""
+        """Read the lines of one file."""
         for line in lines:
             if any(mark in line for mark in _MARKS):
                 try:
@@ -71,7 +71,7 @@ class EventAuthors:
             self._epochs.setdefault(int(line["epoch"]), _Epoch()).changes.append(change)
 
     def author(self, event: Event) -> Author | None:
-        """The one who asked for the change, None where no line tells."""
+        """Find the author of the change, None where no line names one."""
         epoch = self._epochs.get(event.epoch)
         if epoch is None:
             return None
@@ -84,9 +84,9 @@ class EventAuthors:
         return epoch.changes[place][2]
 
     def gaps(self, events: Iterable[Event], controllers: Mapping[int, int]) -> list[str]:
-        """One phrase for each epoch with events whose author is not known. `controllers` led in the epochs.
+        """Write a phrase for each epoch with events whose author is not known. `controllers` led in the epochs.
 
-        Elections are left out: nobody asks for them.
+        Elections are left out, since no client requests them.
         """
         unknown = [event for event in events if not event.by_quorum and self.author(event) is None]
         counts = Counter(event.epoch for event in unknown)

@@ -1,7 +1,7 @@
 """The cluster's events, read from the controller that leads the quorum, over changes of the leader. SHELL.
 
-The reader remembers the offset up to which it has told the metadata log. When the leader goes, it looks for the next
-one and reads on from there. Where the log no longer reaches back that far, a snapshot stands in for what is gone.
+The reader remembers the offset up to which it has read the metadata log. When the leader goes, it finds the next one
+and reads on from there. Where the log no longer reaches back that far, a snapshot replaces the missing part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANSWER_SECONDS_MAX = 2.0
 
 
 class EventReader:
-    """Reads the metadata log from its oldest offset on, and tells it as events.
+    """Reads the metadata log from its oldest offset on, and turns it into events.
 
     `client` is connected to any broker. `connect` opens a connection to the controller that leads the given quorum.
     """
@@ -49,18 +49,18 @@ class EventReader:
         self.topics: set[str] = set()
         """All topics that the log has named."""
         self.controllers: dict[int, int] = {}
-        """The controllers that led, by the epochs that the log has told of."""
+        """The controllers that led, by the epochs seen in the log."""
         self._narrator = Narrator(self.topics, self.controllers)
 
     def read_to(self, end: int) -> Iterator[Event]:
-        """The events before the offset `end`. Raises as `read` does."""
+        """Yield the events before the offset `end`. Raises as `read` does."""
         for events in self.read(0):
             yield from events
             if self._offset >= end:
                 return
 
     def read(self, wait_ms: int) -> Iterator[list[Event]]:
-        """The events that come next, for ever; an empty list where nothing came within `wait_ms`.
+        """Yield the next events, again and again; an empty list where none came within `wait_ms`.
 
         Raises:
             KafkaError, ClientError: no leader has answered for `timeout_seconds`, or one refuses for good.

@@ -72,10 +72,10 @@ class MetadataRead:
 def read_metadata(
     core: ClientCore, offset: int, *, wait_ms: int = 0, timeout: float | None = None
 ) -> Operation[MetadataRead]:
-    """The committed batches from `offset` on, read from the leader, to which the core is connected. Waits up to
+    """Read the committed batches from `offset` on from the leader, to which the core is connected. Waits up to
     `wait_ms` for the first.
 
-    Raises `KafkaError` (NOT_LEADER_OR_FOLLOWER: ask for the leader again) and `ClientError`.
+    Raises `KafkaError` (NOT_LEADER_OR_FOLLOWER: find the leader again) and `ClientError`.
     """
     from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
@@ -107,7 +107,9 @@ def read_metadata(
 def read_metadata_snapshot(
     core: ClientCore, snapshot: SnapshotName, leader_epoch: int, *, timeout: float | None = None
 ) -> Operation[list[LogBatch]]:
-    """The batches of a snapshot. Raises `KafkaError` (SNAPSHOT_NOT_FOUND: there is a newer one) and `ClientError`."""
+    """Read the batches of a snapshot. Raises `KafkaError` (SNAPSHOT_NOT_FOUND: there is a newer one) and
+    `ClientError`.
+    """
     from odradek.wire.messages.fetch_snapshot import (
         FetchSnapshotRequest,
         FetchSnapshotRequestPartitionSnapshot,
@@ -141,7 +143,7 @@ def read_metadata_snapshot(
 
 
 def batches_in(data: bytes) -> Iterator[LogBatch]:
-    """The whole batches in these bytes. Raises `KafkaError` CORRUPT_MESSAGE."""
+    """Yield the whole batches in these bytes. Raises `KafkaError` CORRUPT_MESSAGE."""
     position = 0
     while len(data) - position >= HEADER_SIZE:
         header = parse_header(data, position)
@@ -155,7 +157,7 @@ def batches_in(data: bytes) -> Iterator[LogBatch]:
                 else:
                     found.append(decode_metadata_record(record.value or b""))
             except UnknownRecord:
-                # A newer cluster's; what we know of the others still stands.
+                # A newer cluster's record; the known records still hold.
                 found.append(None)
         yield LogBatch(
             header.base_offset,

@@ -1,9 +1,10 @@
-"""Connections to listeners that ask who one is: TLS and a login before the caller gets them. PORTED.
+"""Connections to listeners that authenticate clients: TLS and a login come before the caller gets them. PORTED.
 
-`SecuredEnv` is a world whose network dials so. What connects to other nodes stays as it is, and knows no security.
+`SecuredEnv` is a world whose network connects in this way. Code that connects to other nodes stays as it is, and
+knows no security.
 
-A login may last only so long (KIP-368). Such a connection says from when on another one should take its place. What
-connects to other nodes then dials again, between two requests.
+A login may last only so long (KIP-368). Such a connection says from when on another one should take its place. Its
+user then connects again, between two requests.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RENEWED_SHARE = 0.85
 
 
 class RenewableConn:
-    """A connection whose login ends at some time, over another connection."""
+    """A connection whose login expires: it must be replaced in time."""
 
     __slots__ = ("_conn", "peer_host", "renew_at")
 
@@ -74,7 +75,7 @@ class RenewableConn:
 
 
 class SecuredNetwork:
-    """A network whose connections have shown who they are, and know whom they reach."""
+    """A network whose connections have logged in, and have verified the server."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class SecuredNetwork:
     ) -> None:
         """`tokens` is for credentials by OAUTHBEARER."""
         self._tokens = tokens
-        # One thread of its own: an issuer that is slow must hold up nobody but those who log in.
+        # A thread for tokens alone: an issuer that is slow must delay logins only.
         self._token_workers = None if tokens is None else env.new_workers(1)
         self._env = env
         self._tls = tls
@@ -101,13 +102,13 @@ class SecuredNetwork:
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> Listener:
-        """A listener as it is without security."""
+        """Listen as without security."""
         return self._env.network.listen(
             host, port, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes
         )
 
     async def connect(self, host: str, port: int) -> Conn:
-        """Raises `ConnectionLost`, whose text says what was refused."""
+        """Connect, shake hands and log in. Raises `ConnectionLost`, whose text names the refusal."""
         conn = await self._env.network.connect(host, port)
         try:
             secured: Conn = conn
@@ -127,7 +128,7 @@ class SecuredNetwork:
             raise
 
     async def _log_in(self, conn: Conn, credentials: Credentials) -> float | None:
-        """The monotonic time from which the login is to be renewed; None: it lasts for ever."""
+        """Log in; returns the monotonic time from which the login is to be renewed (None: never)."""
         wire = ClientConnection(ANSWER_BYTES_MAX, client_id="")
         # The other node may be a release behind, or of another make.
         served = await _ask(conn, wire, ApiVersionsRequest(), VERSIONS_VERSION)
@@ -164,7 +165,7 @@ class SecuredNetwork:
 
 
 async def _ask(conn: Conn, wire: ClientConnection, request: Message, version: int) -> Any:
-    """The answer to a request. Raises `ConnectionLost`, `ProtocolError`."""
+    """Send a request and await its answer. Raises `ConnectionLost`, `ProtocolError`."""
     rest = memoryview(wire.send(request, version))
     while rest:
         rest = rest[conn.send((rest,)) :]

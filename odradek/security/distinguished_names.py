@@ -34,7 +34,9 @@ class MalformedName(ValueError):
 
 
 def subject_of(certificate: bytes) -> bytes:
-    """The DER of the subject's name in the DER of a certificate (RFC 5280, section 4.1). Raises `MalformedName`."""
+    """Find the DER of the subject's name in the DER of a certificate (RFC 5280, section 4.1). Raises
+    `MalformedName`.
+    """
     body = _inside(_inside(certificate, _SEQUENCE), _SEQUENCE)
     fields = [element for element in _elements(body) if element[0] != _VERSION]
     if len(fields) < 5:
@@ -44,7 +46,7 @@ def subject_of(certificate: bytes) -> bytes:
 
 
 def distinguished_name(name: bytes) -> str:
-    """The text of a name's DER: the most specific part first, `CN=alice,O=Acme`. Raises `MalformedName`."""
+    """Format a name's DER as text: the most specific part first, `CN=alice,O=Acme`. Raises `MalformedName`."""
     parts = [part for _, part, _ in _elements(_inside(name, _SEQUENCE))]
     return ",".join("+".join(_attribute(pair) for _, pair, _ in _elements(part)) for part in reversed(parts))
 
@@ -95,7 +97,7 @@ def _inside(data: bytes, tag: int) -> bytes:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """The elements of DER side by side: tag, value, and both with the length between them."""
+    """Yield the elements of DER side by side: tag, value, and the whole element."""
     at = 0
     while at < len(data):
         start = at

@@ -1,4 +1,4 @@
-"""TLS handshakes: their turns in one worker, and what a stranger may make them cost. PORTED.
+"""TLS handshakes: their turns in one worker, and bounds for their cost. PORTED.
 
 A handshake takes up to a millisecond of computing, so each step of it has its turn in one worker beside the event
 loop. Steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
@@ -8,9 +8,9 @@ So many handshakes may wait for their turn. Addresses have their turns one after
 them has. If all places are taken, the address with the most gives one up to another that has fewer. So a flood is in its
 own way alone. Addresses of IPv6 that share 64 bits count as one. As many bytes as fit one step are received for it: what comes behind the handshake may be anything.
 
-Between two turns, other work has the loop for `OTHERS_SHARE` times the CPU of a turn, as long as there is any. So a flood
-of handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits for
-the interpreter, and by the clock it would be ten times as long.
+Between two turns, other work (if any) has the loop for `OTHERS_SHARE` times the CPU of a turn. So a flood of
+handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits
+for the interpreter, and by the clock it would be ten times as long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
 """A pass of the event loop that takes less has nothing to do."""
 IDLE_PASSES = 3
-"""Idle passes in a row, since tasks of one pass run in any order: between two turns of one task another may have none."""
+"""Idle passes in a row that show an idle loop. One is not enough: tasks of one pass run in any order."""
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Bytes that a peer may send before the handshake is done; the longest chain of certificates has a tenth of it."""
 RECORD_BYTES_MAX = 16 * 1024 + 2048
@@ -98,7 +98,7 @@ class RecordBounds:
 
 
 def _not_tls(data: memoryview) -> str:
-    """The likely mistake behind a first byte that is none of TLS."""
+    """Name the likely mistake behind a first byte that is none of TLS."""
     if data[0] == 0:
         return "the peer speaks plaintext where TLS is spoken: set security.protocol to SSL or SASL_SSL there"
     return "the peer does not speak TLS"
@@ -115,7 +115,7 @@ def _finished_comes_next(flight: bytes) -> bool:
 
 
 def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBounds) -> None:
-    """Feed what came, behind what was held back, up to a header that is not whole yet."""
+    """Feed the bytes that were held back and the new ones, up to an incomplete header."""
     whole = held + data
     ready = whole[: len(whole) - len(bounds.head)]
     if ready:
@@ -124,7 +124,7 @@ def _feed(session: TlsSession, held: bytes, data: memoryview, bounds: RecordBoun
 
 @lru_cache(maxsize=1024)
 def network_of(host: str) -> str:
-    """The part of an address by which places are shared: all of one of IPv4, 64 bits of one of IPv6.
+    """Return the part of an address by which places are shared: all of an IPv4 address, 64 bits of an IPv6 address.
 
     A host of IPv6 may take any address that shares these bits (RFC 4291, section 2.5.4).
     """
@@ -153,17 +153,19 @@ class WaitingByHost:
 
     def __init__(self) -> None:
         self._of_host: dict[str, deque[_Waiter]] = {}
-        """Those of each address in the order in which they came. The address whose turn is next stands first."""
+        """The waiting handshakes of each address in the order in which they came. The address whose turn is next
+        stands first.
+        """
         self.count = 0
 
     def has_room(self, host: str) -> bool:
-        """True if one more may wait: there is a place, or another address has more and would still have as many."""
+        """True if another handshake may wait: there is a place, or an address with more can give one up."""
         return self.count < WAITING_MAX or self._of(host) + 1 < self._of(self._host_with_most())
 
     def add(self, host: str, waiter: _Waiter) -> _Waiter | None:
-        """Add one, for which there is room; the one that gives way to it, if one does.
+        """Add a handshake, for which there is room; returns the handshake that loses its place to it, if any.
 
-        It is the last of the address that has the most.
+        That is the last handshake of the address that has the most.
         """
         given_up = None
         if self.count >= WAITING_MAX:
@@ -175,7 +177,7 @@ class WaitingByHost:
         return given_up
 
     def remove(self, host: str, waiter: _Waiter) -> None:
-        """Take one out that waits no longer."""
+        """Remove a handshake that has stopped waiting."""
         waiting = self._of_host[host]
         waiting.remove(waiter)
         self.count -= 1
@@ -183,7 +185,7 @@ class WaitingByHost:
             del self._of_host[host]
 
     def pop(self) -> _Waiter | None:
-        """Take out the one whose turn it is; None if nobody waits."""
+        """Take out the handshake whose turn it is; None if none waits."""
         for host, waiting in self._of_host.items():
             del self._of_host[host]
             self.count -= 1
@@ -212,7 +214,7 @@ class _Turns:
         self.refused = 0
         self._is_taken = False
         self._free_at = float("-inf")
-        """The time until which the loop is for others, if they want it."""
+        """The time until which other work may have the loop."""
 
     async def run(self, host: str, step: Callable[[], T]) -> T:
         """Run a step when it is the turn of this address; its result. Raises `ConnectionLost` if it is refused a turn."""
@@ -268,7 +270,7 @@ class _Turns:
             following.event.set()
 
     async def _give_way(self) -> None:
-        """Let others have the loop for their share of the time, or until they have nothing to do."""
+        """Let other work have the loop for its share of the time, or until none is left."""
         clock = self._clock
         idle = 0
         while idle < IDLE_PASSES and (now := clock.monotonic()) < self._free_at:
@@ -294,7 +296,7 @@ class Handshakes:
         return await self._turns.run(network_of(host), step)
 
     async def accept(self, conn: Conn, new_session: Callable[[], TlsSession]) -> TlsConn:
-        """The server's end of a handshake; the caller bounds its time. Raises `ConnectionLost`, `TlsFailed`."""
+        """Perform the server's side of a handshake; the caller bounds the time. Raises `ConnectionLost`, `TlsFailed`."""
         bounds = RecordBounds()
         data = await self._receive(conn, bounds)
         self.begun += 1
@@ -304,7 +306,7 @@ class Handshakes:
         return await self._run(conn, session, bounds, is_due=is_due)
 
     async def connect(self, conn: Conn, session: TlsSession) -> TlsConn:
-        """The client's end. Raises `ConnectionLost`, `TlsFailed`."""
+        """Perform the client's side. Raises `ConnectionLost`, `TlsFailed`."""
         self.begun += 1
         return await self._run(conn, session, RecordBounds(), is_due=True)
 
@@ -322,7 +324,7 @@ class Handshakes:
             _feed(session, held, data, bounds)
 
     async def _receive(self, conn: Conn, bounds: RecordBounds) -> memoryview:
-        """Bytes in the scratch, to be used before the next await. Raises `ConnectionLost`."""
+        """Receive bytes into the scratch, to be used before the next await. Raises `ConnectionLost`."""
         count = None
         while count is None:
             await conn.readable()
@@ -334,9 +336,9 @@ class Handshakes:
         return self.scratch.view[:count]
 
     async def _step(self, conn: Conn, session: TlsSession, is_cheap: bool) -> bytes | None:
-        """One step; None once the handshake is done, else what was said to the peer. Raises as above.
+        """Run one step, and send its bytes; None once the handshake is done, else these bytes. Raises as above.
 
-        The peer is told why it fails.
+        A failure is sent to the peer, too, as an alert.
         """
         is_done = False
         failure: TlsFailed | None = None
@@ -355,9 +357,9 @@ class Handshakes:
         return None if is_done else flight
 
     async def _turn(self, conn: Conn, session: TlsSession) -> bool:
-        """Raises `ConnectionLost`, `TlsFailed`."""
+        """Run a step in the worker, when it is this address's turn. Raises `ConnectionLost`, `TlsFailed`."""
         return await self._turns.run(network_of(conn.peer_host), session.handshake)
 
     def statistics(self) -> dict[str, int]:
-        """Handshakes that wait for their turn now, and those begun and refused since the start."""
+        """Count handshakes that wait for their turn now, and the begun and refused ones since the start."""
         return {"waiting": self._turns.waiting.count, "begun": self.begun, "refused": self._turns.refused}

@@ -13,7 +13,7 @@ __all__ = ["IDLE_BYTES_MAX", "IDLE_PER_SECOND", "IDLE_RECORDS_MAX", "IdleBytes",
 IDLE_RECORDS_MAX = 100
 """Records without plain bytes that may come at once."""
 IDLE_PER_SECOND = 1.0
-"""Those that may come each second on top of it."""
+"""Records without plain bytes that may come each second on top of it."""
 RECORD_BYTES = 640
 """A longer record counts as several, so that all of them together have 64 KiB at most: one may hold hundreds of tickets."""
 IDLE_BYTES_MAX = 64 * 1024

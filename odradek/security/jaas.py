@@ -55,7 +55,7 @@ class JaasLine:
 
 
 def parse_jaas(text: str) -> JaasLine:
-    """Raises `MalformedJaas`."""
+    """Parse one login module and its options. Raises `MalformedJaas`."""
     tokens = [*_tokens(text)]
     if (";", True) in tokens[:-1]:
         raise MalformedJaas("expected one login module, with one semicolon at its end")
@@ -78,7 +78,7 @@ def parse_jaas(text: str) -> JaasLine:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Words, and whether each is a mark (= or ;) rather than a value."""
+    """Yield words, and whether each is a mark (= or ;) rather than a value."""
     text = text.strip()
     position = _after_gap(text, 0)
     while position < len(text):

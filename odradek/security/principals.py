@@ -1,8 +1,8 @@
 """The principal of a certificate: Kafka's `ssl.principal.mapping.rules` over its distinguished name (KIP-371). PURE.
 
 The name comes as Java prints it (RFC 2253): `CN=alice,OU=people,O=Acme`. The first rule that matches decides:
-`RULE:PATTERN/REPLACEMENT/[LU]` with `$1` for groups, or `DEFAULT`, the name as it is (`distinguished_names.py`). Patterns run in RE2, whose time is
-bounded whatever a stranger's certificate says.
+`RULE:PATTERN/REPLACEMENT/[LU]` with `$1` for groups, or `DEFAULT`, the name as it is (`distinguished_names.py`).
+Patterns run in RE2, whose time is bounded for any certificate.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class PrincipalRules:
 
     @classmethod
     def parse(cls, text: str) -> PrincipalRules:
-        """Raises `MalformedRule`."""
+        """Parse the rules of a listener. Raises `MalformedRule`."""
         return cls(tuple(_parsed(text)))
 
     def principal(self, name: str) -> str | None:
-        """`User:NAME` of a certificate's distinguished name; None where no rule matches."""
+        """Map a certificate's distinguished name to `User:NAME`; None where no rule matches."""
         for rule in self.rules:
             found = rule.apply(name)
             if found is not None:
@@ -94,7 +94,7 @@ def _parsed(text: str) -> Iterator[_Rule]:
 
 
 def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
-    """The pieces of a replacement, as Java reads it. Raises `MalformedRule`."""
+    """Yield the pieces of a replacement, as Java reads it. Raises `MalformedRule`."""
     end = 0
     for match in _GROUP.finditer(replacement):
         yield replacement[end : match.start()]
@@ -113,7 +113,7 @@ def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
 
 
 def _numbered(digits: str, pattern: Any) -> Iterator[_Part]:
-    """A group by its number. As in Java, only as many digits count as there are groups for; others are text."""
+    """Yield a group by its number. As in Java, only as many digits count as there are groups for; the rest is text."""
     count = 1
     while count < len(digits) and int(digits[: count + 1]) <= pattern.groups:
         count += 1

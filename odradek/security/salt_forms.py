@@ -1,19 +1,19 @@
-"""The forms of salts, so that a challenge to a user who does not exist looks like those to others. PURE.
+"""The forms of salts, so that a challenge to an unknown user looks like a challenge to a real one. PURE.
 
 Theory of operation
 -------------------
 Users' credentials come from different tools. Ours makes salts of 16 bytes, Kafka's a number of 130 bits in base 36,
-others 64 bytes or a text. Some users have more iterations. So a made-up challenge of one fixed form would tell which
-names are real: those with another form.
+other tools 64 bytes or a text. Some users have more iterations. So if all made-up challenges had one fixed form,
+another form would give a real name away.
 
-* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A name is put at a place
-  among all users by a keyed hash, and takes the form of the user there. So for each form, as many of the unknown names
-  have it as of the users: a form tells nothing.
+* **A made-up challenge has the form of some user's.** `SaltForms` counts the users of each form. A name is put at a
+  place among all users by a keyed hash, and takes the form of the user there. So each form has the same share among
+  unknown names as among users: it gives nothing away.
 * **A name keeps its form** while users come and go, except for names whose place is at the border between two forms.
 * **Without users** the form is that of our own command.
 
-A mechanism's `FORMS_MAX` most common forms count. A user with a rarer one, or with a salt of more than `SALT_BYTES_MAX`,
-can be told apart. So can a text with a shape of its own, such as one with a hyphen at a fixed place.
+A mechanism's `FORMS_MAX` most common forms count. A user with a rarer one, or with a salt of more than
+`SALT_BYTES_MAX`, stands out. So does a text with a shape of its own, such as one with a hyphen at a fixed place.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SaltForm:
     iterations: int
 
     def salt(self, secret: bytes, name: bytes) -> bytes:
-        """The salt of this form that a name always gets."""
+        """Compute the salt of this form that a name always gets."""
         if self.alphabet == KAFKAS:
             number = int.from_bytes(_stream(secret, name, 17)) >> (17 * 8 - KAFKA_BITS)
             return _in_base_36(number).encode()
@@ -69,7 +69,7 @@ class SaltForm:
 
 
 OUR_FORM = SaltForm("bytes", 16, 4096)
-"""The form of those that `odradek user` makes, and of delegation tokens."""
+"""The form of credentials that `odradek user` makes, and of delegation tokens."""
 
 
 def _is_kafkas(salt: bytes) -> bool:
@@ -81,7 +81,7 @@ def _is_kafkas(salt: bytes) -> bool:
 
 
 def form_of(salt: bytes, iterations: int) -> SaltForm:
-    """The form of a user's challenge."""
+    """Recognize the form of a user's challenge."""
     alphabet = next(name for name, letters in _AS_BYTES.items() if not salt.translate(None, letters))
     if alphabet in ("hex", "base 36") and _is_kafkas(salt):
         return SaltForm(KAFKAS, 0, iterations)
@@ -99,7 +99,7 @@ class SaltForms:
     def changed(
         self, gone: Iterable[tuple[int, SaltForm]], come: Iterable[tuple[int, SaltForm]]
     ) -> SaltForms:
-        """The counts without some users and with others."""
+        """Count the forms anew, without some users and with others."""
         counts = Counter(self._counts)
         counts.update(come)
         counts.subtract(gone)
@@ -108,7 +108,7 @@ class SaltForms:
         return SaltForms(left, {each: _most_common(left, each) for each in mechanisms})
 
     def of_nobody(self, mechanism: int, secret: bytes, name: bytes) -> SaltForm:
-        """The form for a name that no user has."""
+        """Choose the form for a name that no user has."""
         common = self._common.get(mechanism, ())
         total = sum(count for _, count in common)
         place = int.from_bytes(hmac.digest(secret, b"form of " + name, "sha256")[:8]) * total >> 64
@@ -134,7 +134,7 @@ def _most_common(
 
 
 def _stream(secret: bytes, name: bytes, count: int) -> bytes:
-    """So many bytes that follow from a name, and that only the secret tells from random ones."""
+    """Derive so many bytes from a name; without the secret they look random."""
     found = hmac.digest(secret, name, "sha256")
     block = 0
     while len(found) < count:
@@ -144,7 +144,7 @@ def _stream(secret: bytes, name: bytes, count: int) -> bytes:
 
 
 def _in_base_36(number: int) -> str:
-    """A number as Java prints it."""
+    """Format a number in base 36 as Java does."""
     digits = ""
     while number:
         number, digit = divmod(number, 36)

@@ -32,7 +32,7 @@ class Credentials:
     by_token: bool = False
     """True if the user is the id of a delegation token, and the password its HMAC in base64 (KIP-48)."""
     token_request: TokenRequest | None = None
-    """For OAUTHBEARER: the way to a token, unless the application has one of its own."""
+    """For OAUTHBEARER: the way to fetch a token, unless the application provides tokens."""
 
     @property
     def needs_token(self) -> bool:
@@ -70,7 +70,7 @@ class SaslClient:
         return f"\0{self._credentials.username}\0{self._credentials.password}".encode()
 
     def answer(self, token: bytes) -> bytes | None:
-        """The next token; None when the login is complete. May cost milliseconds. Raises `LoginFailed`."""
+        """Answer the server's token; None when the login is complete. May cost milliseconds. Raises `LoginFailed`."""
         if self._refusal:
             raise LoginFailed(self._refusal)
         if self._scram is None:

@@ -1,8 +1,8 @@
-"""The login of one connection by SASL (KIP-43, KIP-152, KIP-368): what the client has shown so far. PURE.
+"""The login of one connection by SASL (KIP-43, KIP-152, KIP-368), and how far it has come. PURE.
 
 Before it succeeds, a client may ask for ApiVersions once, name a mechanism (SaslHandshake) and exchange tokens. After
 SaslHandshake version 0 tokens come as bare frames; after version 1 in SaslAuthenticate. A refusal answers, and ends
-the connection. The texts of refusals are Kafka's, and tell strangers nothing.
+the connection. The texts of refusals are Kafka's, and give strangers no hint.
 
 A login that may last only so long can be renewed (`handshake` again): by the same mechanism and for the same
 principal.
@@ -65,18 +65,18 @@ class BearerLogin(Protocol):
 
     @property
     def principal_name(self) -> str:
-        """Whom the token names; empty until it was taken."""
+        """The name in the token; empty until it was accepted."""
 
     @property
     def claimed_name(self) -> str:
-        """Whom the token names, whether it was taken or not."""
+        """The name in the token, whether it was accepted or not."""
 
     @property
     def seconds_left(self) -> float:
-        """The time for which the token counted when it was taken; negative within the tolerated skew."""
+        """The seconds until expiry when the token was accepted; negative within the tolerated skew."""
 
     def answer(self, data: bytes) -> bytes:
-        """The server's answer. Raises `BearerLoginFailed`."""
+        """Answer the client's message. Raises `BearerLoginFailed`."""
 
 
 @attrs.frozen
@@ -86,7 +86,7 @@ class SaslSettings:
     mechanisms: tuple[str, ...]
     """The names of the enabled mechanisms, in Kafka's order: as they were configured."""
     plain_users: Mapping[str, str] = attrs.field(repr=False, factory=dict)
-    """Passwords of those who may use PLAIN."""
+    """Passwords of the users who may use PLAIN."""
     session_ms_max: Mapping[str, int] = attrs.field(factory=dict)
     """How long a login by a mechanism lasts (`connections.max.reauth.ms`); 0 or absent: for ever."""
     salt_secret: bytes = attrs.field(repr=False, default=b"")
@@ -106,7 +106,7 @@ class LoginState(Enum):
 
 
 class Login:
-    """What one connection has shown of who it is."""
+    """The state of one connection's login."""
 
     def __init__(
         self,
@@ -140,17 +140,17 @@ class Login:
         self.expires_at = float("inf")
         """The time at which the login must have been renewed."""
         self.refusal_delay_seconds = 0.0
-        """A refusal is answered so much later."""
+        """The delay of a refusal's answer."""
         self.failure = ""
-        """Why it failed, for the node's log."""
+        """The reason of the failure, for the node's log."""
         self.claimed = ""
         """The name that the client gave, proven or not."""
         self.on_end: Callable[[Login], None] | None = None
-        """Hears of each renewal that has succeeded or failed."""
+        """Called with each renewal that has succeeded or failed."""
 
     @property
     def expires(self) -> bool:
-        """True if it lasts only so long."""
+        """True if the login expires at some time."""
         return self.expires_at != float("inf")
 
     @property
@@ -160,7 +160,7 @@ class Login:
 
     @property
     def refusal(self) -> str:
-        """Why the connection is to be closed before its next request, now; empty: it goes on."""
+        """The reason to close the connection now, before its next request; empty: it goes on."""
         if self.is_refused:
             return self.failure
         if self.is_renewing:
@@ -182,10 +182,10 @@ class Login:
         )
 
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
-        """The answer to the choice of a mechanism; look at `state` afterwards."""
+        """Answer the choice of a mechanism; look at `state` afterwards."""
         if self.state is LoginState.DONE:
             if not self.may_renew or version < SASL_HANDSHAKE_FRAMED_TOKENS:
-                # Bare tokens could not be told from requests.
+                # Bare tokens would look like requests.
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
         elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
@@ -230,7 +230,7 @@ class Login:
         self._fail("another request amid the tokens of a login")
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
-        """The answer to a token; look at `state` afterwards."""
+        """Answer a token; look at `state` afterwards."""
         if self.state is not LoginState.TOKEN:
             if self.state is not LoginState.DONE:
                 self._fail("a token before the handshake")
@@ -246,7 +246,9 @@ class Login:
         return self.state is LoginState.DONE
 
     def take_token(self, token: bytes) -> bytes:
-        """The server's token in return. Raises `LoginRefused`, and `KeysMissing` before anything has changed."""
+        """Check the client's token, and answer with the server's. Raises `LoginRefused`, and `KeysMissing` before
+        anything has changed.
+        """
         try:
             if self._scram is not None:
                 user, answer, done = self._step_scram(self._scram, bytes(token))
@@ -286,8 +288,8 @@ class Login:
         return login.principal_name, answer, bool(login.principal_name)
 
     def _plain(self, token: bytes) -> str:
-        """The user of a PLAIN token (RFC 4616)."""
-        # As Java does: bytes that are no UTF-8 become a sign that no password has.
+        """Check a PLAIN token (RFC 4616), and return its user."""
+        # As in Java, bytes that are no UTF-8 become a character that no password has.
         parts = token.count(b"\0") + 1
         if parts != 3:
             raise LoginRefused(
@@ -301,7 +303,7 @@ class Login:
         if not password:
             raise LoginRefused("Authentication failed: password not specified", "PLAIN: no password")
         expected = self._settings.plain_users.get(user)
-        # Digests, because the time to compare texts would tell of their lengths.
+        # Compare digests: the time to compare texts would reveal their lengths.
         is_right = hmac.compare_digest(_digest(expected or ""), _digest(password))
         if not is_right or expected is None:
             raise LoginRefused(
@@ -353,5 +355,5 @@ def _digest(text: str) -> bytes:
 
 
 def _dotted(principal: str) -> str:
-    """A principal as Kafka's text for a changed one has it."""
+    """Write a principal as in Kafka's text for a changed principal."""
     return principal.replace(":", ".", 1)

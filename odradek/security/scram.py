@@ -3,8 +3,8 @@
 A server keeps no password, only a salt, a number of iterations and two keys that follow from the password. Cryptography
 is the standard library's: PBKDF2, HMAC, SHA-2. Nonces and salts are arguments.
 
-A user who is unknown gets a salt like everybody else, made of the name and a secret that all brokers share. Its form and
-the iterations are those of some user (`salt_forms.py`). So an answer tells strangers nothing about who exists; only the
+A user who is unknown gets a salt like everybody else, made of the name and a secret that all brokers share. Its form
+and the iterations are those of some user (`salt_forms.py`). So an answer does not reveal which users exist; only the
 proof at the end fails.
 """
 
@@ -38,7 +38,7 @@ ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
 """Kafka's bounds for the iterations of a credential."""
 CLIENT_ITERATIONS_MAX = 65_536
-"""A server that asks a client for more is refused: each thousand costs the client most of a millisecond."""
+"""A client refuses a server that asks for more: each thousand costs the client most of a millisecond."""
 NONCE_MAX = 512
 """The most characters that a client's nonce may have."""
 
@@ -71,7 +71,7 @@ class ScramMechanism:
     digest_bytes: int
 
     def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """`Hi(password, salt, i)` of RFC 5802. Costs about half a microsecond for each iteration."""
+        """Compute `Hi(password, salt, i)` of RFC 5802. Costs about half a microsecond for each iteration."""
         return hashlib.pbkdf2_hmac(self.hash, password.encode(), salt, iterations)
 
     def hmac(self, key: bytes, data: bytes) -> bytes:
@@ -91,7 +91,7 @@ MECHANISMS = {
 
 
 def mechanism_of_number(number: int) -> ScramMechanism | None:
-    """The mechanism of a record or a request; None for a number that nobody knows."""
+    """Find the mechanism of a record or a request; None for an unknown number."""
     return next((each for each in MECHANISMS.values() if each.number == number), None)
 
 
@@ -108,7 +108,7 @@ class ServerKeys:
 def server_keys(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ServerKeys:
-    """The keys of a salted password, which cannot be turned back into it."""
+    """Derive the keys from a salted password; the way back is impossible."""
     client_key = mechanism.hmac(salted_password, b"Client Key")
     server_key = mechanism.hmac(salted_password, b"Server Key")
     return ServerKeys(salt, mechanism.digest(client_key), server_key, iterations)
@@ -148,7 +148,7 @@ class ScramServer:
         self.is_done = False
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to the client's next message. Raises `ScramError`; the exchange has then ended."""
+        """Answer the client's next message. Raises `ScramError`; the exchange has then ended."""
         if self.is_done:
             raise ScramError("a message after the last one")
         text = _decoded(message)
@@ -179,7 +179,7 @@ class ScramServer:
         return (self._token_keys_of if self.by_token else self._keys_of)(self.user)
 
     def _keys_of_nobody(self) -> ServerKeys:
-        """The keys of a user who does not exist: the same at every broker, and at each attempt."""
+        """Make up the keys of a user who does not exist: the same at every broker, and at each attempt."""
         name = f"{self._mechanism.name} {self.user}".encode()
         form = self._forms.of_nobody(self._mechanism.number, self._salt_secret, name)
         if self.by_token:
@@ -206,7 +206,7 @@ class ScramServer:
             mechanism.digest(_xor(proof[: len(signature)].ljust(len(signature), b"\0"), signature)),
             keys.stored_key,
         )
-        # Whoever was removed, or has another password since the first message, is not let in.
+        # A user that was removed since the first message, or got another password, is not let in.
         if not (is_right and self._is_known and self._known_keys() == keys):
             raise ScramError("invalid credentials")
         return b"v=" + base64.b64encode(mechanism.hmac(keys.server_key, signed))
@@ -229,7 +229,7 @@ class ScramClient:
         return f"n,,{self._first}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof of the password. Raises `ScramError`."""
+        """Prove knowledge of the password. Raises `ScramError`."""
         mechanism = self._mechanism
         text = _decoded(server_first)
         match = _SERVER_FIRST.match(text)

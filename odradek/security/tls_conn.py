@@ -1,8 +1,9 @@
-"""A connection with TLS, over any other: the surface of `odradek.env.ports.Conn`, so that nobody else knows. PORTED.
+"""A connection with TLS, over any other: with the surface of `odradek.env.ports.Conn`, so that callers see no
+difference. PORTED.
 
-* A send encrypts records one by one, and gives many of them to the connection below at once. Bytes count as taken only
-  when that has taken what they became. So a caller that has sent everything has nothing left here. Any other comes
-  again with the same bytes: those that are encrypted already are passed over.
+* A send encrypts records one by one, and gives many of them to the connection below at once. Plain bytes count as
+  taken only when it has taken their encrypted form. So a caller that has sent everything has nothing left here. Any
+  other caller comes again with the same bytes: those that are encrypted already are skipped.
 * A receive reads as much from the connection below as fits the caller's buffer. It feeds whole records, at a time as many
   as have the bytes of a full one. So OpenSSL's own memory of a connection stays at about one record in each direction.
   Some clients send dozens of records of a few bytes each: librdkafka makes two of each message. OpenSSL is asked for whole
@@ -33,12 +34,13 @@ HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
 SPARE_BYTES = 8 * 1024
-"""A receive that has fed so much more than it got plain bytes feeds no more. The records of one feed are at most 600 key
-updates, which take 3 ms, or 700 of a byte."""
+"""A receive that has fed so many bytes more than it got plain ones stops. The records of one feed are at most 600
+key updates, which take 3 ms, or 700 of a byte.
+"""
 SEND_BYTES = 128 * 1024
 """Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
 ANSWERS_BYTES_MAX = 64 * 1024
-"""A peer that makes TLS itself answer so much, and takes none of it, is cut off."""
+"""A peer that causes so many bytes of TLS's own answers, and takes none of them, is cut off."""
 
 
 class Scratch:
@@ -80,15 +82,17 @@ class TlsConn:
         """
         self._conn = conn
         self._held = head
-        """What has come and was not fed: a part of a header, or whole records that wait for the next receive."""
+        """Bytes that have come and were not fed: a part of a header, or whole records that wait for the next
+        receive.
+        """
         self._missing = missing
         self._begun = 0
         """The bytes of that record which have come."""
         self._unread = 0
-        """Records that were fed, and may still have plain bytes that nobody has asked for."""
+        """Fed records that may still have plain bytes to be read."""
         self._idle = IdleRecords()
         self._has_more = True
-        """True if the session may have plain bytes that nobody has asked for yet."""
+        """True if the session may have plain bytes to be read."""
         self._tls = tls
         self._clock = clock
         self._scratch = scratch
@@ -99,13 +103,13 @@ class TlsConn:
         self._is_corked = False
         """True if `_unsent` waits for bytes that follow at once, to go with them."""
         self._end: TlsFailed | bool = False
-        """True once the connection below has ended; the failure that comes behind what was received, if there is one."""
+        """True once the connection below has ended; a failure is raised after the bytes that came before it."""
         self.overhead_left: int | None = None
         """The encrypted bytes beyond the plain ones that the peer may still send; None: any number."""
         self.peer_host = conn.peer_host
 
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate as DER; None where it has shown none."""
+        """Return the peer's certificate as DER; None where it has shown none."""
         return self._tls.peer_certificate()
 
     async def readable(self) -> None:
@@ -118,7 +122,7 @@ class TlsConn:
         await self._conn.writable()
 
     def wait_for(self, count: int) -> None:
-        """Nothing: bytes of the peer may be in here already, so a wait for so many could last for ever."""
+        """Do nothing: some of these bytes may be in here already, so a wait for them could last for ever."""
 
     def recv_into(self, buffer: memoryview) -> int | None:
         if isinstance(self._end, TlsFailed):
@@ -149,22 +153,23 @@ class TlsConn:
         return filled if filled or is_ended else None
 
     def _spend_overhead(self, count: int) -> None:
-        """Raises `ConnectionCut`."""
+        """Charge encrypted bytes that carried no plain ones. Raises `ConnectionCut`."""
         assert self.overhead_left is not None
         self.overhead_left -= count
         if self.overhead_left < 0:
             raise ConnectionCut("TLS: too many small records")
 
     def _receive(self, room: int) -> tuple[memoryview | None, bool]:
-        """Encrypted bytes, in the scratch, and whether the connection below has no more just now.
+        """Receive encrypted bytes into the scratch; also returns whether the connection below has no more just now.
 
-        They are those that were held back, or else what comes. The end of the stream is empty; None: it would block.
+        Bytes that were held back come first. The end of the stream is empty; None: it would block.
         """
         view, begin = self._scratch.view, len(self._held)
         view[:begin] = self._held
         if begin >= HEADER_BYTES:
             return view[:begin], False
-        # What is sure to fit the buffer once it is decrypted, with a record that has come in part.
+        # Take only so much that it surely fits the buffer once it is decrypted, with a record that has come
+        # in part.
         wanted = min(RECEIVE_BYTES, max(room - RECORD_BYTES, FEED_BYTES))
         count = self._conn.recv_into(view[begin : begin + wanted])
         if not count:
@@ -181,7 +186,8 @@ class TlsConn:
     ) -> tuple[int, int, bool]:
         """Decrypt the records that are whole, until `spare` bytes more were fed than are in the buffer.
 
-        Bytes in the buffer, what is left of `spare` (encrypted bytes less plain ones), and whether the stream has ended.
+        Returns the bytes in the buffer, the rest of `spare` (encrypted bytes less plain ones), and whether the
+        stream has ended.
         """
         tls, missing, at, end = self._tls, self._missing, 0, len(data)
         is_ended, begun, self._begun = False, self._begun, 0
@@ -200,7 +206,7 @@ class TlsConn:
             if not records:
                 break
             if stop > end:
-                # One that has begun costs nothing until it is whole, and then counts by its plain bytes.
+                # A record that has begun costs nothing until it is whole, and then counts by its plain bytes.
                 self._begun = end - begin
                 missing, stop, records = stop - end, end, records - 1
             tls.feed(data[at:stop])
@@ -222,7 +228,7 @@ class TlsConn:
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)
         if filled == len(buffer):
-            # A record that fills the buffer may have more; any other has been taken whole.
+            # A record that fills the buffer may have more plain bytes; any other was read whole.
             self._has_more = True
             self._unread += records - reads
         elif reads < records and not end:
@@ -257,7 +263,9 @@ class TlsConn:
         return filled, False
 
     def _read(self, buffer: memoryview, filled: int) -> int | None:
-        """Plain bytes behind `filled`; as `read_into`. A failure behind what was received comes with the next call."""
+        """Read plain bytes behind `filled`; as `read_into`. A failure behind received bytes comes with the next
+        call.
+        """
         try:
             return self._tls.read_into(buffer[filled:])
         except TlsFailed as error:
@@ -267,14 +275,14 @@ class TlsConn:
             return 0
 
     def _send_answers(self) -> None:
-        """Send what TLS itself has to say."""
+        """Send the bytes that TLS itself has to send."""
         if self._unsent is None or len(self._unsent) < ANSWERS_BYTES_MAX + SEND_BYTES:
             self._push([])
         else:
             raise ConnectionCut("TLS: the peer takes none of its answers")
 
     def _push(self, records: list[Buffer]) -> bool:
-        """Give encrypted bytes to the connection below, the oldest first; true when all are gone."""
+        """Send encrypted bytes over the connection below, the oldest first; true when all are gone."""
         if self._tls.outgoing:
             records.append(self._tls.take())
         if self._unsent is not None:
@@ -353,7 +361,7 @@ class TlsConn:
 
 
 def _pieces(chunks: Sequence[Buffer], start: int) -> Iterator[Buffer]:
-    """The bytes of `chunks` from `start` on, small ones joined, in pieces of a record at most."""
+    """Yield the bytes of `chunks` from `start` on in pieces of at most a record; small chunks are joined."""
     joined = bytearray()
     for chunk in chunks:
         view = memoryview(chunk)

@@ -13,5 +13,7 @@ PROTOCOLS = ("TLS", "TLSv1.2", "TLSv1.3")
 
 
 def protocol_refusal(protocol: str) -> str:
-    """The reason why `ssl.protocol` cannot be so; empty if it can. `ssl.enabled.protocols` decides what is spoken."""
+    """Explain why `ssl.protocol` cannot have this value; empty if it can. `ssl.enabled.protocols` decides the
+    versions in use.
+    """
     return "" if protocol in PROTOCOLS else f"one of {', '.join(PROTOCOLS)}"

@@ -1,4 +1,4 @@
-"""Delegation tokens (KIP-48): their secrets, what they let in, and who may see them. PURE.
+"""Delegation tokens (KIP-48): their secrets, logins by them, and the right to see them. PURE.
 
 A token has an id, which is no secret, and an HMAC of it, which is. The key of the HMAC is `delegation.token.secret.key`, the
 same on all nodes and never in the log. So every node that has the key finds the secret of a token by its id. A client
@@ -33,7 +33,7 @@ LOGINS_MAX = 1000
 
 
 class Token(Protocol):
-    """The part of a token, as the metadata log has it, that is looked at here. Times in milliseconds since 1970."""
+    """The fields of a token in the metadata log that are needed here. Times in milliseconds since 1970."""
 
     @property
     def owner(self) -> str: ...
@@ -49,7 +49,7 @@ class Token(Protocol):
 
 
 def principal_of(kind: str | None, name: str | None) -> str:
-    """A principal as text, of the two parts that requests have."""
+    """Join the two parts of a principal in a request."""
     return f"{kind or ''}:{name or ''}"
 
 
@@ -59,7 +59,7 @@ def may_renew(token: Token, principal: str) -> bool:
 
 
 def is_expired(token: Token, now_ms: int) -> bool:
-    """True if a token is of no use any more."""
+    """True if a token has expired."""
     return token.max_timestamp < now_ms or token.expiration_timestamp < now_ms
 
 
@@ -71,11 +71,11 @@ class TokenSecrets:
 
     @classmethod
     def of_key(cls, key: str | None) -> TokenSecrets | None:
-        """None for a configuration without a key, which turns tokens off."""
+        """Make the secrets; None for a configuration without a key, which turns tokens off."""
         return cls(key.encode()) if key else None
 
     def hmac(self, token_id: str) -> bytes:
-        """The HMAC-SHA-512 of a token's id: 64 bytes. Costs a microsecond or two."""
+        """Compute the HMAC-SHA-512 of a token's id: 64 bytes. Costs a microsecond or two."""
         return hmac.digest(self._key, token_id.encode(), "sha512")
 
 
@@ -94,7 +94,7 @@ class KeysMissing(Exception):
     """The keys of a token have to be made before a login by it, which takes milliseconds of computing."""
 
     def __init__(self, make: Callable[[], ServerKeys], keep: Callable[[ServerKeys], None]) -> None:
-        """`make` may be called in any thread; `keep` takes its result, and then the login is asked for again."""
+        """`make` may be called in any thread; pass its result to `keep`, then ask for the login again."""
         super().__init__("the keys of a token are to be made")
         self.make = make
         self.keep = keep
@@ -104,7 +104,7 @@ class TokenLogins:
     """Logins by tokens on one node. It makes the keys of a token at its first login, which costs milliseconds."""
 
     def __init__(self, secrets: TokenSecrets, salt_secret: bytes) -> None:
-        """`salt_secret` is that of unknown users, so salts tell nothing of which tokens there are."""
+        """`salt_secret` is that of unknown users, so salts do not reveal which tokens exist."""
         self._secrets = secrets
         self._salt_secret = salt_secret
         self._keys: dict[tuple[str, str], ServerKeys] = {}
@@ -118,7 +118,7 @@ class TokenLogins:
         *,
         at_once: bool = True,
     ) -> TokenLogin | None:
-        """The login by a token; None for one that is unknown or has expired. Raises `KeysMissing` unless `at_once`."""
+        """Look up the login by a token; None for an unknown or expired token. Raises `KeysMissing` unless `at_once`."""
         if token is None or is_expired(token, now_ms):
             return None
         left_ms = min(token.expiration_timestamp, token.max_timestamp) - now_ms
@@ -139,7 +139,7 @@ class TokenLogins:
         return server_keys(mechanism, salted, salt, ITERATIONS_MIN)
 
     def _keep(self, named: tuple[str, str], keys: ServerKeys) -> None:
-        """Remember the keys. Those that were asked for last stand last; the first ones are forgotten first."""
+        """Remember the keys; the keys that were asked for longest ago are forgotten first."""
         self._keys.pop(named, None)
         self._keys[named] = keys
         if len(self._keys) > LOGINS_MAX:

@@ -17,7 +17,7 @@ TOO_LARGE_MESSAGE = "The answer would become too large; ask for less in one requ
 
 
 class RepeatedSize:
-    """Counts the bytes by which repetitions make one answer larger, roughly."""
+    """Counts roughly the bytes by which repetitions make an answer larger."""
 
     __slots__ = ("_left",)
 

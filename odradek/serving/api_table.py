@@ -32,7 +32,7 @@ LATENCY_BOUNDS_SECONDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-"""Upper bounds, inclusive, of the latency histogram's buckets; one more bucket holds what is slower."""
+"""Upper bounds, inclusive, of the latency histogram's buckets; another bucket holds slower requests."""
 
 
 class ApiEntry:
@@ -69,8 +69,9 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """The decoder like `decode` for frames of more than `ELEMENTS_AT_ONCE` bytes. It raises `TooManyElements` for a
-        request of more than so many elements. Compiled when the first one comes."""
+        """The decoder like `decode` for frames of more than `ELEMENTS_AT_ONCE` bytes. It raises `TooManyElements` for
+        a request of more elements. Compiled for the first such frame.
+        """
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
         """The decoder like `decode` for frames with up to `ELEMENTS_MAX` elements, beside the loop; it returns the
         request and how many elements it has."""
@@ -86,7 +87,7 @@ class ApiEntry:
         self.unanswered = 0
         """Requests without an answer: Produce with acks=0, and requests that closed their connection."""
         self.delayed = 0
-        """Answered requests that had to wait, for something or behind one that waited."""
+        """Answered requests that had to wait, by themselves or behind another that waited."""
         self.request_bytes = 0
         self.elements = 0
         """Array elements of the requests that were decoded beside the loop."""
@@ -131,13 +132,14 @@ class ApiTable:
         self._unsupported = UnsupportedApiVersions(unsupported_api_versions)
 
     def get(self, api_key: int, version: int) -> ApiEntry:
-        """The entry. Raises `RemoteProtocolError` for a version that is not served; as in Kafka, the connection
-        closes."""
+        """Find the entry. Raises `RemoteProtocolError` for a version that is not served; as in Kafka, the
+        connection closes.
+        """
         entry = self._entries.get((api_key << 16) | version)
         return entry if entry is not None else self._build(api_key, version)
 
     def entries(self) -> Iterable[ApiEntry]:
-        """The entries in use so far: their figures."""
+        """List the entries in use so far: their figures."""
         return (self._unsupported, *self._entries.values())
 
     def _build(self, api_key: int, version: int) -> ApiEntry:

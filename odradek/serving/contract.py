@@ -27,14 +27,14 @@ import attrs
 from odradek.wire.structure import Message
 
 ANONYMOUS = "User:ANONYMOUS"
-"""The principal of those who have not shown who they are."""
+"""The principal of clients that have not authenticated."""
 
 
 class Login(Protocol):
     """The SASL login of a connection, as far as requests can renew it (KIP-368)."""
 
     refusal_delay_seconds: float
-    """A refusal is answered so much later (`connection.failed.authentication.delay.ms`)."""
+    """The delay before a refusal is answered (`connection.failed.authentication.delay.ms`)."""
 
     @property
     def expires(self) -> bool:
@@ -50,7 +50,7 @@ class Login(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why the connection is to be closed before its next request, now; empty: it goes on."""
+        """The reason to close the connection now, before its next request; empty: it goes on."""
 
     def handshake(self, request: Any, version: int) -> Any: ...
 
@@ -109,7 +109,7 @@ class Delayed:
             self.answer.complete(response)
 
     def abandon(self) -> None:
-        """The connection is gone: stop waiting, release what is held."""
+        """Called when the connection is lost: stop waiting, release all resources."""
 
 
 @attrs.frozen(slots=True)
@@ -145,7 +145,7 @@ Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
 
 
 class ClientRights(Protocol):
-    """The decisions about what one client may do, by Kafka's numbers of operations and resource types."""
+    """The decisions about a single client's rights, by Kafka's numbers of operations and resource types."""
 
     @property
     def principal(self) -> str: ...
@@ -170,7 +170,7 @@ class ClientRights(Protocol):
 
 
 class ClientQuota(Protocol):
-    """The accounts that one client is charged to, as far as handlers ask."""
+    """The accounts that one client is charged to, as far as handlers need them."""
 
     @property
     def fetch_bytes_max(self) -> int | None:
@@ -208,7 +208,7 @@ class Context:
         self.login: Login | None = None
         """The SASL login of the connection; None where the listener has none."""
         self.quota: ClientQuota | None = None
-        """The accounts that the client is charged to; None while no quota holds for anybody."""
+        """The accounts that the client is charged to; None while there are no quotas at all."""
         self.throttle_ms = 0
         """The time for which the client of the current request has to wait, in milliseconds."""
         self.client_id: str | None = None
@@ -221,7 +221,7 @@ class Context:
         """The connection's own context, in a copy of it."""
 
     def for_later(self) -> Context:
-        """A copy with the facts of the current request, for a handler that goes on with it after its dispatch."""
+        """Copy the facts of the current request, for a handler that goes on with it after its dispatch."""
         later = copy(self)
         later.of_connection = self if self.of_connection is None else self.of_connection
         return later

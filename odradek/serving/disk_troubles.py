@@ -1,13 +1,14 @@
-"""The list of disks that take no records now, full or hung, as a broker tells it to the controllers. PURE.
+"""The list of disks that take no records now, full or hung, as a broker reports it to the controllers. PURE.
 
-KRaft's messages have no word for such a directory: one in `offline_log_dirs` is gone for good, a cordoned one still
-leads. So a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every controller
-stores it, and Kafka's does nothing else. Ours lets the replicas on a listed directory lead only where nobody else
-can. Leaderships move in the decision that stores the list. They may come back once the list has lost the directory.
+KRaft's messages have no field for such a directory: a directory in `offline_log_dirs` is gone for good, a cordoned
+one still leads. So a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every
+controller stores it, and Kafka's does nothing else. Ours lets the replicas on a listed directory lead only where no
+other replica can. Leaderships move in the decision that stores the list. They may come back once the list has lost
+the directory.
 
-An entry is `ID:full:SINCE:PATH`, or has `hung` or `demoted` for `full`. ID is the directory's id as Kafka writes it, SINCE is in
-milliseconds of the wall clock. PATH has `%2C` for a comma and `%25` for a per cent sign. Anybody may have written the
-list, so an entry that makes no sense is passed over.
+An entry is `ID:full:SINCE:PATH`, or has `hung` or `demoted` for `full`. ID is the directory's id as Kafka writes it,
+SINCE is in milliseconds of the wall clock. PATH has `%2C` for a comma and `%25` for a per cent sign. Other programs
+may have written the list, so malformed entries are skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ A dynamic configuration of one broker, there while such a command runs, or after
 """
 TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 DEMOTED_LOG_DIRS = "odradek.demoted.log.dirs"
-"""A dynamic configuration of one broker: paths of its directories from which others should lead, as an operator wants."""
+"""A dynamic configuration of one broker: paths of its directories whose replicas should not lead, as an operator
+wants.
+"""
 
 
 class Trouble(Enum):
@@ -41,7 +44,7 @@ class Trouble(Enum):
     HUNG = "hung"
     FULL = "full"
     DEMOTED = "demoted"
-    """Nothing is wrong as far as the broker knows: an operator wants others to lead."""
+    """The broker knows of no trouble: an operator wants replicas elsewhere to lead."""
 
 
 @attrs.frozen
@@ -55,7 +58,7 @@ class TroubledDirectory:
 
 
 def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
-    """The value of the configuration; empty for none."""
+    """Write the value of the configuration; empty for none."""
     return ",".join(
         f"{uuid_to_text(each.directory_id)}:{each.trouble.value}:{each.since_ms}:{_escaped(each.path)}"
         for each in troubled
@@ -63,7 +66,7 @@ def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
 
 
 def parse_troubles(text: str) -> list[TroubledDirectory]:
-    """The entries of a text that `troubles_text` has written; those that make no sense are left out."""
+    """Parse a text that `troubles_text` has written; malformed entries are left out."""
     found = []
     for entry in text.split(","):
         parts = entry.strip().split(":", 3)
@@ -78,23 +81,23 @@ def parse_troubles(text: str) -> list[TroubledDirectory]:
 
 
 def troubled_directories(values: Mapping[str, str]) -> tuple[bytes, ...]:
-    """The ids in the configuration of one broker."""
+    """List the ids in the configuration of one broker."""
     text = values.get(TROUBLED_LOG_DIRS, "")
     return tuple(each.directory_id for each in parse_troubles(text)) if text else ()
 
 
 def demoted_text(paths: Iterable[str]) -> str:
-    """The value of `DEMOTED_LOG_DIRS`; empty for none."""
+    """Write the value of `DEMOTED_LOG_DIRS`; empty for none."""
     return ",".join(map(_escaped, paths))
 
 
 def demoted_paths(text: str) -> list[str]:
-    """The paths of a text that `demoted_text` has written."""
+    """Parse the paths of a text that `demoted_text` has written."""
     return [_unescaped(each.strip()) for each in text.split(",") if each.strip()]
 
 
 def _escaped(path: str) -> str:
-    """A path of bytes that are no text is shown as far as it is."""
+    """Escape a path; bytes that are no text become question marks."""
     return path.encode(errors="replace").decode().replace("%", "%25").replace(",", "%2C")
 
 

@@ -81,7 +81,7 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
         return super().values() if self._overlay else self._base.values()
 
     def changed(self, changes: Mapping[K, V | None]) -> LayeredMap[K, V]:
-        """The next version: None as a value removes the key (present or not)."""
+        """Make the next version: None as a value removes the key (present or not)."""
         if not changes:
             return self
         overlay: dict[K, V | _Removed] = dict(self._overlay)

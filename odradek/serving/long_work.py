@@ -9,10 +9,10 @@ piece at a time. Two rules say when the next one begins:
 * **Others first.** If a connection has had a turn since the last piece began, connections have the loop for
   `REST_FACTOR` times as long as that piece took. So all long work of a node together takes a twelfth of the loop,
   however many connections ask for it. If the loop is idle otherwise, the next piece begins at once. The rest is never
-  longer than `REST_SECONDS_MAX`: a piece that took long was held up, by a paused machine for example.
-* **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among those that
-  wait, the one that has taken the least is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a
-  request of two pieces does not wait for all the pieces of another.
+  longer than `REST_SECONDS_MAX`: a longer piece was delayed, by a paused machine for example.
+* **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among waiting
+  shares, the smallest is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a request of two
+  pieces does not wait for all the pieces of another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 REST_SECONDS_MAX = 5.0
-"""The longest rest after one piece. Pieces of up to 0.4 s get the rest that they owe."""
+"""The longest rest after one piece. Pieces of up to 0.4 s get their full rest."""
 REST_FACTOR = 11
 """Connections keep eleven twelfths of the loop while there is long work."""
 
@@ -66,7 +66,7 @@ class _Asker(Protocol):
 
 
 class _Waiter:
-    """A request that waits for a turn. Among equal shares, the one that came first is less."""
+    """A request that waits for a turn. Among equal shares, the earliest is less."""
 
     __slots__ = ("_key", "event", "is_next")
 
@@ -110,7 +110,7 @@ class LongWork:
         meter: _Meter,
         of_node: LongWork | None = None,
     ) -> None:
-        """`worker` is a thread for this alone. `of_node` is the node's own object, for one that `beside` makes."""
+        """`worker` is a thread for this alone. `of_node` is the node's own object, which `beside` passes on."""
         self.meter = meter
         self._of_node = self if of_node is None else of_node
         self.clock = clock
@@ -125,7 +125,7 @@ class LongWork:
         self._rest_until = 0.0
         self._turns_before = 0
         self.asker: _Asker | None = None
-        """The one whose request is being handled, and who knows who pays for a share that begins now."""
+        """The part whose request is being handled, which knows who pays for a share that begins now."""
         self.turns = 0
         """Turns of connections: each adds one."""
         self.seconds = 0.0
@@ -141,22 +141,24 @@ class LongWork:
         return self._is_taken
 
     def beside(self, worker: _Worker) -> LongWork:
-        """Work of the same node with a thread and turns of its own: neither waits for the other's pieces."""
+        """Make an object for work of the same node with a thread and turns of its own: neither waits for the
+        other's pieces.
+        """
         return LongWork(self.clock, self._new_event, worker, self.meter, self)
 
     def begin(self) -> Share:
-        """A new share, for one request."""
+        """Begin a new share, for one request."""
         return Share(self)
 
     def statistics(self) -> dict[str, float]:
-        """Seconds of all pieces, requests that wait for a turn, and partitions that were described in slices."""
+        """Return seconds of all pieces, requests that wait for a turn, and partitions that were described in slices."""
         return {"seconds": self.seconds, "waiting": len(self._waiting), "described": self.described}
 
     async def _enter(self, share: Share) -> None:
         """Wait for a turn of long work.
 
         A request that finds no piece under way, or that `_leave` wakes, first lets connections have the loop, then
-        chooses. By that time, the request that has just ended a piece has come back, and may have the smallest share.
+        chooses. By that time, the request of the last piece waits again, and may have the smallest share.
         """
         share.taken = max(share.taken, self._floor)
         self.in_progress += 1
@@ -189,7 +191,7 @@ class LongWork:
         self._floor = share.taken
 
     async def _rest(self) -> None:
-        """Let connections have their turns, also those whose requests are there now."""
+        """Let connections have their turns, also for requests that have arrived by now."""
         clock = self.clock
         await clock.sleep_until(0.0)
         await clock.sleep_until(0.0)
@@ -225,10 +227,10 @@ class Share:
         self.payer = None if asker is None else asker.payer()
         """Takes the processor time of each piece, and the time: a client's quota."""
         self.taken = 0.0
-        """Seconds that it has taken, on top of what the others had taken when it came."""
+        """Seconds that it has taken, on top of the smallest share at its begin."""
 
     async def on_loop(self, function: Callable[..., T], *args: object) -> T:
-        """Wait for a turn, then do one piece here. Raises what the function raises."""
+        """Wait for a turn, then do one piece here. Raises the function's errors."""
         work = self._work
         await work._enter(self)
         began, turns = work.clock.monotonic(), work._of_node.turns
@@ -243,7 +245,7 @@ class Share:
             work._leave()
 
     async def in_worker(self, function: Callable[..., T], *args: object) -> T:
-        """Wait for a turn, then do one piece in the thread. Raises what the function raises."""
+        """Wait for a turn, then do one piece in the thread. Raises the function's errors."""
         work = self._work
         await work._enter(self)
         began, turns = work.clock.monotonic(), work._of_node.turns
@@ -258,13 +260,15 @@ class Share:
             work._leave()
 
     def _pay(self, took: list[float]) -> None:
-        """Have the client pay the processor time of a piece, which is less than what it took: threads wait for others."""
+        """Charge the client for the processor time of a piece, which is less than its duration: threads wait for
+        each other.
+        """
         if self.payer is not None and took:
             self.payer(took[0], self._work.clock.monotonic())
 
 
 def metered(meter: _Meter, took: list[float], function: Callable[..., T], *args: object) -> T:
-    """Call a function, and note the processor time of the calling thread in `took`. Raises what the function raises."""
+    """Call a function, and note the processor time of the calling thread in `took`. Raises the function's errors."""
     began = meter.thread_cpu_seconds()
     try:
         return function(*args)

@@ -16,7 +16,7 @@ _SHARED: list[tuple[Any, Any]] = []
 
 
 def shared(part: T) -> T:
-    """The part, which is watched from now on. Only for constants of modules, because it is watched for ever."""
+    """Watch a part from now on, and return it. Only for constants of modules, because it is watched for ever."""
     _SHARED.append((part, deepcopy(part)))
     return part
 

@@ -10,8 +10,9 @@ from odradek.env.ports import Clock, Event, Log
 
 
 class Timer:
-    """One deadline. `cancel` is O(1). The heap drops cancelled timers when they come up, or when they outnumber live
-    ones."""
+    """One deadline. `cancel` is O(1). The heap drops cancelled timers when they are due, or when they outnumber live
+    ones.
+    """
 
     __slots__ = ("action", "deadline", "timers")
 
@@ -87,11 +88,11 @@ class Timers:
         except Exception:
             if self._log is None:
                 raise
-            # One request's bug must not stop the deadlines of all others.
+            # A bug in one request's timer must not stop the deadlines of all others.
             self._log.exception("timer.bug")
 
     async def run(self) -> None:
-        """Run due actions for ever; sleep until the next deadline, or until an earlier one is added."""
+        """Run due actions without end; sleep until the next deadline, or until an earlier one is added."""
         while True:
             self.fire_due(self._clock.monotonic())
             if self._after is not None:
@@ -107,5 +108,5 @@ class Timers:
             self._sleeping_until = float("-inf")
 
     def statistics(self) -> dict[str, int]:
-        """Entries in the heap, cancelled ones included."""
+        """Count entries in the heap, cancelled ones included."""
         return {"timers": len(self._heap), "cancelled": self._cancelled}

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Pause:
-    """The one thing that a task here waits for: its next turn."""
+    """The only wait of a task here: for its next turn."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -36,10 +36,10 @@ class _Workers:
 
 
 class _Event:
-    """The event of `Timers`, which nobody waits for: the schedule fires what is due."""
+    """The event of `Timers`, without a task that waits: the schedule fires due timers."""
 
     def set(self) -> None:
-        """Nobody sleeps."""
+        """Do nothing: no task sleeps."""
 
 
 class _Clock:
@@ -56,7 +56,7 @@ class _Clock:
 
 
 class _Log:
-    """Coordinators tell of bugs in their log alone, where they go on without the request."""
+    """Raises the bugs that coordinators only log when they go on without the request."""
 
     def info(self, event: str, /, **fields: Any) -> None:
         """Drop a line."""
@@ -64,7 +64,7 @@ class _Log:
     warning = info
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Raise what no schedule brings about."""
+        """Raise an error that no schedule causes."""
         if event != "coordinator.not_written":
             raise SafetyViolation(f"{event}: {fields}")
 
@@ -80,7 +80,7 @@ class _Env:
 
 
 class ByHand:
-    """What every coordinator asks of its broker (`CoordinatorHost`). For one life of the broker."""
+    """The part of its broker that every coordinator uses (`CoordinatorHost`). For one life of the broker."""
 
     def __init__(self, broker: Broker, now_ms: Callable[[], int]) -> None:
         self.broker = broker
@@ -92,7 +92,7 @@ class ByHand:
         self._coroutines: list[Coroutine[Any, Any, Any]] = []
 
     def workers_for(self, log: PartitionLog) -> _Workers:
-        """Threads for the log's disk."""
+        """Return threads for the log's disk."""
         return _Workers()
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
@@ -101,7 +101,7 @@ class ByHand:
         done(None)
 
     def run_woken(self) -> None:
-        """Nobody waits here for what a turn has appended: the schedule has the followers fetch."""
+        """Do nothing after an append: the schedule has the followers fetch."""
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
@@ -121,7 +121,7 @@ class ByHand:
                 self._coroutines.remove(coroutine)
 
     def die(self) -> None:
-        """The process ends: so do its tasks."""
+        """End the process, and so its tasks."""
         for coroutine in self._coroutines:
             coroutine.close()
         self._coroutines.clear()

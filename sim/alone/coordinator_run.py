@@ -33,14 +33,14 @@ class _Host(Protocol):
         """Let a task go on to its next wait."""
 
     def die(self) -> None:
-        """The process ends."""
+        """End the process."""
 
 
 HostT = TypeVar("HostT", bound=_Host)
 
 
 def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float, ...]]) -> ReplicationPlan:
-    """A swarm: each kind of step is rare, common or absent, each by itself."""
+    """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
     drawn = {name: random.choice(choices) for name, choices in weights.items()}
     return ReplicationPlan(
         steps,
@@ -53,14 +53,14 @@ def draw_partition(random: Random, steps: int, weights: Mapping[str, tuple[float
 
 
 class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
-    """One schedule: brokers with coordinators that come and go as their brokers do."""
+    """One schedule: brokers, with coordinators that begin and end with them."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self._hosts: dict[int, HostT] = {}
         super().__init__(plan, random)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; what came of it."""
+        """Run the schedule; returns its figures."""
         try:
             return super().run()
         finally:
@@ -69,7 +69,7 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
 
     @abstractmethod
     def _new_host(self, node: Broker) -> HostT:
-        """The host of a broker that begins a life."""
+        """Make the host of a broker that begins a life."""
 
     def _born(self, node: Broker) -> None:
         self._hosts[node.node_id] = self._new_host(node)
@@ -87,13 +87,13 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
         self._bury()
 
     def _bury(self) -> None:
-        """Coordinators of dead brokers are gone."""
+        """Remove the coordinators of dead brokers."""
         for node_id, node in self.nodes.items():
             if not node.lives and node_id in self._hosts:
                 self._hosts.pop(node_id).die()
 
     def _work(self) -> None:
-        """A task of a coordinator goes on: it loads its log, for one."""
+        """Step one task of a coordinator: the load of its log, for one."""
         if self._hosts:
             self._work_at(self.random.choice(list(self._hosts.values())))
 
@@ -101,7 +101,7 @@ class CoordinatorRun(PartitionRun, ABC, Generic[HostT]):
         host.work(self.random)
 
     def _replicate(self) -> None:
-        """All that is written reaches all replicas, and is committed."""
+        """Let all replicas fetch all that is written, so that it is committed."""
         for node in self.nodes.values():
             self._apply_all(node)
             self._fetches.ask(node)

@@ -43,7 +43,7 @@ class FailedSchedule:
 
 
 def schedules_of(seed: int) -> Iterator[tuple[str, int]]:
-    """(part, seed) of all schedules that belong to a seed of a campaign; no two seeds share one."""
+    """Yield (part, seed) of all schedules that belong to a seed of a campaign; no two seeds share one."""
     for part, count in SCHEDULES.items():
         for each in range(count):
             yield part, seed * count + each

@@ -41,7 +41,7 @@ class RaftPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> RaftPlan:
-        """A swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         return cls(
             random.choice((1, 2, 3, 3, 3, 3, 5)),
@@ -70,7 +70,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: RaftPlan | None = None) -> Mapping[str, int]:
-    """One schedule; what came of it. Raises `SafetyViolation`, and whatever a core raises."""
+    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of the cores."""
     random = Random(f"{seed}/raft")
     return _Run(RaftPlan.draw(random) if plan is None else plan, random).run()
 
@@ -83,7 +83,7 @@ class _Run:
         self._cluster = Cluster.of(ids[: plan.voters], ids[plan.voters :])
         self._ids = list(ids)
         self._cut_off: frozenset[int] = frozenset()
-        """Nodes that hear only each other."""
+        """Nodes that reach only each other."""
 
     def run(self) -> Mapping[str, int]:
         random, plan, cluster = self._random, self._plan, self._cluster
@@ -108,7 +108,7 @@ class _Run:
     # --- steps
 
     def _deliver(self, *, keep: bool = False) -> None:
-        """Some letters, mostly old ones first; those that cross the cut are lost."""
+        """Deliver some messages, mostly old ones first; those that cross the cut are lost."""
         cluster, random = self._cluster, self._random
         for _ in range(random.randint(1, 8)):
             if not cluster.letters:
@@ -137,7 +137,7 @@ class _Run:
         self._cluster.flush(self._node())
 
     def _quiet(self) -> None:
-        """Most schedules would never elect anybody without a few quiet moments."""
+        """Give the cluster a quiet moment: most schedules would never elect a leader without a few of them."""
         if self._cut_off:
             for _ in range(10):
                 self._deliver()
@@ -147,7 +147,7 @@ class _Run:
             self._cluster.settle(0.3)
 
     def _append(self) -> None:
-        """Any leader, the stale ones, too."""
+        """Append by any leader, perhaps a stale one."""
         leaders = self._cluster.all_leaders()
         if leaders:
             leader = self._random.choice(leaders)
@@ -186,14 +186,14 @@ class _Run:
             self._cluster.tick(leader.key.node_id, 0.0)
 
     def _isolate(self) -> None:
-        """Cut some nodes off from the others, or let all hear each other again."""
+        """Isolate some nodes, or reconnect all."""
         count = self._random.choice((0, 0, 1, 1, 2))
         self._cut_off = frozenset(self._random.sample(self._ids, min(count, len(self._ids) - 1)))
 
     # --- the end
 
     def _heal(self) -> None:
-        """All nodes up, nothing lost: one of them leads, and what it appends is committed everywhere."""
+        """Start all nodes on a sound network: one of them must lead, and its records must be committed everywhere."""
         cluster = self._cluster
         for node_id, node in cluster.nodes.items():
             if node.core is None:

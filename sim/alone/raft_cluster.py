@@ -1,8 +1,8 @@
-"""A cluster of Raft cores with a network and disks that do what they are told; every step checks Raft's promises. PURE.
+"""A cluster of Raft cores with a network and disks under control; every step checks Raft's promises. PURE.
 
-Each entry of a log is one batch with a unique value, so that "the same entry" can be compared. A crash takes what is not
-synced; saved states are durable at once, as the driver promises. A node may also die between two effects of one step
-(`dies`): what it performed before that has left it, what comes behind has not.
+Each entry of a log is one batch with a unique value, so that "the same entry" can be compared. A crash takes unsynced
+entries; saved states are durable at once, as the driver promises. A node may also die between two effects of one step
+(`dies`): then only the effects before that have left it.
 
 A broken promise is a `SafetyViolation`. `sim.alone.raft_alone` drives this from a seed, Hypothesis does in the tests.
 """
@@ -44,7 +44,7 @@ def _never() -> bool:
 
 
 def must(holds: bool, promise: str) -> None:
-    """Raises `SafetyViolation` unless the promise holds."""
+    """Raise `SafetyViolation` unless the promise holds."""
     if not holds:
         raise SafetyViolation(promise)
 
@@ -103,7 +103,7 @@ class Node:
 
 @attrs.define
 class Cluster:
-    """Nodes by id, letters on their way, and what was ever true."""
+    """Nodes by id, messages on their way, and all facts ever seen."""
 
     nodes: dict[int, Node]
     initial: VoterSet
@@ -111,10 +111,10 @@ class Cluster:
     now: float = 0.0
     letters: list[Letter] = attrs.field(factory=list)
     leaders: dict[int, int] = attrs.field(factory=dict)
-    """Epoch -> who led it."""
+    """Epoch -> its leader."""
 
     committed: dict[int, Batch] = attrs.field(factory=dict)
-    """Offset -> what was committed there."""
+    """Offset -> the batch committed there."""
 
     serial: int = 0
     unanswered: list[Question] = attrs.field(factory=list)
@@ -135,7 +135,7 @@ class Cluster:
     # -- what a test does -------------------------------------------------------------------------------------
 
     def start(self, node_id: int) -> None:
-        """Bring a node up from what its disk holds."""
+        """Start a node from its disk."""
         node = self.nodes[node_id]
         assert node.core is None
         node.life += 1
@@ -152,7 +152,7 @@ class Cluster:
         self._perform(node)
 
     def crash(self, node_id: int) -> None:
-        """kill -9 and a power cut: what was not synced is gone."""
+        """Kill a process and cut the power: unsynced entries are gone."""
         node = self.nodes[node_id]
         node.core = None
         del node.entries[node.synced :]
@@ -161,7 +161,7 @@ class Cluster:
         node.to_append = False
 
     def tick(self, node_id: int, seconds: float) -> None:
-        """Let the time pass for everybody; this node notices."""
+        """Advance the time for all nodes; this node notices."""
         self.now += seconds
         node = self.nodes[node_id]
         for question in [each for each in self.unanswered if each.sender == node_id]:
@@ -172,7 +172,7 @@ class Cluster:
             self._perform(node)
 
     def flush(self, node_id: int) -> None:
-        """The disk of this node has synced what was written."""
+        """Sync all written entries of this node's disk."""
         node = self.nodes[node_id]
         if node.core is not None:
             node.synced = len(node.entries)
@@ -180,7 +180,7 @@ class Cluster:
             self._perform(node)
 
     def append(self, node_id: int, count: int = 1, voters: VoterSet | None = None) -> None:
-        """The leader's driver appends a decision."""
+        """Append a decision, as the leader's driver does."""
         node = self.nodes[node_id]
         core = node.core
         assert core is not None
@@ -212,7 +212,7 @@ class Cluster:
         self._perform(node)
 
     def drop(self, at: int, *, broken: bool = False) -> None:
-        """Lose a letter; who asked learns of a time-out, or that the connection broke."""
+        """Lose a message; its sender learns of a time-out, or that the connection broke."""
         letter = self.letters.pop(at)
         self._refuse(letter if isinstance(letter, Question) else letter.question, broken=broken)
 
@@ -223,7 +223,7 @@ class Cluster:
             self._perform(node)
 
     def write_snapshot(self, node_id: int) -> None:
-        """Replace what is committed by a snapshot, and drop it from the log."""
+        """Replace committed entries by a snapshot, and drop them from the log."""
         node = self.nodes[node_id]
         core = node.core
         if core is None:
@@ -244,7 +244,7 @@ class Cluster:
         del node.entries[: len(taken)]
 
     def settle(self, seconds: float = 60.0) -> None:
-        """A quiet network: deliver everything in order, sync everything, let the time pass."""
+        """Settle a quiet network: deliver everything in order, sync everything, let the time pass."""
         until = self.now + seconds
         while self.now < until:
             for _ in range(20):
@@ -259,12 +259,12 @@ class Cluster:
     # -- what a test asks -------------------------------------------------------------------------------------
 
     def leader(self) -> Node | None:
-        """The leader of the newest epoch that has one now."""
+        """Find the leader of the newest epoch that has one now."""
         leading = self.all_leaders()
         return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 
     def all_leaders(self) -> list[Node]:
-        """A replica that believes to lead: of several at most one can still commit."""
+        """List replicas that believe to lead: at most one of them can still commit."""
         return [
             node
             for node in self.nodes.values()
@@ -328,7 +328,7 @@ class Cluster:
             must(request.offset <= synced, "a replica promised what it had not synced")
 
     def _check_vote(self, node: Node, request: Request, response: Response) -> None:
-        """Raft, figure 2: a vote is on stable storage before it is given."""
+        """Check Raft, figure 2: a vote is on stable storage before it is given."""
         if isinstance(request, Vote) and not request.pre_vote:
             assert isinstance(response, VoteAnswer)
             stored = node.stored or QuorumState()
@@ -370,7 +370,7 @@ class Cluster:
     # -- Raft's promises (figure 3 of the paper) --------------------------------------------------------------
 
     def _commit(self, node: Node, high_watermark: int) -> None:
-        """State machine safety: nobody ever applies another entry at the same offset."""
+        """Check state machine safety: no node ever applies another entry at the same offset."""
         node.committed = high_watermark
         for batch in self.whole_log(node):
             if batch.last_offset < high_watermark:
@@ -378,7 +378,7 @@ class Cluster:
                 must(known == batch, f"state machine safety at offset {batch.base_offset}")
 
     def _check_completeness(self, node: Node) -> None:
-        """Leader completeness: what is committed is in the log of every later leader."""
+        """Check leader completeness: a committed entry is in the log of every later leader."""
         mine = {batch.base_offset: batch for batch in self.whole_log(node)}
         for offset, batch in self.committed.items():
             must(mine.get(offset) == batch, f"leader completeness at offset {offset}")

@@ -2,16 +2,16 @@
 
 PURE.
 
-The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, the place to cut
-at (`sim.alone.replication_broker`). What is between them is a schedule. Requests and answers arrive late, twice over
-several connections, or never. Each broker hears of the metadata at any time. Processes die and keep their page cache,
-or lose power while another in-sync replica lives (the fault model of `sim.storm.storm`). Leaders are elected, pause,
-and learn late that they lead no more.
+The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, and truncation
+(`sim.alone.replication_broker`). Between them is a schedule. Requests and answers arrive late, twice over several
+connections, or never. Each broker gets metadata at any time. Processes die and keep their page cache, or lose power
+while another in-sync replica lives (the fault model of `sim.storm.storm`). Leaders are elected, pause, and learn late
+that they lead no more.
 
-Two idempotent producers send batches with acks=all, one under way each, and send again what was not acknowledged.
-Held against every schedule (`sim.alone.replication_checks`): what was synced survives. What a consumer may read stays
-for ever, on every replica. In the end no acknowledged record is lost, moved, doubled or out of order. The replicas
-are equal, and all are in sync again.
+Two idempotent producers send batches with acks=all, one under way each, and repeat unacknowledged ones. Every
+schedule is checked (`sim.alone.replication_checks`): synced records survive. Records that a consumer may read stay,
+on every replica. In the end no acknowledged record is lost, moved, doubled or out of order. The replicas are equal,
+and all are in sync again.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class ReplicationPlan:
     index_interval_bytes: int = 4096
     """0: each batch but the first of a segment has an index entry, so that indexes are used."""
     remembers: bool = False
-    """Whether brokers keep recovery points: a start reads only what lies behind, and old snapshots of producers."""
+    """True if brokers keep recovery points: a start reads only later bytes, and old snapshots of producers."""
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> ReplicationPlan:
-        """A swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         return cls(
             steps,
@@ -63,7 +63,7 @@ class ReplicationPlan:
         )
 
     def log_config(self) -> LogConfig:
-        """The topic's configuration."""
+        """Make the topic's configuration."""
         return LogConfig(
             segment_bytes=self.segment_bytes,
             index_interval_bytes=self.index_interval_bytes,
@@ -91,7 +91,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: ReplicationPlan | None = None) -> Mapping[str, int]:
-    """One schedule; what came of it. Raises `SafetyViolation`, and whatever a part raises."""
+    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
     random = Random(f"{seed}/replication")
     return PartitionRun(ReplicationPlan.draw(random) if plan is None else plan, random).run()
 
@@ -118,7 +118,7 @@ class PartitionRun:
         return Promises(self.plan.min_isr)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; what came of it."""
+        """Run the schedule; returns its figures."""
         random, plan = self.random, self.plan
         for node_id in NODES:
             self._begin_life(node_id)
@@ -148,22 +148,22 @@ class PartitionRun:
         node.start()
         self._born(node)
         node.broker_epoch = self._controller.register(node_id)
-        # A broker serves nobody before it has heard of its own registration.
+        # A broker serves no request before it knows of its own registration.
         self._apply_all(node)
 
     def _born(self, node: Broker) -> None:
-        """A broker has a partition, and no metadata yet."""
+        """Called when a broker has a partition, and no metadata yet."""
 
     def _apply(self, node: Broker) -> None:
-        """A broker takes over the newest metadata that it has heard of."""
+        """Apply the newest metadata that a broker has received."""
         node.partition.apply(self.images[node.images_seen - 1][0], node.node_id)
 
     def propose(self, node: Broker) -> None:
-        """A leader's proposal goes on its way."""
+        """Send a leader's proposal."""
         self.proposals.append(Proposal.of(node))
 
     def _decide(self) -> None:
-        """The controller answers a proposal, or its answer arrives."""
+        """Let the controller answer a proposal, or deliver its answer."""
         if not self.proposals:
             return
         asked = self.random.choice(self.proposals)
@@ -195,7 +195,7 @@ class PartitionRun:
         return [node for node in self.nodes.values() if node.lives]
 
     def _learn(self) -> None:
-        """A broker hears of the next change of the metadata, or of all."""
+        """Give a broker the next change of the metadata, or all changes."""
         node = self.random.choice(list(self.nodes.values()))
         if node.lives and node.images_seen < len(self.images):
             behind = len(self.images) - node.images_seen
@@ -222,7 +222,7 @@ class PartitionRun:
         self._producers.produce(self._living(), self.now_ms)
 
     def _time(self) -> None:
-        """Time passes; leaders look who has lagged."""
+        """Advance the time; leaders look for lagging followers."""
         self.now_ms += self.random.choice((10, 100, 600, 1500))
         for node in self._living():
             if node.partition.is_leader:
@@ -238,7 +238,7 @@ class PartitionRun:
         self._kill(power=True)
 
     def _stop(self) -> None:
-        """A broker stops cleanly, and the controller knows."""
+        """Stop a broker cleanly, with the controller's knowledge."""
         node = self.random.choice(list(self.nodes.values()))
         if node.lives:
             self.deaths += 1
@@ -247,7 +247,7 @@ class PartitionRun:
             self._controller.fence(node.node_id)
 
     def _kill(self, *, power: bool) -> None:
-        """A process dies. Power fails only while another in-sync replica lives, and the controller knows at once."""
+        """Kill a process. Power fails only while another in-sync replica lives, and the controller knows at once."""
         node = self.random.choice(list(self.nodes.values()))
         if not node.lives:
             return
@@ -263,7 +263,7 @@ class PartitionRun:
             self._controller.fence(node.node_id)
 
     def _has_lost_power(self, node: Broker) -> bool:
-        """True if some in-sync replica other than this one's is dead: its page cache may be all that is left."""
+        """True if another in-sync replica is dead: its page cache may be all that is left."""
         return any(not self.nodes[each].lives for each in self._controller.state.isr if each != node.node_id)
 
     def _start(self) -> None:
@@ -275,7 +275,7 @@ class PartitionRun:
         self._controller.elect(self.random)
 
     def _fence(self) -> None:
-        """The controller loses sight of a broker that lives; it will be unfenced soon."""
+        """Fence a broker that lives; it will be unfenced soon."""
         node = self.random.choice(self._living() or list(self.nodes.values()))
         if node.lives and len(self._controller.state.isr) > 1:
             self._controller.fence(node.node_id)
@@ -293,7 +293,7 @@ class PartitionRun:
     # --- the end
 
     def _heal(self) -> None:
-        """All live, all hear each other: the replicas must become equal and all be in sync."""
+        """Start and reconnect all: the replicas must become equal and all be in sync."""
         self._fetches.mend()
         for node_id, node in self.nodes.items():
             if not node.lives:

@@ -59,7 +59,7 @@ class Surroundings(Protocol):
     nodes: dict[int, Broker]
 
     def propose(self, node: Broker) -> None:
-        """A leader's proposal goes on its way."""
+        """Send a leader's proposal."""
 
 
 @attrs.define(eq=False)
@@ -73,7 +73,7 @@ class Fetching:
     request: FetchRequest
     told: Told | None
     answer: tuple[ErrorCode, Answer | None, int] | None = None
-    """The session's error, what it says of the partition (None: nothing new), the session's id; None before that."""
+    """The session's error, its part about the partition (None: unchanged), and its id. None before the answer."""
 
 
 @attrs.frozen
@@ -97,11 +97,11 @@ class _LogDir:
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """No device hangs here."""
+        """Do the work at once: no device hangs here."""
         end(work())
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """What is synced will be rewritten from this offset on."""
+        """Called when synced bytes will be rewritten from this offset on."""
         broker = self._broker
         broker.recovery_point_kept = min(broker.recovery_point_kept, offset)
 
@@ -119,20 +119,20 @@ class _LogDir:
     flush_failed = disk_refused = disk_failed
 
     def resources_short(self) -> None:
-        """Nothing is ever short here."""
+        """Do nothing: resources are never short here."""
 
     def log_start_raised(self) -> None:
-        """Nobody deletes records here."""
+        """Do nothing: records are never deleted here."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """A finished segment is flushed with the others."""
+        """Do nothing: a finished segment is flushed with the rest."""
 
     def sync_entry(self) -> None:
-        """The directory is a root, whose entry is durable."""
+        """Do nothing: the directory is a root, whose entry is durable."""
 
 
 class Broker:
-    """A broker with its one replica: what is on its disk, and what it has while it lives."""
+    """A broker with its one replica: the contents of its disk, and its state while it lives."""
 
     def __init__(self, node_id: int, around: Surroundings) -> None:
         self.node_id = node_id
@@ -154,7 +154,7 @@ class Broker:
         self.connection = 0
 
     def start(self) -> None:
-        """Begin a new life with what the disk holds."""
+        """Begin a new life with the present contents of the disk."""
         self.life += 1
         self.lives = True
         options = LoadOptions(
@@ -181,7 +181,7 @@ class Broker:
         self.images_seen = 0
 
     def die(self, *, power: bool) -> None:
-        """`power`: what was not synced may be gone."""
+        """End the process. With `power`, unsynced bytes may be gone."""
         self.lives = False
         if self._around.random.random() < 0.7:
             self.high_watermark_kept = self._around.random.randint(
@@ -239,12 +239,12 @@ class Broker:
         self._around.propose(self)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Ignored: nothing rots here."""
+        """Ignore a suspicion: all bytes here are sound."""
 
     # --- the follower's side
 
     def next_fetch(self) -> Fetching | None:
-        """The next Fetch to its leader; None while it has nothing to ask, or waits."""
+        """Make the next Fetch to its leader; None while it waits, or has no leader."""
         image = self.partition.image
         if self.fetching is not None or image is None or self.partition.is_leader or image.leader < 0:
             return None
@@ -268,7 +268,7 @@ class Broker:
         return self.fetching
 
     def break_off(self) -> None:
-        """The connection to the leader is gone, and the session with it."""
+        """Drop the connection to the leader, and the session with it."""
         self.connection += 1
         self.session.begin()
         self.fetching = None
@@ -298,7 +298,7 @@ class Broker:
             partition.follow(answer.high_watermark, answer.log_start_offset)
 
     def _fetch_offset_and_truncate(self, leader: int) -> None:
-        """Kafka's `fetchOffsetAndTruncate`, in no time."""
+        """Do as Kafka's `fetchOffsetAndTruncate`, in no time."""
         there = self._around.nodes[leader]
         if there.lives and there.partition.leader_error(self.followed_epoch) is ErrorCode.NONE:
             if there.log.log_end_offset < self.log.log_end_offset:
@@ -309,7 +309,9 @@ class Broker:
     # --- the leader's side
 
     def serve(self, fetching: Fetching) -> tuple[ErrorCode, Answer | None, int]:
-        """The session's error, this partition's part of the answer (None: nothing new), the session's id."""
+        """Serve a Fetch: the session's error, this partition's part of the answer (None: nothing new), the
+        session's id.
+        """
         request = fetching.request
         plan = self.sessions.plan(request, by_id=True, now_ms=START_MS + self.now_ms())
         if plan.error:

@@ -30,7 +30,7 @@ class Promises:
         """The life and term in which each broker led at the last look, and its high watermark then."""
 
     def acknowledge(self, base_offset: int, values: Iterable[bytes]) -> None:
-        """A producer was told that its records stand there."""
+        """Note that a producer's records were acknowledged at these offsets."""
         for offset, value in enumerate(values, base_offset):
             if self.acknowledged.setdefault(offset, value) != value:
                 raise SafetyViolation(f"offset {offset} was acknowledged twice, for different records")
@@ -93,7 +93,7 @@ class Promises:
 
 
 def contents(log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
-    """Offset and value of each record from `start` to below `end`."""
+    """Read offset and value of each record from `start` to below `end`."""
     found: dict[int, bytes] = {}
     offset = max(start, log.log_start_offset)
     while offset < end:

@@ -18,7 +18,7 @@ __all__ = ["NODES", "Controller", "Proposal"]
 
 @attrs.define(eq=False)
 class Proposal:
-    """An AlterPartition on its way: to the controller, or back with what it said."""
+    """An AlterPartition on its way to the controller, or back with its answer."""
 
     leader: int
     life: int
@@ -33,7 +33,7 @@ class Proposal:
 
     @classmethod
     def of(cls, node: Broker) -> Proposal:
-        """The proposal that this leader makes now."""
+        """Make the present proposal of this leader."""
         partition = node.partition
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr)
@@ -74,7 +74,11 @@ class Controller:
         return self._brokers.get(node_id, (0, False))[1]
 
     def register(self, node_id: int) -> int:
-        """Take a broker in: it is out of every ISR that has others (KIP-966), and may lead what has no leader. Its epoch."""
+        """Register a broker: it leaves every ISR that has other members (KIP-966), and may lead a leaderless
+        partition.
+
+        Returns its epoch.
+        """
         self._next_epoch += 1
         if self.images:
             self.fence(node_id)
@@ -86,7 +90,7 @@ class Controller:
         return self._next_epoch
 
     def fence(self, node_id: int) -> None:
-        """A broker stops leading. It stays in sync only where it is the last one."""
+        """Fence a broker, which stops leading. It stays in sync only as the last one."""
         if node_id in self._brokers:
             self._brokers[node_id] = (self._brokers[node_id][0], False)
         state = self.state
@@ -100,12 +104,12 @@ class Controller:
             self._tell()
 
     def unfence(self, node: Broker) -> None:
-        """A broker is seen again."""
+        """Unfence a broker."""
         self._brokers[node.node_id] = (node.broker_epoch, True)
         self._tell()
 
     def elect(self, random: Random) -> None:
-        """Any in-sync replica that may lead becomes the leader, if there is one."""
+        """Elect any in-sync replica that may lead, if there is one."""
         alive = [each for each in self.state.isr if self._is_unfenced(each)]
         if alive:
             self._change(leader=random.choice(alive), leader_epoch=self.state.leader_epoch + 1)
@@ -115,7 +119,7 @@ class Controller:
         asked.code, asked.state = self._alter(asked), self.state
 
     def _alter(self, asked: Proposal) -> ErrorCode:
-        """Kafka's checks in its order."""
+        """Perform Kafka's checks in its order."""
         state = self.state
         if self._brokers.get(asked.leader, (-1, False))[0] != asked.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH

@@ -12,7 +12,7 @@ __all__ = ["Fetches"]
 
 
 class Fetches:
-    """Fetches and their answers between the brokers, and which two of these do not hear each other."""
+    """Fetches and their answers between the brokers, and the two brokers that do not reach each other."""
 
     def __init__(self, random: Random, nodes: Mapping[int, Broker]) -> None:
         self._random = random
@@ -21,19 +21,19 @@ class Fetches:
         self._silent: tuple[int, int] | None = None
 
     def ask(self, node: Broker) -> None:
-        """A follower asks its leader."""
+        """Let a follower fetch from its leader."""
         fetching = node.next_fetch()
         if fetching is not None:
             self._under_way.append(fetching)
 
     def deliver_one(self) -> None:
-        """A fetch arrives at the leader, or its answer at the follower: mostly the oldest."""
+        """Deliver a fetch to the leader, or its answer to the follower: mostly the oldest."""
         if self._under_way:
             at = self._random.choice((0, 0, self._random.randrange(len(self._under_way))))
             self._deliver(self._under_way[at])
 
     def deliver_all(self) -> None:
-        """Each that is under way now goes one step on."""
+        """Move each fetch under way one step on."""
         for fetching in list(self._under_way):
             if fetching in self._under_way:
                 self._deliver(fetching)
@@ -66,7 +66,7 @@ class Fetches:
             node.break_off()
 
     def lose_one(self) -> None:
-        """A follower gives up a connection: what it has asked may still arrive."""
+        """Break a follower's connection: its fetch may still arrive."""
         if self._under_way:
             fetching = self._random.choice(self._under_way)
             node = self._nodes[fetching.follower]
@@ -76,15 +76,15 @@ class Fetches:
                 self._under_way.remove(fetching)
 
     def lose_all_of(self, leader: int) -> None:
-        """This leader has died: nothing that it was asked comes back."""
+        """Lose all fetches to this leader, which has died."""
         for fetching in [each for each in self._under_way if each.leader == leader]:
             self._lose(fetching)
 
     def cut(self) -> None:
-        """Two brokers do not hear each other for a while."""
+        """Cut two brokers off from each other for a while."""
         pair = sorted(self._random.sample(NODES, 2))
         self._silent = self._random.choice((None, (pair[0], pair[1])))
 
     def mend(self) -> None:
-        """All hear each other."""
+        """Reconnect all brokers."""
         self._silent = None

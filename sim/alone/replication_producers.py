@@ -52,7 +52,7 @@ class Producers:
         self._serial = 0
 
     def produce(self, living: Sequence[Broker], now_ms: int) -> None:
-        """A producer sends its next batch, or the last one again, to whom it takes for the leader."""
+        """Send a producer's next batch, or the last one again, to the broker that it takes for the leader."""
         producer = self._random.choice((1, 2))
         batch = self._batches[producer]
         if batch is not None and batch.is_waiting:
@@ -90,7 +90,7 @@ class Producers:
             partition.waiting.wait_for_acks(_Waiter(self, batch, result.base_offset, result.last_offset))
 
     def settled(self, batch: _Batch, base_offset: int | None) -> None:
-        """A producer hears of its batch: where it was acknowledged, or that it was not."""
+        """Settle a producer's batch: it was acknowledged at an offset, or was not."""
         batch.is_waiting = False
         if base_offset is not None:
             self._promises.acknowledge(base_offset, batch.values)
@@ -98,7 +98,7 @@ class Producers:
                 self._batches[batch.producer] = None
 
     def time_out(self) -> None:
-        """The requests of both have timed out: they send again."""
+        """End the waits of both producers: they send again."""
         for batch in self._batches.values():
             if batch is not None:
                 batch.is_waiting = False

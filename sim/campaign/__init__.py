@@ -1,1 +1,1 @@
-"""Many runs of the simulator: side by side, remembered, grouped, made smaller and told. Start with `command.py`."""
+"""Many runs of the simulator: side by side, recorded, grouped, made smaller and reported. Start with `command.py`."""

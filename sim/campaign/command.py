@@ -1,4 +1,5 @@
-"""`python -m sim --campaign`: seeds side by side until the time is over; what fails is grouped, made smaller and told.
+"""`python -m sim --campaign`: seeds side by side until the time is over; failures are grouped, made smaller and
+reported.
 
 Everything is in one directory: `results.jsonl`, `report.md`, and for each group of failures `timeline-SEED.html`. The same
 command with the same directory goes on behind the last seed, after those seeds that failed with other code.
@@ -86,7 +87,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class Campaign:
-    """One session of a campaign; `results` hold those before it, too."""
+    """One session of a campaign; `results` has those of earlier sessions, too."""
 
     def __init__(self, given: argparse.Namespace, results: Results) -> None:
         self._out: Path = given.out
@@ -189,7 +190,7 @@ class Campaign:
         return RunOptions.draw(seed, self._profile, nodes=self._nodes)
 
     def _added(self, seed: int) -> tuple[str, ...]:
-        """The options that are added to those of the seed; of one that was run before, the same as then."""
+        """Choose the options that are added to those of the seed; for a repeated seed the same as before."""
         known = self._results.outcomes.get(seed)
         return self._guide.added_for(seed, self._options(seed)) if known is None else known.added
 

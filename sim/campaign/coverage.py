@@ -37,7 +37,7 @@ class Coverage:
     points: dict[str, int] = attrs.Factory(dict)
 
     def merge(self, other: Coverage) -> int:
-        """Add what another run executed; how many lines, branches and points of it are new."""
+        """Add the coverage of another run; returns how many lines, branches and points of it are new."""
         new = 0
         for file, lines in other.lines.items():
             there = self.lines.setdefault(file, set())
@@ -69,7 +69,7 @@ class Coverage:
 
 
 def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
-    """Run, and take down what is executed."""
+    """Run, and record the executed code."""
     found = Coverage()
 
     def on_line(word: str, line: str) -> None:
@@ -90,7 +90,7 @@ def covered_run(seed: int, options: RunOptions) -> tuple[RunResult, Coverage]:
 
 
 def _imported_from(package: str) -> Path:
-    """Return the folder that code of a package names as its place: a link in `odradek/`, where there is one."""
+    """Return the folder of a package's code: a link in `odradek/`, where there is one."""
     link = _REPOSITORY / "odradek" / package
     return link if link.is_symlink() else _REPOSITORY / package
 
@@ -132,7 +132,7 @@ def _following() -> Iterator[dict[CodeType, set[Branch]]]:
 
 
 def branches_of(code: CodeType) -> set[Branch]:
-    """The branches of one function: from each conditional jump to both lines that may follow it."""
+    """Find the branches of one function: from each conditional jump to both lines that may follow it."""
     instructions = list(dis.get_instructions(code))
     line_at: dict[int, int] = {}
     line = code.co_firstlineno
@@ -153,7 +153,7 @@ def branches_of(code: CodeType) -> set[Branch]:
 
 
 def lines_of(path: Path) -> tuple[set[int], set[Branch]]:
-    """All lines and branches of a file's functions; what runs when a module is loaded is left out."""
+    """Find all lines and branches of a file's functions; code that runs when a module is loaded is left out."""
     lines: set[int] = set()
     branches: set[Branch] = set()
     waiting = [compile(path.read_text(), str(path), "exec")]

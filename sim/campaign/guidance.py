@@ -23,7 +23,7 @@ __all__ = ["added_for", "options_named", "with_added"]
 
 
 def options_named(options: RunOptions) -> tuple[str, ...]:
-    """The words of all options that a run has."""
+    """List the words of all options that a run has."""
     return (
         *(f"trouble {kind}" for kind in dict.fromkeys(options.storm.kinds)),
         *(f"workload {name}" for name in options.workloads),
@@ -32,7 +32,7 @@ def options_named(options: RunOptions) -> tuple[str, ...]:
 
 
 def added_for(seed: int, options: RunOptions, news: Mapping[str, int]) -> tuple[str, ...]:
-    """What is added to the options of a seed; `news` says how much that was new each option has reached."""
+    """Choose options to add to those of a seed; `news` has how much new code each option has reached."""
     random = Random(f"{seed}/guided")
     if random.random() >= GUIDED_PROBABILITY or options.profile != "default":
         return ()
@@ -45,7 +45,7 @@ def added_for(seed: int, options: RunOptions, news: Mapping[str, int]) -> tuple[
 
 
 def with_added(options: RunOptions, added: Sequence[str]) -> RunOptions:
-    """The options with some more of these words."""
+    """Return the options with some more of these words."""
     for name in added:
         kind, _, word = name.partition(" ")
         match kind:

@@ -16,7 +16,7 @@ from sim.campaign.guidance import added_for, options_named
 from sim.options import RunOptions
 
 COVERED_EVERY = 20
-"""One run in so many records its coverage."""
+"""One run of so many records its coverage."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["COVERED_EVERY", "Guide", "everything"]
@@ -35,14 +35,14 @@ class Guide:
 
     @classmethod
     def read(cls, path: Path) -> Guide:
-        """What `learn` wrote; an empty one if there is no such file. Raises `ValueError`, `KeyError`."""
+        """Read the file that `learn` wrote; an empty guide if there is none. Raises `ValueError`, `KeyError`."""
         if not path.exists():
             return cls(path)
         given = json.loads(path.read_text())
         return cls(path, Coverage.from_json(given), dict(given["news"]), int(given["runs"]))
 
     def learn(self, file: Path, options: RunOptions) -> int:
-        """Add what a run has written into a file, and remove it; how much was new.
+        """Add the coverage that a run has written into a file, and remove the file; returns how much of it was new.
 
         A run whose process died has written none.
         """
@@ -60,13 +60,13 @@ class Guide:
         return new
 
     def added_for(self, seed: int, options: RunOptions) -> tuple[str, ...]:
-        """What is added to the options that a seed draws."""
+        """Choose options to add to those that a seed draws."""
         with self._lock:
             return added_for(seed, options, dict(self.news))
 
 
 def everything() -> dict[str, tuple[set[int], set[Branch]]]:
-    """All lines and branches that there are, by file of the followed packages."""
+    """Find all existing lines and branches, by file of the followed packages."""
     return {
         path.relative_to(_REPOSITORY).as_posix(): lines_of(path)
         for package in PACKAGES

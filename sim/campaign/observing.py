@@ -39,7 +39,7 @@ def write_timeline(seed: int, options: RunOptions, commit: str, path: str) -> Ru
 
 
 def observe(seed: int, options: RunOptions) -> tuple[RunResult, Timeline]:
-    """Run, and take down what happens."""
+    """Run, and record the events."""
     timeline = Timeline()
 
     def on_line(word: str, line: str) -> None:
@@ -115,7 +115,7 @@ class _Observer:
             del buffer[:size]
 
     def _api_of(self, conn: SimConn, frame: bytearray) -> int:
-        """The API of a frame: of a request by its header; of a response by the correlation id of a request."""
+        """Find the API of a frame: of a request by its header; of a response by the correlation id of a request."""
         if conn.name.endswith(">"):
             api = int.from_bytes(frame[4:6], "big")
             correlation_id = int.from_bytes(frame[8:12], "big")

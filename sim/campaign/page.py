@@ -1,7 +1,7 @@
-"""What a campaign did, as a part of its report and as a screen of the terminal. PURE but for the sources that it reads.
+"""The progress of a campaign, as a part of its report and as a screen of the terminal. PURE but for the sources that
+it reads.
 
-Seeds, virtual time, records, faults by kind, coverage, what nodes answered, and what is new since the campaign before.
-"""
+Seeds, virtual time, records, faults by kind, coverage, the answers of nodes, and news since the campaign before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Standing", "page", "screen"]
 
 @attrs.define
 class Standing:
-    """What is known at one moment."""
+    """The state of a campaign at one moment."""
 
     seeds: int
     virtual_seconds: float
@@ -37,7 +37,7 @@ class Standing:
 
     @classmethod
     def of(cls, results: Results, guide: Guide) -> Standing:
-        """The standing now."""
+        """Compute the present standing."""
         faults: dict[str, int] = {}
         answers = AnswerCounts()
         for outcome in results.outcomes.values():
@@ -60,7 +60,7 @@ class Standing:
         )
 
     def seen(self) -> dict[str, None]:
-        """Each API, version and error code that was answered, as one word."""
+        """List each API, version and error code that was answered, as one word."""
         return {
             f"{key} {code}": None
             for key, codes in self.answers.counts.items()
@@ -70,7 +70,7 @@ class Standing:
 
 
 def page(now: Standing, before: Standing) -> str:
-    """The part of the report, in Markdown."""
+    """Write the part of the report, in Markdown."""
     lines = ["", "## What befell the clusters", "", "| fault | times |", "| --- | ---: |"]
     lines += [f"| {name} | {times} |" for name, times in sorted(now.faults.items())]
     lines += ["", "## Coverage", "", *_coverage(now)]
@@ -81,7 +81,7 @@ def page(now: Standing, before: Standing) -> str:
 
 
 def screen(now: Standing, before: Standing, session: Sequence[Outcome]) -> list[str]:
-    """A screen for the terminal."""
+    """Write a screen for the terminal."""
     seconds = sum(outcome.virtual_seconds for outcome in session)
     records = sum(outcome.statistics.get("acknowledged", 0) for outcome in session)
     failed = sum(outcome.verdict != "ok" for outcome in session)
@@ -102,7 +102,7 @@ def screen(now: Standing, before: Standing, session: Sequence[Outcome]) -> list[
 
 
 def news(now: Standing, before: Standing) -> list[str]:
-    """What the last campaign reached that none before it had."""
+    """List what the last campaign was the first to reach."""
     found = []
     failures = [each for each in now.failures if each not in before.failures]
     if failures:
@@ -176,7 +176,7 @@ def _answers(now: Standing) -> list[str]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order, as in `0-3, 5`."""
+    """Write numbers in ascending order, as in `0-3, 5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:

@@ -18,7 +18,7 @@ __all__ = ["report"]
 def report(
     results: Results, commit: str, workers: int, real_seconds: float, session: Sequence[Outcome]
 ) -> str:
-    """The page on all seeds so far, and on the speed of the last session (`session`, `real_seconds` long)."""
+    """Write the page on all seeds so far, and on the speed of the last session (`session`, `real_seconds` long)."""
     outcomes = list(results.outcomes.values())
     failures = results.failures()
     failed = sum(map(len, failures.values()))
@@ -55,7 +55,7 @@ def _speed(commit: str, workers: int, real_seconds: float, session: Sequence[Out
 
 
 def _coverage(outcomes: Sequence[Outcome]) -> list[str]:
-    """The number of runs that had each kind of trouble and each workload, and how many of them failed."""
+    """Count the runs that had each kind of trouble and each workload, and the failed ones among them."""
     rows: dict[str, list[int]] = {}
     for outcome in outcomes:
         for name in (

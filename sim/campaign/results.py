@@ -50,7 +50,7 @@ class Outcome:
     """How often each kind of fault befell the cluster."""
     answers: Mapping[str, Mapping[str, int]] = attrs.Factory(dict)
     served: Mapping[str, Sequence[int]] = attrs.Factory(dict)
-    """What nodes answered, and what they serve: see `sim.machine.answer_counts`."""
+    """The nodes' answers, and their served versions: see `sim.machine.answer_counts`."""
     schedules: int = 0
     """Schedules of parts alone that were run after the cluster."""
     alone: str = ""
@@ -58,7 +58,7 @@ class Outcome:
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:
-        """The facts that are kept of a run."""
+        """Extract the facts that are kept of a run."""
         options = result.options
         return cls(
             result.seed,
@@ -82,7 +82,7 @@ class Outcome:
         )
 
     def with_schedules(self, failed: FailedSchedule | None) -> Outcome:
-        """The same after the seed's schedules of parts alone, of which one may have failed."""
+        """Return the outcome after the seed's schedules of parts alone, of which one may have failed."""
         count = sum(SCHEDULES.values())
         if failed is None:
             return attrs.evolve(self, schedules=count)
@@ -97,7 +97,7 @@ class Outcome:
 
     @classmethod
     def lost(cls, seed: int, options: RunOptions, commit: str, why: str, real_seconds: float) -> Outcome:
-        """A run whose process died, or was killed because it came to no end."""
+        """Make the outcome of a run whose process died, or was killed because it did not end."""
         return cls(
             seed,
             options.profile,
@@ -140,7 +140,7 @@ class Results:
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Results:
-        """Read what `line_of` wrote. Raises `ValueError` for anything else, but for a torn last line."""
+        """Read lines of `line_of`. Raises `ValueError` for anything else, except a torn last line."""
         results = cls()
         pending: ValueError | None = None
         for line in lines:
@@ -161,7 +161,7 @@ class Results:
             self.shrunk[found.signature] = found
 
     def failures(self) -> dict[str, list[Outcome]]:
-        """Failing runs by signature, the largest group first."""
+        """Collect failing runs by signature, the largest group first."""
         groups: dict[str, list[Outcome]] = {}
         for outcome in sorted(self.outcomes.values(), key=lambda each: each.seed):
             if outcome.verdict != "ok":
@@ -169,7 +169,9 @@ class Results:
         return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
 
     def next_seeds(self, first: int, commit: str) -> Iterator[int]:
-        """Seeds to run: those that failed with other code, then all from `first` on without a result yet. It never ends."""
+        """Yield seeds to run: those that failed with other code, then all from `first` on without a result yet. It
+        never ends.
+        """
         again = [
             outcome.seed
             for outcome in self.outcomes.values()
@@ -185,7 +187,7 @@ class Results:
 
 
 def line_of(found: Outcome | Shrunk) -> str:
-    """A line of the file, with its end."""
+    """Encode a line of the file, with its end."""
     kind = "run" if isinstance(found, Outcome) else "shrunk"
     return json.dumps({"kind": kind, **attrs.asdict(found)}) + "\n"
 

@@ -19,7 +19,7 @@ __all__ = ["Shrinking", "shrink"]
 
 @attrs.frozen
 class Shrinking:
-    """`options` fail as the first ones did; `taken_away` are the names of the steps, `runs` how many were tried."""
+    """`options` fail as the first ones did; `taken_away` are the names of the steps, `runs` the number of attempts."""
 
     options: RunOptions
     taken_away: tuple[str, ...]
@@ -29,7 +29,7 @@ class Shrinking:
 def shrink(
     options: RunOptions, still_fails: Callable[[RunOptions], bool], tries_max: int = TRIES_MAX
 ) -> Shrinking:
-    """Take away what the failure does not need."""
+    """Remove the options that the failure does not need."""
     taken: list[str] = []
     needed: dict[str, None] = {}
     runs = 0

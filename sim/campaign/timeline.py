@@ -1,6 +1,6 @@
 """The events of a run as one self-contained HTML file: a row for each machine, time from left to right. PURE.
 
-The page (`timeline.html`) draws what is in view on a canvas; the data is one JSON object in it. Times are in
+The page (`timeline.html`) draws the visible part on a canvas; the data is one JSON object in it. Times are in
 microseconds there, rows and names are indexes.
 """
 
@@ -33,7 +33,7 @@ class Timeline:
     _open: dict[tuple[str, str, str], float] = attrs.Factory(dict)
 
     def event(self, time: float, who: str, kind: str, text: str) -> None:
-        """Something happened at once. A machine is down from `crash` or `exit` to the next `boot`."""
+        """Add an event without a duration. A machine is down from `crash` or `exit` to the next `boot`."""
         self.events.append((time, who, kind, text))
         if kind == "boot":
             self.end(time, who, "down", "down")
@@ -43,21 +43,21 @@ class Timeline:
     def message(
         self, sent: float, received: float, source: str, target: str, api: str, size: int, *, is_answer: bool
     ) -> None:
-        """A whole frame has arrived."""
+        """Add a whole frame that has arrived."""
         self.messages.append((sent, received, source, target, api, size, is_answer))
 
     def begin(self, time: float, who: str, kind: str, text: str) -> None:
-        """A trouble begins; nothing if it goes on already."""
+        """Begin a trouble, unless it goes on already."""
         self._open.setdefault((who, kind, text), time)
 
     def end(self, time: float, who: str, kind: str, text: str) -> None:
-        """A trouble ends, if there is one."""
+        """End a trouble, if there is one."""
         since = self._open.pop((who, kind, text), None)
         if since is not None and time > since:
             self.spans.append((since, time, who, kind, text))
 
     def high_watermark(self, time: float, who: str, partition: str, offset: int) -> bool:
-        """A replica's high watermark; False if that is known."""
+        """Add a replica's high watermark; returns False if it is known."""
         points = self.high_watermarks.setdefault(partition, {}).setdefault(who, [])
         if points and points[-1][1] == offset:
             return False
@@ -65,7 +65,7 @@ class Timeline:
         return True
 
     def to_html(self, result: RunResult, command: str, commit: str) -> str:
-        """The page. It stands alone: it needs no network."""
+        """Write the page. It needs no network."""
         data = json.dumps(self._data(result, command, commit), separators=(",", ":"))
         page = files("sim.campaign").joinpath("timeline.html").read_text()
         return page.replace(_PLACE, data.replace("</", "<\\/"), 1)
@@ -107,7 +107,7 @@ class Timeline:
         }
 
     def _lanes(self) -> list[str]:
-        """The storm first, then controllers, brokers, and all others that did something."""
+        """List the storm first, then controllers, brokers, and all other names with events."""
         names = {who for _, who, _, _ in self.events}
         names |= {each for message in self.messages for each in message[2:4]}
         rank = {"storm": 0, "controller": 1, "node": 2}

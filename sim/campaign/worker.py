@@ -1,8 +1,9 @@
-"""`python -m sim.campaign.worker`: runs what it is told on its standard input, a JSON line for each, until that ends.
+"""`python -m sim.campaign.worker`: runs the jobs on its standard input, a JSON line for each, until that ends.
 
-A job is `{"seed", "options", "commit"}`. With `"timeline"` it has the name of a file for `sim.campaign.observing`, with
-`"coverage"` that of a file for what the run executed (`sim.campaign.coverage`). With `"parts"` the seed's schedules of
-parts alone are run, too (`sim.alone.parts`). The answer is a line that `results.line_of` makes. What the nodes print goes to standard error.
+A job is `{"seed", "options", "commit"}`. With `"timeline"` it has the name of a file for `sim.campaign.observing`,
+with `"coverage"` that of a file for what the run executed (`sim.campaign.coverage`). With `"parts"` the seed's
+schedules of parts alone are run, too (`sim.alone.parts`). The answer is a line that `results.line_of` makes. Output
+of the nodes goes to standard error.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from sim.campaign.results import Outcome, Results
 from sim.options import RunOptions
 
 JOBS_MAX = 50
-"""Jobs of one process: what leaks, leaks no further."""
+"""Jobs of one process, which bounds its leaks."""
 REAL_SECONDS_MAX = 600.0
 """The real seconds that a run may take; most take some seconds."""
 COVERAGE_FACTOR = 4
@@ -101,7 +101,7 @@ class Worker:
         return self._process
 
     def _line(self, process: subprocess.Popen[bytes], deadline: float) -> str | None:
-        """The answer; None if the process died, or the time is over."""
+        """Read the answer; None if the process died, or the time is over."""
         assert process.stdout is not None
         while b"\n" not in self._received:
             readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))

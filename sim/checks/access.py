@@ -1,12 +1,12 @@
-"""What users are let do at each broker, against the rules and the passwords that this broker has replayed. PURE.
+"""The rights that each broker grants to users, against the rules and the passwords that it has replayed. PURE.
 
-The images of a broker are taken down as it replays them. An answer must follow one that the broker had between the
-request and the answer. So a right that was taken away is gone with the replay, and a right that was given is never
-refused after it. Three rules go further:
+The images of a broker are recorded as it replays them. An answer must follow an image that the broker had between the
+request and the answer. So a removed right is gone with the replay, and a new right is never refused after it. Three
+rules go further:
 
 * A fetch that waited gets no record that was appended after its right had gone.
-* What only super users may do is refused always, also when a broker asks the controller in the user's place.
-* A login that may last so long is over then, unless it was renewed.
+* Rights of super users alone are always refused to users, also when a broker asks the controller in the user's place.
+* A login with a limit is over at that time, unless it was renewed.
 
 The rules are judged one by one here, as KIP-11 and KIP-290 have them, and not by the product's index.
 """
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""Answers that do not say whether the client may."""
+"""Answers that do not reveal whether the client has the right."""
 _ADMITTED = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 CALM_SECONDS_MAX = 1.0
-"""The longest time from the first node that replays a rule to the last one, where nothing is in their way."""
+"""The longest time from the first node that replays a rule to the last one, without trouble."""
 
 __all__ = ["Access", "is_allowed"]
 
 
 def is_allowed(rules: Sequence[Acl], principal: str, operation: Operation, topic: str) -> bool:
-    """True if the rules let a principal do this to a topic: one allows, and none denies."""
+    """True if the rules grant an operation on a topic to a principal: one allows, and none denies."""
     found = {
         rule.permission_type
         for rule in rules
@@ -78,10 +78,10 @@ class _Replayed:
     node: Node
     images: list[tuple[float, AccessImage]] = attrs.Factory(list)
     gone: dict[tuple[str, str], dict[int, int]] = attrs.Factory(dict)
-    """Where each partition of a topic ended when a user lost READ, while it has not come back."""
+    """The end of each partition of a topic when a user lost READ, until the right comes back."""
 
     def during(self, since: float) -> list[AccessImage] | None:
-        """The images that have held since a time; None if it was before the first that is known."""
+        """Return the images that have held since a time; None if it was before the first known image."""
         if since < self.images[0][0]:
             return None
         first = max(at for at, (began, _) in enumerate(self.images) if began <= since)
@@ -90,7 +90,7 @@ class _Replayed:
 
 @attrs.define(eq=False)
 class _Login:
-    """What is known of the login of one connection."""
+    """The known state of the login of one connection."""
 
     password: str
     began_at: float
@@ -149,7 +149,9 @@ class Access:
             self._see(process, image)
 
     def _catch_up(self, process: _Replayed) -> None:
-        """Take in the image whose other listeners were called first: they may have answered what waited for it."""
+        """Record an image whose other listeners were called first: they may have answered requests that waited for
+        it.
+        """
         metadata = process.node.metadata
         if metadata is not None and metadata.committed_image.access is not process.images[-1][1]:
             self._see(process, metadata.committed_image)
@@ -168,7 +170,7 @@ class Access:
     # --- answers
 
     def asked(self, exchange: Exchange) -> bool:
-        """Requests of users are of interest."""
+        """Note a user's request; returns False for other clients."""
         conn = exchange.conn
         if conn.host_name not in self._users or self._passwords is None:
             return False
@@ -182,7 +184,7 @@ class Access:
         return True
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Raises `SafetyViolation`."""
+        """Check an answer. Raises `SafetyViolation`."""
         serving = self._processes.at(exchange.conn.peer)
         if serving is None:
             return
@@ -258,7 +260,7 @@ class Access:
     def _judge_records(
         self, process: _Replayed, exchange: Exchange, topic: str, part: Any, told: str
     ) -> None:
-        """No record that came after the right had gone."""
+        """Check that no record was sent that was appended after the right had gone."""
         gone = process.gone.get((exchange.conn.host_name, topic))
         if gone is None:
             return
@@ -308,7 +310,7 @@ class Access:
 
 
 def _ends(node: Node, topic: str) -> dict[int, int]:
-    """Where the partitions of a topic end on a broker."""
+    """Read the ends of a topic's partitions on a broker."""
     hosted = None if node.broker is None else node.broker.topics.get(topic)
     return (
         {}

@@ -1,8 +1,8 @@
-"""Outages of what could serve: leaders of the quorum and of partitions, and coordinators. PURE.
+"""Avoidable outages: of leaders of the quorum and of partitions, and of coordinators. PURE.
 
-"Could" is judged from the world (`sim.checks.fitness`): who lives, and who reaches whom. Time counts from the outage,
-and anew from each fault that begins or ends at one of those that could serve, or between them. When it exceeds the
-bound (`sim.checks.bounds`), the verdict is `liveness`.
+An outage is avoidable if some node could serve by the state of the world (`sim.checks.fitness`): it lives, and
+reaches the nodes that it needs. Time counts from the outage, and anew from each fault that begins or ends at a node
+that could serve, or between two of them. When it exceeds the bound (`sim.checks.bounds`), the verdict is `liveness`.
 
 * **Quorum.** A majority of the voters is fit, with all links between them. Then one of the voters leads, and reaches
   a majority.
@@ -11,8 +11,9 @@ bound (`sim.checks.bounds`), the verdict is `liveness`.
   in the epoch that they name. It is awake, and in reach of the quorum's leader.
 * **Coordinator.** The leader of a partition of `__consumer_offsets` is fit. Then it has read the log.
 
-What is left out, and why: a broker that an operator has unregistered stays away, as in Kafka. A quorum's leader with a
-disk that hangs keeps its lead, as in Kafka: its followers hear it. So nothing can be decided meanwhile.
+Left out are two cases. A broker that an operator has unregistered stays away, as in Kafka. A quorum's leader with a
+disk that hangs keeps its lead, as in Kafka: its followers still get its messages. So nothing can be decided
+meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = ["Availability"]
 
 @attrs.frozen(eq=False)
 class _Controller:
-    """The leader of the quorum, who reaches a majority."""
+    """The leader of the quorum, which reaches a majority."""
 
     member: Member
     node: Node
@@ -67,7 +68,7 @@ class Availability:
         self.longest = self._outages.longest
         self._quorum: Outage | None = None
         self._voters: dict[tuple[tuple[int, bytes], ...], None] = {}
-        """The voters that living nodes know of: one value, unless an operator has just changed them."""
+        """The sets of voters that living nodes know: a single one, unless an operator has just changed them."""
         self._voters_since = 0.0
         self._controller: _Controller | None = None
         self._last_controller: _Controller | None = None
@@ -93,7 +94,7 @@ class Availability:
             self._world.refute(error)
 
     def look(self) -> None:
-        """Raises `Liveness`."""
+        """Look for outages. Raises `Liveness`."""
         self.fitness.look()
         living = {
             member.config.node_id: (member, node)
@@ -136,7 +137,7 @@ class Availability:
             self._controller = self._last_controller = known
 
     def _find_controller(self, living: Mapping[int, tuple[Member, Node]]) -> tuple[Member, Node, int] | None:
-        """The leader of the newest epoch, if it is awake and not cut off from a majority."""
+        """Find the leader of the newest epoch, if it is awake and reaches a majority."""
         newest: tuple[Member, Node, int] | None = None
         for member, node in living.values():
             assert node.metadata is not None
@@ -161,12 +162,12 @@ class Availability:
         if last is None:
             return "other"
         if last.env.lost_power:
-            # It tells the others as soon as it is back, unless it ends again, or a link is cut, before that.
+            # It reports that as soon as it is back, unless it ends again, or a link is cut, before that.
             return "without power"
         return self._why(last.member, last.node, has_lost_reach=True)
 
     def _why(self, member: Member, node: Node, *, has_lost_reach: bool) -> str:
-        """What had befallen a process that served, by the world."""
+        """Name the trouble of a process that served, by the world."""
         wrong = self.fitness.wrong_with(member.name)
         if wrong in ("dead", "without power", "paused", "stopping"):
             return wrong
@@ -201,7 +202,7 @@ class Availability:
         )
 
     def _largest_group(self, names: Sequence[str], majority: int) -> tuple[float, Sequence[str]]:
-        """The majority that has been fit for longest, and since when."""
+        """Find the majority that has been fit for longest, and since when."""
         fit = [name for name in names if self.fitness.since(name) != NEVER]
         groups = ((self.fitness.together_since(each), each) for each in combinations(fit, majority))
         return min(groups, default=(NEVER, ()))
@@ -209,7 +210,7 @@ class Availability:
     # --- partitions
 
     def _newest_image(self, living: Mapping[int, tuple[Member, Node]]) -> MetadataImage | None:
-        """The newest committed metadata that any living process has."""
+        """Find the newest committed metadata of all living processes."""
         newest: MetadataImage | None = None
         for _, node in living.values():
             assert node.metadata is not None
@@ -219,7 +220,7 @@ class Availability:
         return newest
 
     def _controller_since(self, living: Mapping[int, tuple[Member, Node]]) -> float:
-        """The time since which there has been one leader of the quorum, fit, with fit links to a majority."""
+        """Compute since when there has been a single leader of the quorum, fit, with fit links to a majority."""
         controller = self._controller
         if controller is None or controller.node.metadata is None:
             return NEVER
@@ -257,7 +258,7 @@ class Availability:
                     ):
                         self._servers[key] = Server(key, member, broker, partition, now)
                     if image.brokers[partition.leader].fenced:
-                        # It has begun anew, and serves no client until the controller lets it in.
+                        # It has restarted, and serves no client until the controller unfences it.
                         self._loading.pop(key, None)
                     elif topic.name == OFFSETS_TOPIC:
                         self._look_at_coordinator(key)
@@ -283,9 +284,10 @@ class Availability:
         image: MetadataImage,
         living: Mapping[int, tuple[Member, Node]],
     ) -> Broker | None:
-        """The broker that leads a partition as the metadata say, awake, and within reach of the quorum's leader.
+        """Find the broker that leads a partition by the metadata, awake, and within reach of the quorum's leader.
 
-        A new process of that broker has to be registered: with other disks it waits for the session of the one before.
+        A new process of that broker has to be registered: with other disks it waits for the session of the former
+        one.
         """
         found = living.get(partition.leader)
         if found is None:
@@ -309,7 +311,9 @@ class Availability:
     def _is_led_by_a_bad_disk(
         self, outage: Outage, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
     ) -> bool:
-        """Whether the leader's disk hangs or is full since a look ago, or it was named so: it takes a while to tell."""
+        """True if the leader's disk has hung or been full since the last look, or it became leader so: reporting
+        that takes a while.
+        """
         if partition.leader not in living:
             return False
         wrong = self.fitness.wrong_with(living[partition.leader][0].name)
@@ -365,7 +369,9 @@ class Availability:
             )
 
     def _leader_since(self, partition: PartitionImage) -> float:
-        """The time since which the leader that the metadata name is as it is: dead, say. While it is slow, it may serve yet."""
+        """Compute since when the leader in the metadata is in its state: dead, say. While it is slow, it may serve
+        yet.
+        """
         member = self._members.get(partition.leader)
         if member is None:
             return 0.0
@@ -374,7 +380,7 @@ class Availability:
     def _able(
         self, outage: Outage, image: MetadataImage, living: Mapping[int, tuple[Member, Node]]
     ) -> Iterator[tuple[float, str]]:
-        """The machines of those that may be elected, with the time since when they may be."""
+        """Yield the machines of the brokers that may be elected, each with the time since when it may."""
         for broker_id, since in outage.able.items():
             found = living.get(broker_id)
             if found is None:
@@ -400,7 +406,7 @@ class Availability:
             self._outages.judge("coordinator", outage, since, what, f"{server.member.name} leads it")
 
     def coordinator_of(self, group: str) -> Server | None:
-        """The process that leads the partition of a group."""
+        """Find the process that leads the partition of a group."""
         topic = self._offsets_topic
         if topic is None:
             return None
@@ -409,7 +415,7 @@ class Availability:
         )
 
     def in_sync_since(self, server: Server) -> float:
-        """The time since which the replicas in sync of a led partition are fit, with their links to its leader."""
+        """Compute since when the in-sync replicas of a led partition are fit, with their links to its leader."""
         topic = self._offsets_topic
         partition = None if topic is None else topic.partitions.get(server.key.partition)
         if partition is None:

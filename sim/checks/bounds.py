@@ -22,8 +22,9 @@ WORK_PIECES = 2
 """The pieces of slow disk work that may follow each other in an election or in the load of a log."""
 
 JOIN_GRACE_SECONDS = 5.0
-"""A member gives up a JoinGroup so long after the rebalance timeout (Kafka's rule). Over a connection that the network has
-forgotten it waits for that, and over another one for a request timeout before it finds the coordinator."""
+"""A member gives up a JoinGroup this long after the rebalance timeout (Kafka's rule). On a connection that the
+network has forgotten it waits so long; then it finds the coordinator over another one, within a request timeout.
+"""
 
 HANGS = "with a disk that hangs"
 """The new leader cannot make its log: its disk hung before it was named."""
@@ -43,13 +44,13 @@ class Timeouts:
     hung: float
     """The time after which a broker gives up the partitions of a disk that hangs."""
     full: float
-    """The time after which a broker tells that a disk is full."""
+    """The time after which a broker reports that a disk is full."""
     weather: float
     """What the weather may add to a few steps in a row."""
 
     @classmethod
     def of(cls, configs: Iterable[NodeConfig], weather: Weather) -> Timeouts:
-        """The timeouts in these files."""
+        """Read the timeouts in these files."""
         files = list(configs)
 
         def longest(key: str) -> float:
@@ -77,7 +78,7 @@ class GroupTimeouts:
 
 
 def _mishaps(weather: Weather) -> float:
-    """The seconds by which a spike, a lost segment and slow disk work each may hold up a few steps."""
+    """Compute the seconds by which a spike, a lost segment and slow disk work each may delay a few steps."""
     seconds = 0.0
     if weather.spike_probability:
         seconds += weather.spike_seconds
@@ -113,7 +114,7 @@ BOUNDS: Mapping[tuple[Subject, str], Callable[[Timeouts], float]] = {
     ("partition", FULL): lambda times: times.full + _session(times),
     ("coordinator", "loading"): lambda times: 1.0 + times.weather,
 }
-"""The seconds, by what failed and what had befallen the one that served before."""
+"""The seconds, by the kind of outage and the trouble of the process that served before."""
 GROUP_BOUNDS: Mapping[str, Callable[[Timeouts, GroupTimeouts], float]] = {
     "rebalance": lambda times, group: max(group.session, group.rebalance) + 2.0 + times.weather,
     "members": lambda times, group: (

@@ -1,9 +1,9 @@
-"""What a log derives from its batches, against a scan of them: leader epochs, producers, indexes. PURE.
+"""The state that a log derives from its batches, against a scan of them: leader epochs, producers, indexes. PURE.
 
 1. Each batch has the leader epoch that the log knows for its offset.
-2. The producers that a log knows are those of its batches, each with its last five batches. A producer whose batches were
-   all deleted may be known still, and one that was silent for long may be forgotten. Compaction removes batches, but
-   never the last one of a producer.
+2. The producers that a log knows are those of its batches, each with its last five batches. A producer whose batches
+   were all deleted may be known still, and a producer that was silent for long may be forgotten. Compaction removes
+   batches, but never the last one of a producer.
 3. Each entry of an index names a batch of the segment, with its last offset. Each entry of a time index names the
    batch that was the newest one up to it.
 
@@ -33,22 +33,22 @@ from sim.machine.platter import Inode
 __all__ = ["DerivedState", "stored_batches"]
 
 SCAN = 0.05
-"""How often a look scans the log of one replica."""
+"""The probability that a look scans the log of one replica."""
 CLOCKS_OFF_MS = 7_200_000
 """More than two clocks of a run are apart."""
 _FIELDS = 4
-"""Numbers that a producer's entry has for each batch; the last one is the timestamp."""
+"""Numbers of a producer's entry for each batch; the last one is the timestamp."""
 
 
 @attrs.define
 class _Scan:
-    """A log's segments with their batches and where those lie."""
+    """A log's segments with their batches and the places of these."""
 
     segments: list[tuple[Segment, list[tuple[int, BatchHeader]]]]
 
     @classmethod
     def of(cls, log: PartitionLog) -> _Scan | None:
-        """None where the bytes are no batches: a disk has damaged them."""
+        """Scan a log; None where a disk has damaged the batches."""
         found = []
         for segment in log.segments:
             assert isinstance(segment.file, SimFile)
@@ -64,7 +64,7 @@ class _Scan:
                 yield header
 
     def with_markers(self) -> Iterator[tuple[BatchHeader, bytes | None]]:
-        """Each header, and the bytes of control batches."""
+        """Yield each header, and the bytes of control batches."""
         for segment, batches in self.segments:
             assert isinstance(segment.file, SimFile)
             for position, header in batches:
@@ -81,7 +81,7 @@ class DerivedState:
         self.scans = self.entries_seen = self.producers_seen = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Raises `SafetyViolation`."""
+        """Scan one log by chance. Raises `SafetyViolation`."""
         if hosted and self._random.random() < SCAN:
             self.look_at(self._random.choice(hosted))
 
@@ -157,7 +157,7 @@ class DerivedState:
                 )
 
     def _may_be_forgotten(self, each: Hosted, last_timestamp_ms: int) -> bool:
-        """Whether a look may have found that the producer was silent for too long; clocks may have been set since."""
+        """True if a look may have found that the producer was silent for too long; clocks may have been set since."""
         broker = each.node.broker
         assert broker is not None
         expiration_ms = min(directory.context.producer_id_expiration_ms for directory in broker.log_dirs)
@@ -198,7 +198,7 @@ class DerivedState:
 
 
 def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch."""
+    """Yield position and header of each whole batch."""
     position = 0
     while position + HEADER.size <= len(data):
         header = BatchHeader._make(HEADER.unpack_from(data, position))
@@ -209,7 +209,7 @@ def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
-    """(last offset, timestamp) of each batch that is newer than all before it."""
+    """Yield (last offset, timestamp) of each batch that is newer than all before it."""
     newest = -1
     for header in headers:
         if header.max_timestamp > newest:
@@ -220,14 +220,14 @@ def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
 def _check_entry(
     where: str, producer_id: int, known: ProducerEntry, scanned: ProducerEntry, *, has_gaps: bool
 ) -> None:
-    """Epoch and last batches are those of the log; of deleted ones the log may know more.
+    """Check that epoch and last batches are those of the log; about deleted batches the log may know more.
 
-    A log that has gaps was compacted: of its last five batches some may be older than those that are known.
+    A log that has gaps was compacted: of its last five batches some may be older than the known ones.
     """
     kept = list(known.batches)
     there = list(scanned.batches)
     if scanned.coordinator_epoch >= 0:
-        # A snapshot has one timestamp for a producer: behind a marker that of the marker.
+        # A snapshot has one timestamp for a producer: after a marker, the marker's.
         kept[_FIELDS - 1 :: _FIELDS] = [0] * (len(kept) // _FIELDS)
         there[_FIELDS - 1 :: _FIELDS] = [0] * (len(there) // _FIELDS)
     agree = kept[len(kept) - len(there) :] == there
@@ -244,12 +244,12 @@ def _check_entry(
 
 
 def _batches_of(fields: Sequence[int]) -> list[tuple[int, ...]]:
-    """The batches of an entry's fields: last sequence, last offset, offset delta, timestamp."""
+    """List the batches of an entry's fields: last sequence, last offset, offset delta, timestamp."""
     return [tuple(fields[at : at + _FIELDS]) for at in range(0, len(fields), _FIELDS)]
 
 
 def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:
-    """The index in a segment's files; None where they are not both there."""
+    """Read the index in a segment's files; None unless both files exist."""
     files = disk.in_cache(segment.directory.path)
     names = (segment.name(INDEX_SUFFIX), segment.name(TIME_INDEX_SUFFIX))
     offsets, times = (files.get(name) for name in names)

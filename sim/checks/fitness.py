@@ -1,9 +1,9 @@
-"""The state of the machines and links of a cluster, as the world knows it: what is fit, and since when. PURE.
+"""The state of the machines and links of a cluster, as the world knows it: the fit ones, and since when. PURE.
 
-It is told nothing by the product. It looks at what a storm has done to processes, disks and links. A fault that begins
-or ends starts the time anew: of the machine that it befell, or of the two ends of the link.
+It uses nothing of the product: it looks at the effects of a storm on processes, disks and links. A fault that begins
+or ends restarts the time: of its machine, or of the two ends of its link.
 
-What is unfit:
+These are unfit:
 
 * a process that is dead, frozen or asked to stop. A new process is fit from its launch;
 * a machine that is slow, until the work is done that it has begun;
@@ -11,8 +11,7 @@ What is unfit:
 * a link that is cut, slow, narrow or closed, in either direction. Connections that the network has forgotten count as
   a fault of that moment: the product's timeouts have to end them.
 
-Wrong clocks leave a machine fit: nothing may hang on them.
-"""
+Wrong clocks leave a machine fit: nothing may depend on them."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ __all__ = ["NEVER", "Fitness"]
 
 @attrs.define(eq=False)
 class _Machine:
-    """A machine as it was at the last look. `wrong` names what is wrong, or nothing."""
+    """A machine at the last look. `wrong` names its trouble; empty: none."""
 
     env: object = None
     wrong: str = "not started"
@@ -45,7 +44,7 @@ class _Machine:
 
 
 class Fitness:
-    """What is fit, since when. `look` first."""
+    """The fit machines and links, and since when. `look` first."""
 
     def __init__(self, world: World, members: Sequence[Member]) -> None:
         self._world = world
@@ -59,7 +58,7 @@ class Fitness:
         """The last faults that began or ended."""
 
     def look(self) -> None:
-        """See what has changed since the last look."""
+        """Update the state since the last look."""
         now = self._world.now
         for member in self._members:
             running = member.running
@@ -119,15 +118,15 @@ class Fitness:
     # --- machines
 
     def wrong_with(self, name: str) -> str:
-        """What is wrong with a machine, in a word; empty: nothing."""
+        """Name the trouble of a machine in a word; empty: none."""
         return self._machines[name].wrong
 
     def changed(self, name: str) -> float:
-        """The time at which a fault of this machine began or ended last."""
+        """Return the time at which a fault of this machine last began or ended."""
         return self._machines[name].changed
 
     def since(self, name: str) -> float:
-        """The time since which this machine has been fit; `NEVER` if it is not."""
+        """Return the time since which this machine has been fit; `NEVER` if it is not."""
         machine = self._machines[name]
         return NEVER if machine.wrong else machine.changed
 
@@ -138,18 +137,18 @@ class Fitness:
         return self._wrong.get(_pair(one, other), False)
 
     def link_changed(self, one: str, other: str) -> float:
-        """The time at which a fault of this link began or ended last."""
+        """Return the time at which a fault of this link last began or ended."""
         return self._changed.get(_pair(one, other), 0.0)
 
     def link_since(self, one: str, other: str) -> float:
-        """The time since which the link between the two has been fit; `NEVER` if it is not."""
+        """Return the time since which the link between the two has been fit; `NEVER` if it is not."""
         if one == other:
             return 0.0
         pair = _pair(one, other)
         return NEVER if pair in self._wrong else self._changed.get(pair, 0.0)
 
     def together_since(self, names: Sequence[str]) -> float:
-        """The time since which all of these have been fit, with the links between them."""
+        """Compute the time since which all of these have been fit, with the links between them."""
         latest = max(self.since(name) for name in names)
         for place, one in enumerate(names):
             for other in names[place + 1 :]:

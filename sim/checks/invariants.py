@@ -36,13 +36,13 @@ __all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "St
 
 @attrs.define
 class OneForEach:
-    """One holder for each term (whatever that is): rules 1, 5 and 8. `what` begins the complaint."""
+    """A single holder for each term (rules 1, 5 and 8 use different terms). `what` begins the complaint."""
 
     what: str
     _held: dict[Hashable, Hashable] = attrs.Factory(dict)
 
     def see(self, term: Hashable, holder: Hashable, told: str) -> None:
-        """`holder` has the term; `told` says in words which term that is. Raises `SafetyViolation`."""
+        """Note that `holder` has the term, which `told` names in words. Raises `SafetyViolation`."""
         before = self._held.setdefault(term, holder)
         if before != holder:
             raise SafetyViolation(f"{self.what}: {told} belongs to {before} and to {holder}")
@@ -56,7 +56,7 @@ class NeverFalls:
     _highest: dict[Hashable, tuple[object, int]] = attrs.Factory(dict)
 
     def see(self, who: Hashable, bearer: object, value: int, told: str) -> None:
-        """The figure of `who` is `value`; another `bearer` (a new process, a new replica) begins anew.
+        """Note that the figure of `who` is `value`; another `bearer` (a new process, a new replica) begins anew.
 
         Raises `SafetyViolation`.
         """
@@ -68,13 +68,13 @@ class NeverFalls:
 
 @attrs.define
 class EqualAtOffsets:
-    """States that hang on their offset alone: rule 7. `what` begins the complaint."""
+    """States that depend on their offset alone: rule 7. `what` begins the complaint."""
 
     what: str
     _states: dict[int, tuple[str, object]] = attrs.Factory(dict)
 
     def see(self, who: str, offset: int, state: object) -> None:
-        """`who` has `state` after the record at `offset`. Raises `SafetyViolation`."""
+        """Note the state of `who` after the record at `offset`. Raises `SafetyViolation`."""
         first, known = self._states.setdefault(offset, (who, state))
         if known is not state and known != state:
             raise SafetyViolation(f"{self.what}: {first} and {who} differ at offset {offset}")
@@ -101,7 +101,7 @@ class CommittedBatches:
     _batches: dict[TopicIdPartition, dict[int, tuple[str, StoredHeader]]] = attrs.Factory(dict)
 
     def see(self, key: TopicIdPartition, name: str, who: str, batches: Iterable[StoredHeader]) -> None:
-        """`who` has these batches of a partition and holds them for committed. Raises `SafetyViolation`."""
+        """Note the batches of a partition that `who` takes for committed. Raises `SafetyViolation`."""
         known = self._batches.setdefault(key, {})
         for batch in batches:
             first, there = known.setdefault(batch.base_offset, (who, batch))
@@ -117,7 +117,7 @@ class CommittedBatches:
 
 
 def check_isr_holds(name: str, leader: str, high_watermark: int, ends: Sequence[tuple[str, int]]) -> None:
-    """Rule 3: who is in sync, with where its log ends. Raises `SafetyViolation`."""
+    """Check rule 3 for in-sync replicas and the ends of their logs. Raises `SafetyViolation`."""
     for who, end_offset in ends:
         if end_offset < high_watermark:
             raise SafetyViolation(
@@ -127,6 +127,6 @@ def check_isr_holds(name: str, leader: str, high_watermark: int, ends: Sequence[
 
 
 def check_bound(who: str, what: str, value: int, most: int) -> None:
-    """Queues and memory have bounds that are stated. Raises `SafetyViolation`."""
+    """Check that a queue or memory keeps its stated bound. Raises `SafetyViolation`."""
     if value > most:
         raise SafetyViolation(f"{who}: {what}: {value}, and at most {most} are allowed")

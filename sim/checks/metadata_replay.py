@@ -1,11 +1,11 @@
 """The metadata that nodes have, against a replay of their own logs from the start. PURE.
 
 1. The image of a controller, and that of a broker, is the replay of the newest snapshot and the log behind it.
-2. The voters that a quorum's core has in force are the newest that its log names. Where the log names none they are
-   those of the snapshot, or of the configuration (thesis, 4.1).
+2. The voters in force in a quorum's core are the newest in its log. Where the log has none they are those of the
+   snapshot, or of the configuration (thesis, 4.1).
 
-A replay costs milliseconds, so a look replays one image by chance; voters are looked at more often. What is decoded is
-kept by its place, epoch and checksum.
+A replay costs milliseconds, so a look replays one image by chance; voters are checked more often. Decoded records are
+kept by place, epoch and checksum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sim.machine.platter import Folder, Inode
 __all__ = ["MetadataReplay"]
 
 REPLAY = 0.01
-"""How often a look replays the image of one node."""
+"""The probability that a look replays the image of one node."""
 VOTERS = 0.1
 """How often a look holds the voters of all nodes against their logs."""
 
@@ -52,7 +52,7 @@ class MetadataReplay:
         self.replays = self.voters_seen = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Raises `SafetyViolation`."""
+        """Check voters and one image by chance. Raises `SafetyViolation`."""
         if self._random.random() < VOTERS:
             self._look_at_voters()
         if self._random.random() < REPLAY:
@@ -85,7 +85,7 @@ class MetadataReplay:
                 )
 
     def replay(self, member: Member, image: MetadataImage) -> MetadataImage | None:
-        """The image at the same offset by the bytes on the node's disk; None where they do not lead there."""
+        """Replay the bytes on the node's disk to the same offset; None where they do not lead there."""
         disk, path = self._place(member)
         files = disk.in_cache(path)
         builder = ImageBuilder(MetadataImage.empty(image.cluster_id))
@@ -153,7 +153,7 @@ class MetadataReplay:
                 )
 
     def _stored_voters(self, member: Member, static: VoterSet, end_offset: int) -> VoterSet | None:
-        """The newest voters that a node's disk names; None where the log on it is another one's by now."""
+        """Find the newest voters on a node's disk; None where the log on it is another one's by now."""
         disk, path = self._place(member)
         if self._stored.end_offset(disk, path) != end_offset:
             return None
@@ -166,7 +166,7 @@ class MetadataReplay:
         return self._snapshot_voters(disk, path, static, end_offset)
 
     def _snapshot_voters(self, disk: SimDisk, path: str, static: VoterSet, end_offset: int) -> VoterSet:
-        """The voters of the newest snapshot below `end_offset`: one beyond has come, and is not in force yet."""
+        """Find the voters of the newest snapshot below `end_offset`: a later one is there, and not in force yet."""
         files = disk.in_cache(path)
         ends = [end for end in map(parse_snapshot_name, files) if end is not None and end[0] <= end_offset]
         if not ends:
@@ -188,6 +188,6 @@ def _snapshot(files: Mapping[str, Inode | Folder], end_offset: int, epoch: int) 
 
 
 def _difference(one: MetadataImage, other: MetadataImage) -> str:
-    """The names of the parts in which two images differ."""
+    """Name the parts in which two images differ."""
     names = [field.name for field in one.__attrs_attrs__]
     return ", ".join(name for name in names if getattr(one, name) != getattr(other, name))

@@ -26,7 +26,7 @@ class _Short:
     """A leader with too few replicas in sync. Two such moments are one state if all but the last field is equal."""
 
     term: tuple[object, int, int, int, tuple[int, ...]]
-    """The log, the leader epoch, the partition epoch, the minimum, and who is in sync."""
+    """The log, the leader epoch, the partition epoch, the minimum, and the in-sync replicas."""
     high_watermark: int
 
 
@@ -39,7 +39,7 @@ class MinIsr:
         self.short_seen = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Raises `SafetyViolation`."""
+        """Check the leaders that accept records with too few replicas in sync. Raises `SafetyViolation`."""
         found: dict[tuple[str, TopicIdPartition], _Short] = {}
         for each in hosted:
             partition = each.partition
@@ -72,7 +72,7 @@ class MinIsr:
 
     @staticmethod
     def _minimum(each: Hosted) -> int:
-        """The value in force by the newest image that the broker has."""
+        """Find the value in force by the newest image that the broker has."""
         broker = each.node.broker
         assert broker is not None
         layers = layers_for(broker.image, broker.settings.config_layers.static, broker.node_id)

@@ -34,12 +34,12 @@ class Server:
 
 @attrs.define(eq=False)
 class Outage:
-    """Something that does not serve, since when, and why: what had befallen the one that served before."""
+    """An outage: its begin, and its reason (the trouble of the process that served before)."""
 
     since: float
     why: str
     able: dict[int, float] = attrs.Factory(dict)
-    """Those that may take over by what is committed, and since when: an operator may have named one late."""
+    """Nodes that may take over by the committed state, and since when: an operator may have named one late."""
 
 
 class Outages:
@@ -54,7 +54,7 @@ class Outages:
         self.longest: dict[tuple[Subject, str], tuple[float, float]] = {}
 
     def timeouts(self) -> Timeouts:
-        """The timeouts of the files that the nodes have now."""
+        """Compute the timeouts of the nodes' present files."""
         configs = [member.config for member in self._members]
         if self._timeouts is None or configs != self._configs:
             self._configs = list(configs)
@@ -70,7 +70,7 @@ class Outages:
         could: str,
         group: GroupTimeouts | None = None,
     ) -> None:
-        """Hold an outage against its bound, since those that could serve are fit. Raises `Liveness`."""
+        """Compare an outage with its bound, since the nodes that could serve are fit. Raises `Liveness`."""
         begins = max(outage.since, since)
         waited = self.world.now - begins
         if group is None:

@@ -1,13 +1,14 @@
-"""What nodes promise each other, against what their disks hold at that moment. PURE.
+"""Promises of nodes to each other, against the contents of their disks at that moment. PURE.
 
 1. A voter asks for votes in an epoch, or gives its vote, only when its vote is on the platter (Raft, figure 2).
-2. A node of the quorum that fetches the metadata log from an offset has all below it on the platter (KIP-595). The end
-   that its core takes for flushed is there too. A Fetch may lie in a connection while a leader has the log cut. If it
-   asks from beyond the log's end of now, it was decided before, and the platter must have held all of it then.
-3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the platter,
-   but for what `flush.messages` asks for. Below its log start it needs nothing: an empty log may begin within its only
-   segment, whose name says less. The log start that it tells is that of a restart: by its checkpoint, or by the name
-   of its first segment.
+2. A node of the quorum that fetches the metadata log from an offset has all below it on the platter (KIP-595). The
+   end that its core takes for flushed is there too. A Fetch may wait in a connection while a leader has the log cut.
+   If its offset is beyond the log's present end, it was decided before, and the platter must have held all of it
+   then.
+3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the
+   platter, except as `flush.messages` demands. Below its log start it needs nothing: an empty log may begin within
+   its only segment, whose name says less. The log start that it sends is that of a restart: by its checkpoint, or by
+   the name of its first segment.
 
 Promises are looked at when their last byte is sent.
 """
@@ -51,7 +52,7 @@ class Promises:
         self.votes_seen = self.quorum_fetches_seen = self.fetches_seen = 0
 
     def watch_cuts(self) -> None:
-        """Look at each metadata log before synced data is cut: its bound of what is synced gets a new value first."""
+        """Check each metadata log before synced data is cut: afterwards the bound of synced bytes is lower."""
         for member in self._processes.cluster.members:
             self._watch_disk(member, self._processes.world.machine(member.name).disk)
 
@@ -71,7 +72,7 @@ class Promises:
         disk.on_operation = on_operation
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Hold what each core takes for flushed against the platter. Raises `SafetyViolation`."""
+        """Compare the end that each core takes for flushed with the platter. Raises `SafetyViolation`."""
         for member, node in self._processes.living():
             metadata = node.metadata
             if metadata is not None and metadata.quorum.is_open:
@@ -84,7 +85,7 @@ class Promises:
     # --- messages
 
     def asked(self, exchange: Exchange) -> bool:
-        """Raises `SafetyViolation`."""
+        """Check a request. Raises `SafetyViolation`."""
         asking = self._processes.at(exchange.conn)
         request = exchange.request
         if exchange.api == ApiKey.VOTE:
@@ -105,7 +106,7 @@ class Promises:
         return False
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """A vote was given, or refused. Raises `SafetyViolation`."""
+        """Check the answer to a request for a vote. Raises `SafetyViolation`."""
         voter = self._processes.at(exchange.conn.peer)
         if voter is None or not answer.topics:
             return
@@ -118,7 +119,7 @@ class Promises:
     # --- disks
 
     def _check_vote(self, member: Member, epoch: int, candidate: int, directory: str | None) -> None:
-        """The vote, or a later epoch, is on the platter."""
+        """Check that the vote, or a later epoch, is on the platter."""
         self.votes_seen += 1
         disk = self._processes.world.machine(member.name).disk
         inode = disk.on_platter(_metadata_path(member)).get(QUORUM_STATE)
@@ -132,7 +133,7 @@ class Promises:
             )
 
     def _check_durable(self, member: Member, offset: int, what: str) -> None:
-        """All of the metadata log below `offset` is on the platter, or a snapshot in its place."""
+        """Check that all of the metadata log below `offset` is on the platter, or a snapshot in its place."""
         disk = self._processes.world.machine(member.name).disk
         end_offset = self._durable.end_offset(disk, _metadata_path(member))
         if end_offset < offset and offset > 0:
@@ -175,7 +176,7 @@ class Promises:
         self._check_start(member, partition, part.log_start_offset)
 
     def _check_start(self, member: Member, partition: Partition, log_start_offset: int) -> None:
-        """The log begins there, and would after a restart."""
+        """Check that the log begins there, and would after a restart."""
         log = partition.log
         disk = self._processes.world.machine(member.name).disk
         found = self._cached.segments(disk, log.directory.path)

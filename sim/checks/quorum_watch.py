@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["watch_quorum"]
 
 LOOK_AGAIN_SECONDS = 1.0
-"""`sim.checks.watch` looks at what each voter holds for committed far more often; this is what clients are told."""
+"""The pause between two questions. `sim.checks.watch` checks each voter's committed records far more often."""
 ANSWER_MS_MAX = 2000
 
 
 async def watch_quorum(cluster: Cluster, committed: Committed) -> None:
-    """Ask who leads and what is committed, and show both to `committed`. For ever."""
+    """Ask for the leader and the committed offset, and show both to `committed`, without end."""
     ask = DescribeQuorumRequest(
         [DescribeQuorumRequestTopicData("__cluster_metadata", [DescribeQuorumRequestPartitionData(0)])]
     )

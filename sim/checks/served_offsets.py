@@ -46,7 +46,9 @@ Timestamps = Sequence[tuple[int, int]]
 
 @attrs.define
 class _Floors:
-    """The offsets below which an answer about one partition may not be, by the leader epoch from which on they hold."""
+    """The offsets below which an answer about one partition may not be, each by the first leader epoch to which it
+    applies.
+    """
 
     committed: dict[int, int] = attrs.Factory(dict)
     deleted: dict[int, int] = attrs.Factory(dict)
@@ -101,7 +103,7 @@ class _Question:
     """The leader epochs in which the node that is asked leads."""
     floors: Mapping[TopicIdPartition, _Floors]
     is_committed_only: bool
-    """True if offsets beyond the last stable one do not count for whoever asks."""
+    """True if the question is for offsets up to the last stable one."""
 
 
 class ServedOffsets:
@@ -119,7 +121,7 @@ class ServedOffsets:
     # --- states
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Take down what leaders say is committed. Raises `SafetyViolation` for a log start that falls."""
+        """Note the offsets that leaders report as committed. Raises `SafetyViolation` for a log start that falls."""
         for each in hosted:
             partition = each.partition
             if partition.is_leader:
@@ -143,7 +145,7 @@ class ServedOffsets:
     # --- messages
 
     def asked(self, exchange: Exchange) -> bool:
-        """Take down what may not be denied from now on."""
+        """Note the offsets that may not be denied from now on."""
         if exchange.api == ApiKey.DELETE_RECORDS:
             return True
         if exchange.request.replica_id != CONSUMER:
@@ -170,7 +172,7 @@ class ServedOffsets:
         return bool(epochs)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Raises `SafetyViolation`."""
+        """Check an answer. Raises `SafetyViolation`."""
         serving = self._processes.at(exchange.conn.peer)
         if serving is None:
             return
@@ -223,7 +225,7 @@ class ServedOffsets:
             self.answers.append(answer)
 
     def _deleted(self, serving: tuple[Member, Node], request: Any, answer: Any) -> None:
-        """Records were said to be gone: from now on they are, as long as this leader leads."""
+        """Note that records were reported as deleted: they stay so, as long as this leader leads."""
         broker = serving[1].broker
         for topic in answer.topics if broker is not None else ():
             hosted = broker.topics.get(topic.name) if broker is not None else None
@@ -245,7 +247,7 @@ class ServedOffsets:
     # --- at the end
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
-        """Hold the answers by time against the logs of those who lead now. Raises `SafetyViolation`."""
+        """Check the answers by time against the logs of the present leaders. Raises `SafetyViolation`."""
         asked = {answer.key for answer in self.answers}
         logs = {
             each.key: _timestamps(each.partition.log)
@@ -261,7 +263,7 @@ class ServedOffsets:
 
 
 def _timestamps(log: PartitionLog) -> Timestamps | None:
-    """(offset, timestamp) of a log's records; None where a disk has damaged them."""
+    """Read (offset, timestamp) of a log's records; None where a disk has damaged them."""
     found: list[tuple[int, int]] = []
     for segment in log.segments:
         assert isinstance(segment.file, SimFile)

@@ -1,7 +1,7 @@
-"""What consumers are given: nothing at or beyond the high watermark of the replica that serves it. PURE.
+"""Consumers get no record at or beyond the high watermark of the replica that serves them. PURE.
 
 A read of committed records alone ends at the last stable offset. Answers are looked at when they are sent. The high
-watermark has perhaps grown since the answer was made, and the highest one that the process had counts.
+watermark has perhaps grown since the answer was made, so the highest one of the process counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READ_COMMITTED = 1
 
 
 def is_replica(request: FetchRequest) -> bool:
-    """Whether a replica fetches, and no consumer."""
+    """True if a replica fetches, and no consumer."""
     return request.replica_id >= 0 or request.replica_state.replica_id >= 0
 
 
@@ -47,11 +47,11 @@ class ServedRecords:
         self.batches_seen = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """A consumer's request is of interest."""
+        """Note a consumer's request."""
         return not is_replica(exchange.request)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Raises `SafetyViolation`."""
+        """Check an answer. Raises `SafetyViolation`."""
         assert isinstance(answer, FetchResponse)
         serving = self._processes.at(exchange.conn.peer)
         if serving is None or serving[1].broker is None:
@@ -106,7 +106,7 @@ class ServedRecords:
 
 
 def end_of(records: Any) -> int:
-    """The offset behind the last whole batch; -1 for none. What a disk has damaged ends there."""
+    """Find the offset behind the last whole batch; -1 for none. Damaged bytes end there."""
     end_offset = -1
     try:
         for _, header in iter_batches(records or b""):

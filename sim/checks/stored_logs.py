@@ -23,12 +23,12 @@ _SUFFIX = ".log"
 
 
 def is_segment(name: str) -> bool:
-    """Whether a file of a log's directory is a segment in use."""
+    """True if a file of a log's directory is a segment in use."""
     return name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdigit()
 
 
 def stored_start(disk: SimDisk, log: PartitionLog) -> int:
-    """The start of a log by the checkpoint in the page cache; 0 where that does not name it."""
+    """Read the start of a log in the checkpoint of the page cache; 0 where that does not name it."""
     inode = disk.in_cache(log.directory.path.rpartition("/")[0]).get(LOG_START_FILE)
     if not isinstance(inode, Inode):
         return 0
@@ -82,15 +82,15 @@ class StoredLogs:
         self._is_durable = is_durable
 
     def entries(self, disk: SimDisk, path: str) -> Mapping[str, Inode | Folder]:
-        """The entries of a directory."""
+        """Return the entries of a directory."""
         return disk.on_platter(path) if self._is_durable else disk.in_cache(path)
 
     def segments(self, disk: SimDisk, path: str) -> list[tuple[int, Inode]]:
-        """(base offset, file) of a log's segments, in order."""
+        """List (base offset, file) of a log's segments, in order."""
         return _segments(self.entries(disk, path))
 
     def end_offset(self, disk: SimDisk, path: str) -> int:
-        """The offset behind the last batch that has all before it; -1 where there is no segment."""
+        """Find the offset behind the last batch that has all before it; -1 where there is no segment."""
         entries = self.entries(disk, path)
         name = max((name for name in entries if name.endswith(_SUFFIX)), default=None)
         last = None if name is None else entries[name]
@@ -106,7 +106,7 @@ class StoredLogs:
         return next_offset if next_offset >= 0 else int(str(name)[: -len(_SUFFIX)])
 
     def _end_before(self, last: Inode, segments: Sequence[tuple[int, Inode]]) -> int | None:
-        """The end offset of a log that has a gap before its last segment; None for one without."""
+        """Find the end offset of a log that has a gap before its last segment; None without a gap."""
         end, whole = -1, True
         for base_offset, inode in segments:
             if end >= 0 and (base_offset > end or not whole):
@@ -119,7 +119,7 @@ class StoredLogs:
         return end
 
     def walk(self, inode: Inode) -> _Walk:
-        """A walk over a file, up to date."""
+        """Continue a walk over a file up to its present end."""
         walk = inode.notes.get(self)
         if not isinstance(walk, _Walk):
             walk = inode.notes[self] = _Walk()

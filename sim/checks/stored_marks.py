@@ -1,7 +1,7 @@
-"""What a disk says about its logs, against the logs: recovery points, log starts, clean-shutdown markers. PURE.
+"""A disk's marks about its logs, against the logs: recovery points, log starts, clean-shutdown markers. PURE.
 
-1. A recovery point, in memory or in the checkpoint, lies within what is on the platter.
-2. No log begins below the log start offset in its checkpoint: what was deleted stays deleted over a restart.
+1. A recovery point, in memory or in the checkpoint, is at most the end on the platter.
+2. No log begins below the log start offset in its checkpoint: deleted records stay deleted over a restart.
 3. A clean-shutdown marker is written only when all logs of the directory are on the platter.
 
 A marker is looked at when it gets its name, and checkpoints when they have changed and all logs there are loaded. Log starts are looked at when a log
@@ -30,7 +30,7 @@ from sim.machine.platter import Folder, Inode
 __all__ = ["StoredMarks"]
 
 LOOK_ANYWAY = 0.02
-"""How often a look goes through the checkpoints of a directory that have not changed."""
+"""The probability that a look reads the checkpoints of a directory that have not changed."""
 MARKER_RENAMED = f"/{CLEAN_SHUTDOWN_FILE}.tmp"
 
 
@@ -48,11 +48,12 @@ class StoredMarks:
     # --- memory and checkpoints
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Raises `SafetyViolation`."""
+        """Check the marks of all logs. Raises `SafetyViolation`."""
         opened = [each for each in hosted if self._look_at_point(each)]
         for member, node in self._processes.living():
             if node.broker is not None:
-                # A start may cut damaged logs; it lowers the checkpoint before it says that all are loaded.
+                # A start may cut damaged logs; it lowers the checkpoint before it reports that all are
+                # loaded.
                 loading = [each.path for each in node.broker.log_dirs if not each.is_loaded]
                 for path in member.config.log_dirs:
                     if path in loading:
@@ -67,7 +68,7 @@ class StoredMarks:
         self.look(hosted)
 
     def _look_at_point(self, each: Hosted) -> bool:
-        """Whether the log was opened since the last look. Raises `SafetyViolation`."""
+        """Return True if the log was opened since the last look. Raises `SafetyViolation`."""
         log = each.partition.log
         if log.offline:
             return False
@@ -109,7 +110,7 @@ class StoredMarks:
 
     @staticmethod
     def _offsets(inode: Inode | Folder | None) -> Mapping[tuple[str, int], int]:
-        """What a checkpoint says; nothing where it is not there."""
+        """Read a checkpoint; empty where it is missing."""
         if not isinstance(inode, Inode):
             return {}
         stored = decode_offsets(bytes(inode.data))
@@ -156,7 +157,7 @@ class StoredMarks:
         disk.on_operation = on_operation
 
     def check_marker(self, member: Member, disk: SimDisk, path: str) -> None:
-        """All logs in a directory are on the platter. Raises `SafetyViolation`."""
+        """Check that all logs in a directory are on the platter. Raises `SafetyViolation`."""
         self.markers_seen += 1
         for name, entry in disk.folder_at(path).entries.items():
             key = parse_partition_name(name)

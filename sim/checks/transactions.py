@@ -1,14 +1,15 @@
 """Transactions as partitions and coordinators know them, against the bytes of their logs. PURE.
 
-1. The last stable offset of a replica lies at or below the first record of each open transaction, and never falls while
-   the replica lives. It is no lower than transactions and the high watermark ask for. A replica may start with a marker
-   above its high watermark, and lose it again. It serves nobody before it has agreed with a leader.
+1. The last stable offset of a replica lies at or below the first record of each open transaction, and never falls
+   while the replica lives. It is no lower than transactions and the high watermark demand. A replica may start with a
+   marker above its high watermark, and lose it again. It serves no client before it has agreed with a leader.
 2. A log knows its open transactions, the coordinator epochs of the last markers, and its aborted transactions. The
    coordinator epochs of a producer's markers never fall.
 3. The state of a coordinator is the replay of its partition of `__transaction_state`.
 4. The producer id of a transactional id stays, and its epoch never falls, over changes of coordinators.
 
-A look scans one log by chance, and replays one coordinator's. `still_open` tells which partitions have not come to rest.
+A look scans one log by chance, and replays one coordinator's. `still_open` names a partition that has not come to
+rest.
 """
 
 from __future__ import annotations
@@ -37,30 +38,30 @@ from sim.machine.members import Member
 __all__ = ["TransactionStates", "still_open"]
 
 SCAN = 0.1
-"""How often a look scans one log, and how often it replays one coordinator's."""
+"""The probability that a look scans one log, and that it replays one coordinator's."""
 DECOMPRESSED_BYTES_MAX = 1 << 20
 _NONE = -1
 
 
 @attrs.define
 class _Scanned:
-    """What the batches of a log say of its transactions."""
+    """The state of transactions by the batches of a log."""
 
     state: ProducerState
     markers: dict[int, int] = attrs.Factory(dict)
     """The offset of the marker of each ended transaction by its first offset."""
     aborted: dict[int, list[tuple[int, int, int]]] = attrs.Factory(dict)
-    """Producer id, first and last offset of the aborted ones, by the base offset of the marker's segment."""
+    """Producer id, first and last offset of aborted transactions, by the base offset of the marker's segment."""
     epochs: dict[int, int] = attrs.Factory(dict)
     """The coordinator epoch of each producer's last marker."""
     fallen: tuple[int, int, int, int] | None = None
-    """Producer id, offset, and coordinator epoch of a marker that follows one of the newer epoch, which comes last."""
+    """Producer id, offset, and coordinator epoch of a marker, and at last the newer epoch of a marker before it."""
     is_whole: bool = True
     """False where compaction or deletion have removed batches."""
 
     @classmethod
     def of(cls, log: PartitionLog) -> _Scanned | None:
-        """None where the bytes are no batches: a disk has damaged them."""
+        """Scan a log; None where a disk has damaged the batches."""
         found = cls(ProducerState())
         next_offset = 0
         for segment in log.segments:
@@ -95,7 +96,7 @@ class _Scanned:
 
 @attrs.define
 class _Known:
-    """The newest identity of a transactional id, and who said so."""
+    """The newest identity of a transactional id, and its source."""
 
     leader_epoch: int
     producer_id: int
@@ -115,7 +116,7 @@ class TransactionStates:
         self.scans = self.replays = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Raises `SafetyViolation`."""
+        """Check the transactions of all logs and coordinators. Raises `SafetyViolation`."""
         for each in hosted:
             self._look_at_stable(each)
         shards = list(self._shards())
@@ -209,7 +210,7 @@ class TransactionStates:
     # --- coordinators
 
     def _look_at_ids(self, member: Member, shard: TransactionShard) -> None:
-        """Hold the identities that are committed against those that were committed before."""
+        """Compare the committed identities with earlier ones."""
         log = shard.partition.log
         begun = self._begun.setdefault(shard, log.log_end_offset)
         state = shard.state
@@ -275,7 +276,7 @@ def _check_equal(
 
 
 def _plain(state: TransactionsState) -> dict[str, Transaction]:
-    """The transactions without what is not in the log."""
+    """Return the transactions without the fields that are not in the log."""
     return {
         transactional_id: attrs.evolve(state.transactions[transactional_id], last_producer_epoch=_NONE)
         for transactional_id in state.transactions
@@ -283,7 +284,7 @@ def _plain(state: TransactionsState) -> dict[str, Transaction]:
 
 
 def _is_readable(log: PartitionLog) -> bool:
-    """Whether its transactions are known without a read from its disk."""
+    """True if its transactions are known without a read from its disk."""
     if log.offline or log.is_closed:
         return False
     return log.producers.state is not None or log.producers.is_settled
@@ -298,9 +299,10 @@ def _has_transactions(log: PartitionLog) -> bool:
 
 
 def still_open(processes: Processes) -> str | None:
-    """A partition whose last stable offset is below its high watermark, in words; None if all have come to rest.
+    """Find a partition whose last stable offset is below its high watermark, in words; None if all have come to
+    rest.
 
-    Prepared transactions that no timeout ends may stay open: their partitions are known by coordinators.
+    Prepared transactions without a timeout may stay open: coordinators know their partitions.
     """
     waits: set[tuple[str, int]] = set()
     for _, node in processes.living():

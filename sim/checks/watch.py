@@ -70,9 +70,9 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.05
 WAITING_TASKS_MAX = 10_000
-"""The most tasks of one node that may wait for something."""
+"""The most tasks of one node that may wait."""
 ANSWER_BYTES_MAX = 16 << 20
-"""The largest answer that the clients of a run ask for, beside what may wait."""
+"""The largest answer that the clients of a run request, on top of waiting bytes."""
 GUARDED_APIS = (
     *(ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH),
     *(ApiKey.CREATE_TOPICS, ApiKey.CREATE_ACLS),
@@ -119,7 +119,7 @@ class Watch:
         self.high_watermarks = NeverFalls("high watermark")
         self.committed = CommittedBatches()
         self._compacted: set[bytes] = set()
-        """The ids of topics that were compacted at some time: replicas of those need not be equal."""
+        """The ids of topics that were compacted at some time: their replicas need not be equal."""
         self.images = EqualAtOffsets("metadata images")
         self.quorum_leaders = OneForEach("one quorum leader per epoch")
         self.votes = OneForEach("one vote per epoch")
@@ -185,7 +185,7 @@ class Watch:
             self._world.refute(error)
 
     def look(self, *, also_unmoved: bool = False) -> None:
-        """Look at all nodes as they are now; at those that stood still only if asked. Raises `SafetyViolation`."""
+        """Check the present state of all nodes; nodes without a wake only on request. Raises `SafetyViolation`."""
         self.looks += 1
         living = [member for member in self._cluster.members if member.is_up() and member.node is not None]
         have_moved = False
@@ -205,7 +205,7 @@ class Watch:
                 check.look(replicas)
 
     def look_at_all(self) -> None:
-        """Look at everything once, also at what a look takes samples of. Raises `SafetyViolation`."""
+        """Check everything once, also the parts of which a look takes samples. Raises `SafetyViolation`."""
         self.look()
         hosted = list(self.processes.hosted())
         for check in self.checks:
@@ -322,7 +322,9 @@ class Watch:
         there: dict[int, tuple[Member, Partition]],
         limits: dict[int, int],
     ) -> None:
-        """Hold what a leader says is committed against who is in sync; the leader's word is theirs too."""
+        """Compare a leader's committed offset with the logs of its in-sync replicas, and their committed batches
+        with its own.
+        """
         leading = self._of(there[leader][0]).node.broker
         assert leading is not None
         high_watermark = partition.log.high_watermark
@@ -353,7 +355,7 @@ class Watch:
         if cursor.next_offset == limit:
             return
         segments = [(segment.base_offset, _content(segment.file)) for segment in log.segments]
-        # A follower that diverged below its leader's log start keeps those bytes, which nobody can read.
+        # A follower that diverged below its leader's log start keeps those bytes, which no client can read.
         start = log.log_start_offset
         headers = (each for each in _headers(segments, cursor, limit) if each.next_offset > start)
         self.committed.see(key, _name(partition), member.name, headers)
@@ -404,7 +406,7 @@ class Watch:
 
 
 def _state(there: dict[int, tuple[Member, Partition]]) -> list[object]:
-    """All of a partition that a look goes by."""
+    """List all of a partition's state that a look depends on."""
     state: list[object] = []
     for broker_id, (_, partition) in there.items():
         log = partition.log
@@ -435,7 +437,7 @@ def _name(partition: Partition) -> str:
 
 
 def _headers(segments: Sequence[tuple[int, Bytes]], cursor: _Cursor, limit: int) -> Iterator[StoredHeader]:
-    """The batches below offset `limit` that have not been seen; `cursor` moves behind them."""
+    """Yield the batches below offset `limit` that have not been seen; `cursor` moves behind them."""
     for base, data in segments:
         if base < cursor.base:
             continue

@@ -23,7 +23,7 @@ class Check(Protocol):
     """One subject that `sim.checks.watch` looks at. Both raise `SafetyViolation`."""
 
     def look(self, hosted: Sequence[Hosted]) -> None:
-        """Look at the living processes, which host these replicas now: at samples of what costs much."""
+        """Check the living processes, which host these replicas now: only samples of costly parts."""
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Look at everything once, at a quiet moment."""
@@ -54,7 +54,7 @@ class Processes:
                 yield member, member.node
 
     def hosted(self) -> Iterator[Hosted]:
-        """The replicas that living brokers host."""
+        """Yield the replicas that living brokers host."""
         for member, node in self.living():
             if node.broker is not None:
                 for topic_id, hosted in node.broker.topics_by_id.items():
@@ -78,5 +78,5 @@ class Processes:
 
 
 def partition_name(partition: Partition) -> str:
-    """`topic-number`, for complaints."""
+    """Write `topic-number`, for complaints."""
     return f"{partition.log.topic}-{partition.log.partition}"

@@ -21,7 +21,7 @@ __all__ = ["Exchange", "Listener", "Wiretap"]
 
 LENGTH_BYTES = 4
 _HEADER_BYTES = 12
-"""Length, API, version and correlation id: what each request begins with."""
+"""Length, API, version and correlation id: the begin of each request."""
 STREAMS = 256
 _FRAME_BYTES_MAX = 1 << 28
 """A longer frame is none: the stream is no Kafka connection's."""
@@ -32,7 +32,7 @@ class Exchange:
     """A request under way. `memo` belongs to the listener that heard it."""
 
     conn: SimConn
-    """The end of the one who asks."""
+    """The end of the connection at the client."""
     api: int
     version: int
     request: Any
@@ -40,18 +40,18 @@ class Exchange:
 
 
 class Listener(Protocol):
-    """Someone who hears the messages of an API. Both raise `SafetyViolation`."""
+    """A listener to the messages of an API. Both methods raise `SafetyViolation`."""
 
     def asked(self, exchange: Exchange) -> bool:
         """Note a request that was sent. Return False if its answer need not be checked."""
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """The answer has been sent."""
+        """Called when the answer has been sent."""
 
 
 @attrs.define(eq=False)
 class _Stream:
-    """What one end has sent: the beginning of a frame, and the requests whose answers are waited for."""
+    """The bytes that one end has sent: the beginning of a frame, and the requests whose answers are awaited."""
 
     rest: bytearray = attrs.Factory(bytearray)
     is_deaf: bool = False
@@ -59,14 +59,14 @@ class _Stream:
 
 
 class Wiretap:
-    """`sent` is the fabric's `on_sent`; what a listener raises goes to `refute`."""
+    """Reads all messages. `sent` is the fabric's `on_sent`; errors of listeners go to `refute`."""
 
     def __init__(self, refute: Callable[[Exception], None]) -> None:
         self._refute = refute
         self._listeners: dict[int, list[Listener]] = {}
         self._streams: dict[SimConn, _Stream] = {}
         self._streams_max = STREAMS
-        """At so many, those of closed ends are forgotten."""
+        """The number of streams at which those of closed ends are forgotten."""
         self.requests_heard = 0
         self.answers_heard = 0
 
@@ -75,7 +75,7 @@ class Wiretap:
         self._listeners.setdefault(api, []).append(listener)
 
     def sent(self, conn: SimConn, data: bytes) -> None:
-        """An end of a connection has sent these bytes."""
+        """Read the bytes that an end of a connection has sent."""
         stream = self._streams.get(conn)
         if stream is None:
             stream = self._begin(conn)

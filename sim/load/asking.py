@@ -30,7 +30,7 @@ class Asking:
         self._client = load.client(name, CALL_SECONDS)
 
     async def run(self) -> None:
-        """One question after the other, until the load is over. None of them needs an answer."""
+        """Ask one question after the other, until the load is over. No answer is needed."""
         load, random = self._load, self._random
         clock = load.world.node_env(self._name).clock
         began_ms = clock.wall_ms()

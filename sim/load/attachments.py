@@ -1,4 +1,4 @@
-"""The key and the headers that belong to a value, so that a reader can tell whether a record is whole. PURE.
+"""The key and the headers that belong to a value, so that a reader can check whether a record is whole. PURE.
 
 A value of `value_with` says in its third part which key and how many headers its record has: `name:serial:k3h2:` and a
 filler. Records of other producers have neither key nor headers.
@@ -17,13 +17,13 @@ _WORDS = re.compile(rb"([^:]*):(\d+):k(\d*)h(\d+):")
 
 
 def value_with(name: str, serial: int, key: int | None, headers: int, filler: bytes = b"") -> bytes:
-    """The value of a producer's record, which tells its key (a number, or none) and how many headers it has."""
+    """Make the value of a producer's record, which names its key (a number, or none) and its number of headers."""
     word = b"" if key is None else b"%d" % key
     return b"%s:%d:k%sh%d:" % (name.encode(), serial, word, headers) + filler
 
 
 def attached_to(value: bytes) -> tuple[bytes | None, tuple[Header, ...]]:
-    """The key and the headers of the record with this value."""
+    """Find the key and the headers of the record with this value."""
     found = _WORDS.match(value)
     if found is None:
         return None, ()

@@ -45,10 +45,10 @@ class Churning:
             self._client.core, ProduceConfig(acks=1, batch_bytes_max=BATCH_BYTES_MAX, auto_create=False)
         )
         self.is_over = False
-        """Set: `run` ends after what is under way."""
+        """Set: `run` ends after the step under way."""
 
     async def run(self) -> None:
-        """One thing after the other, until it is over. Nothing of it needs to succeed."""
+        """Take one step after the other, until it is over. All of them may fail."""
         world, random = self._load.world, self._random
         steps: tuple[Callable[[], Operation[object]], ...] = (
             self._make,

@@ -49,8 +49,7 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
 async def follow(load: Workload, name: str, rack: str, partitions: Sequence[TopicPartition]) -> None:
     """Read partitions from the beginning until the end, from a replica in `rack` where there is one.
 
-    Raises `SafetyViolation` when an offset is left out or comes twice.
-    """
+    Raises `SafetyViolation` when an offset is missing or comes twice."""
     consumer = _consumer(load, name, **{"client.rack": rack, "auto.offset.reset": "none"})
     consumer.assign(partitions)
     next_offsets: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
@@ -79,7 +78,7 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Topi
 
 
 class GroupReading:
-    """Members of one group that commit what they have read."""
+    """Members of one group that commit the offsets that they have read."""
 
     def __init__(self, load: Workload) -> None:
         self._load = load
@@ -87,13 +86,13 @@ class GroupReading:
         self._committed: dict[TopicPartition, int] = dict.fromkeys(load.partitions, 0)
 
     def terms(self, members: Sequence[str]) -> GroupTerms:
-        """What these members have asked for."""
+        """Return the demands of these members."""
         load = self._load
         timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS, REQUEST_SECONDS)
         return GroupTerms(GROUP, members, timeouts, lambda: load.reader_is_done(self._committed), stays=True)
 
     async def member(self, name: str) -> None:
-        """Read what the group gives to this member, until the end."""
+        """Read the partitions that the group gives to this member, until the end."""
         load = self._load
         load.positions[GROUP] = self._committed
         random = Random(f"{load.world.seed}/{name}")
@@ -103,7 +102,8 @@ class GroupReading:
             **{
                 "group.id": GROUP,
                 "session.timeout.ms": str(random.choice(SESSION_SECONDS) * 1000),
-                # A join over a connection that a firewall has forgotten is given up after it, as in other clients.
+                # A join over a connection that a firewall has forgotten is given up after this time, as in
+                # other clients.
                 "max.poll.interval.ms": str(REBALANCE_SECONDS * 1000),
                 "heartbeat.interval.ms": "1500",
                 "max.poll.records": "200",
@@ -134,7 +134,7 @@ class GroupReading:
         await consumer.close(CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Everything acknowledged was read by some member, unless deleted. Raises `SafetyViolation`."""
+        """Check that every acknowledged record was read by some member, unless deleted. Raises `SafetyViolation`."""
         history = self._load.history
         for told in history.acknowledged:
             if told.offset < history.deleted_below.get(told.partition, 0):
@@ -145,7 +145,7 @@ class GroupReading:
                 )
 
     async def check_commits(self, name: str) -> None:
-        """Check that offsets the group was told to have committed are committed still. Raises `SafetyViolation`."""
+        """Check that offsets whose commits were acknowledged are committed still. Raises `SafetyViolation`."""
         consumer = _consumer(self._load, name, **{"group.id": GROUP})
         found = await consumer.committed(self._load.partitions, 10 * REQUEST_SECONDS)
         for key, offset in self._committed.items():

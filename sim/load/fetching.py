@@ -1,12 +1,12 @@
 """A plain reader of assigned partitions, for the simulator and for tests: positions, fetches, long polls. PURE.
 
-Programs read by `odradek.Consumer`. This one fetches nothing ahead. So a check that compares what was read with a
-history knows when it was asked for. The consumer's work is checked by something else than the consumer.
+Programs read by `odradek.Consumer`. This reader fetches nothing ahead. So a check that compares records with a
+history knows when they were requested. And the consumer is not checked by itself.
 
 A `Fetcher` keeps a position (the next offset to read) per partition and at most one Fetch in flight per leader. A
-poll sends what is missing and returns as soon as one leader has answered. Later polls take up the others' answers, so
-that a quiet leader delays nobody. An answer for an offset that is no longer the position (after a seek) is dropped.
-Data comes as raw batches; `FetchedPartition.records` parses them.
+poll sends the missing fetches and returns as soon as one leader has answered. Later polls take up the other answers,
+so that a quiet leader delays no partition. An answer for an offset that is no longer the position (after a seek) is
+dropped. Data comes as raw batches; `FetchedPartition.records` parses them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class FetchedPartition:
     decompressed_bytes_max: int
 
     def records(self) -> list[Record]:
-        """The records from `start_offset` on, without control records. Raises `KafkaError` for damaged batches."""
+        """Parse the records from `start_offset` on, without control records. Raises `KafkaError` for damaged
+        batches.
+        """
         found: list[Record] = []
         for position, header in iter_batches(self.data):
             if header.is_control:
@@ -93,10 +95,9 @@ class Fetcher:
         self.positions[TopicPartition(topic, partition)] = offset
 
     def poll(self, *, timeout: float) -> Operation[list[FetchedPartition]]:
-        """Fetch from one or more leaders at the positions, which move on; nothing after `timeout` seconds.
-
-        May return nothing earlier, when a broker's long poll ended. Raises `KafkaError` (say OFFSET_OUT_OF_RANGE
-        without `reset_to`) and `ClientError`.
+        """Fetch from one or more leaders at the positions, which move on; returns an empty list after `timeout`
+        seconds. May return an empty list earlier, when a broker's long poll ended. Raises `KafkaError` (say
+        OFFSET_OUT_OF_RANGE without `reset_to`) and `ClientError`.
         """
         deadline = self._core.now + timeout
         names = dict.fromkeys(key.topic for key in self.positions)
@@ -127,7 +128,7 @@ class Fetcher:
         return fetched
 
     def _send_fetches(self) -> list[Exception]:
-        """A Fetch to each leader that has none in flight; errors of partitions that have no leader."""
+        """Send a Fetch to each leader that has none in flight; returns errors of partitions without a leader."""
         # The order of partitions turns, because a broker fills the answer in order and may not reach the last.
         keys = list(self.positions)
         self._turn = (self._turn + 1) % len(keys) if keys else 0
@@ -229,7 +230,7 @@ class Fetcher:
             self.positions[key] = listed.offset
 
     def _recover(self, errors: list[Exception], *, calm: bool) -> Operation[None]:
-        """Raise what is final; else wait a little and look for new leaders."""
+        """Raise final errors; else wait a little and find new leaders."""
         now = self._core.now
         fatal = next((error for error in errors if not is_retriable(error)), None)
         if fatal is not None:

@@ -14,20 +14,20 @@ __all__ = ["OwnWorkload", "found_in"]
 
 
 class OwnWorkload(Protocol):
-    """Asks the cluster by clients that `load.client(name)` makes; `load.is_over` says that the storm is over."""
+    """Uses the cluster by clients that `load.client(name)` makes; `load.is_over` is true after the storm."""
 
     async def setup(self, load: Workload) -> None:
         """Make topics before the storm."""
 
     async def run(self, load: Workload) -> None:
-        """Run in the storm, until `load.is_over`. Remember what the cluster has promised."""
+        """Run in the storm, until `load.is_over`. Remember the cluster's promises."""
 
     async def check(self, load: Workload) -> None:
-        """All is healed: hold what is there against what was promised. Raises `sim.history.SafetyViolation`."""
+        """Check the healed cluster against the promises. Raises `sim.history.SafetyViolation`."""
 
 
 def found_in(names: dict[str, object]) -> OwnWorkload:
-    """The workload of a file, by the names that it has. Raises `ValueError`."""
+    """Find the workload of a file, by the names that it defines. Raises `ValueError`."""
     found = names.get("workload")
     missing = [name for name in ("setup", "run", "check") if not callable(getattr(found, name, None))]
     if found is None or missing:

@@ -1,11 +1,12 @@
-"""Clients that ask on without waiting, over bare connections: the order of a connection's requests is that of the log.
+"""Clients that send requests without waiting, over bare connections: the order of a connection's requests is that of
+the log.
 
 PORTED.
 
 Each connection sends Produce requests for one partition one behind the other. It uses every acks, every codec and
 sizes that brokers treat differently, and ends in the middle of anything. Every request is sent once, without a
-producer id that would help the broker to see the order. A record's value begins with the name of its connection. So
-`sim.history` holds what is in the log against the order of each connection, and finds what is there twice.
+producer id that would show the broker the order. A record's value begins with the name of its connection. So
+`sim.history` compares the log with the order of each connection, and finds duplicates.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TOPIC = "pipelined"
 PARTITIONS = 2
 PRODUCE_VERSION = 9
 REQUESTS_MAX = 30
-"""Requests of one connection; as many of them are under way as come before the answers."""
+"""Requests of one connection; all that are sent before the first answer are under way."""
 ACKS_ALL = -1
 ACKS = (ACKS_ALL, ACKS_ALL, 1, 0)
 CODECS = (0, 0, 1, 2, 3, 4)
@@ -48,7 +49,7 @@ __all__ = ["PARTITIONS", "TOPIC", "Pipelining", "topic_configs"]
 
 
 def topic_configs(random: Random) -> dict[str, str]:
-    """Settings of the topic: often another codec than that of a request, sometimes a sync for each batch."""
+    """Draw settings of the topic: often another codec than that of a request, sometimes a sync for each batch."""
     configs = {"compression.type": random.choice(TOPIC_CODECS)}
     if random.random() < 0.5:
         configs["flush.messages"] = random.choice(("1", "5"))
@@ -98,7 +99,7 @@ class Pipelining:
 
 
 class _Line:
-    """One connection: what was asked on it and not answered yet."""
+    """One connection, and its requests without an answer."""
 
     def __init__(
         self, load: Workload, env: Env, name: str, key: TopicPartition, conn: Conn, random: Random
@@ -154,7 +155,7 @@ class _Line:
                     raise ConnectionLost("takes nothing")
 
     def take_answers(self) -> None:
-        """Note what has been answered. Raises `ConnectionLost`, and `RemoteProtocolError` for an answer out of order."""
+        """Note the answers. Raises `ConnectionLost`, and `RemoteProtocolError` for an answer out of order."""
         while (count := self._conn.recv_into(self._buffer)) is not None:
             self._core.receive_data(self._buffer[:count])
             while (event := self._core.next_event()) is not NEED_DATA:

@@ -1,8 +1,8 @@
 """A list of records sent as one operation, for callers that have them all: the simulator and tests. PURE.
 
 Programs write by `odradek.Producer`, whose accumulator and sender do the work here too. `Producing.produce` puts the
-records into an accumulator of its own and runs a sender until each has its outcome. How that is done, and what is
-promised, is told in `odradek.client.producer.sender`.
+records into an accumulator of its own and runs a sender until each has its outcome. `odradek.client.producer.sender`
+explains the way and the promises.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ class Producing:
         return [delivery for batch, indexes in placed.items() for delivery in _deliveries(batch, indexes)]
 
     def _place(self, records: Sequence[RecordToSend], deadline: float) -> dict[Batch, list[int]]:
-        """Each batch with the places of its records in the list. A record that no batch can hold has its own."""
+        """Put records into batches; returns each batch with their places in the list. A record too large for any
+        has its own.
+        """
         accumulator = self._accumulator
         placed: dict[Batch, list[int]] = {}
         for index, record in enumerate(records):

@@ -1,8 +1,8 @@
-"""Clients of a scenario, who remember what they were told. PORTED.
+"""Clients of a scenario, which record all answers. PORTED.
 
-Each value is unique and begins with its producer's name, so that a history can tell what is lost, doubled or out of
-order. Producers send lists of records as one operation (`sim.load.producing`) or one by one by the product's own
-async producer. Readers follow all partitions from the beginning.
+Each value is unique and begins with its producer's name, so that a history shows losses, duplicates and wrong order.
+Producers send lists of records as one operation (`sim.load.producing`) or one by one by the product's own async
+producer. Readers follow all partitions from the beginning.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ A follower may wait for an answer on a connection that the network has forgotten
 and is still in the ISR (`replica.lag.time.max.ms`).
 """
 IN_FLIGHT_MAX = 200
-"""Records of one async producer that have no outcome yet."""
+"""Records of one async producer that have no outcome yet, at most."""
 
 
 @attrs.define(eq=False)
 class Workload:
-    """Clients who remember what they were told. `topics` are names with their number of partitions."""
+    """Clients that record all answers. `topics` are names with their number of partitions."""
 
     world: World
     history: History
@@ -55,9 +55,9 @@ class Workload:
     bootstrap: Sequence[tuple[str, int]]
     request_seconds: float = REQUEST_SECONDS
     delivery_seconds: float = 60.0
-    """The seconds that producers try; what they give up may be there or not."""
+    """The seconds for which producers try; afterwards the record may be there or not."""
     pace: float = 1.0
-    """How many times longer than usual clients wait between two things."""
+    """The factor by which pauses of clients are longer than usual."""
     is_over: bool = False
     """Set: producers and readers end."""
     ends: Mapping[TopicPartition, int] | None = None
@@ -76,17 +76,16 @@ class Workload:
         return min(self.request_seconds, self.delivery_seconds / 2)
 
     def client(self, name: str, request_seconds: float | None = None) -> AsyncClient:
-        """A client on a machine of this name."""
+        """Make a client on a machine of this name."""
         seconds = self.request_seconds if request_seconds is None else request_seconds
         config = ClientConfig(client_id=name, request_timeout=seconds, fail_fast=False)
         return AsyncClient(self.world.node_env(name), self.world.tasks, self.bootstrap, config)
 
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
-        """Create them. Raises what the cluster says.
-
-        An existing topic is fine: only this client makes topics of these names. It asks again when an answer is lost or
-        late, and a broker asks its controller again (as in Kafka). A broker waits 30 s on a connection to the controller
-        that the network has forgotten, longer than the client.
+        """Create the topics. Raises the cluster's errors. An existing topic is fine: only this client makes topics of
+        these names. It asks again when an answer is lost or late, and a broker asks its controller again (as in
+        Kafka). A broker waits 30 s on a connection to the controller that the network has forgotten, longer than the
+        client.
         """
         while True:
             try:
@@ -243,7 +242,7 @@ class Workload:
         client.close()
 
     async def _meet_rot(self, name: str, error: CorruptBatch) -> None:
-        """A disk has given back other bytes than it took, and the client has noticed: it asks again."""
+        """Wait after a client has met damaged bytes of a disk; then it asks again."""
         self.world.trace.record(self.world.now, name, "poll", error)
         await self.world.sleep(ROT_SECONDS)
 
@@ -262,7 +261,7 @@ class Workload:
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
         """Read everything back and hold it against the history. Raises `SafetyViolation`."""
         partitions = self.partitions
-        # Longer than one request may wait: its bytes may be late by more than that, and then it is asked again.
+        # Longer than a request may wait: its bytes may be late by more than that, and then it is repeated.
         seconds = END_SECONDS_MAX
         starts = await client.run(
             list_offsets(client.core, dict.fromkeys(partitions, EARLIEST), timeout=seconds)

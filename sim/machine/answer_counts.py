@@ -15,7 +15,7 @@ from odradek.wire.api import ApiKey
 from odradek.wire.errors import ErrorCode
 
 ANSWERS = "answers"
-"""The word beside the error codes: how many requests were answered at all."""
+"""The word beside the error codes: the number of all answered requests."""
 
 __all__ = ["ANSWERS", "AnswerCounts", "never_seen"]
 
@@ -58,7 +58,7 @@ class AnswerCounts:
 
 
 def never_seen(counts: AnswerCounts) -> dict[str, list[int]]:
-    """The served versions of each API that no process answered, by "listener API"."""
+    """List the served versions of each API that no process answered, by "listener API"."""
     missing = {}
     for key, (low, high) in sorted(counts.served.items()):
         versions = [version for version in range(low, high + 1) if f"{key} {version}" not in counts.counts]

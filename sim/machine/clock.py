@@ -32,9 +32,7 @@ EPOCH_MS = 1_750_000_000_000
 class VirtualClock(trio.abc.Clock):
     """trio's clock over an agenda.
 
-    `on_stall` is called when the agenda is empty for good, or when tasks keep each other busy while time stands
-    still.
-    """
+    `on_stall` is called when the agenda stays empty, or when tasks keep each other busy while time stands still."""
 
     def __init__(self, agenda: Agenda, on_stall: Callable[[str], None]) -> None:
         self._agenda = agenda
@@ -49,7 +47,7 @@ class VirtualClock(trio.abc.Clock):
         """The tasks that trio is about to run."""
 
     def start_clock(self) -> None:
-        """Virtual time stands where it stands."""
+        """Do nothing: virtual time stays."""
 
     def current_time(self) -> float:
         now = self._agenda.now
@@ -122,8 +120,8 @@ class _Timeout:
 class NodeClock:
     """`odradek.env.ports.Clock` of one node.
 
-    `rate` is how fast its oscillator runs, `wall_offset_ms` how far its operator's clock is off, `wall_drift` how it
-    runs away; all settable.
+    `rate` is the speed of its oscillator, `wall_offset_ms` the error of its operator's clock, `wall_drift` the growth
+    of that error; all settable.
     """
 
     def __init__(self, agenda: Agenda, owner: ClockOwner, *, rate: float) -> None:
@@ -147,7 +145,7 @@ class NodeClock:
         self._drift = drift
 
     def _drifted(self) -> float:
-        """Seconds that the wall clock has run away."""
+        """Compute the seconds by which the wall clock has drifted."""
         return self._drifted_seconds + (self.monotonic() - self._drifted_base) * self._drift
 
     @property
@@ -166,7 +164,7 @@ class NodeClock:
         return self._local_base + (virtual - self._virtual_base) * self._rate
 
     def _virtual(self, local: float) -> float:
-        """The first virtual time at which `monotonic` shows `local`."""
+        """Compute the first virtual time at which `monotonic` shows `local`."""
         if local == math.inf:
             return local
         virtual = self._virtual_base + (local - self._local_base) / self._rate

@@ -1,8 +1,8 @@
-"""Several nodes in one world: what they are, how they are formatted, and what they say about themselves. PORTED.
+"""Several nodes in one world: their roles, their formatting, and their metadata. PORTED.
 
-A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are controllers too (combined; 0: all).
-Otherwise that many separate machines are the quorum, with ids from 101 on. What is tunable is drawn from the seed: Kafka's defaults, or
-shorter times, so that runs see more elections.
+A cluster has `nodes` brokers. With `controllers` = 0 the first `voters` of them are controllers too (combined; 0:
+all). Otherwise that many separate machines are the quorum, with ids from 101 on. Tunable values are drawn from the
+seed: Kafka's defaults, or shorter times, so that runs see more elections.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FIRST_CONTROLLER_ID = 101
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 DATA = ("/data", "/more", "/third")
 VIEW_SECONDS = 2.0
-"""The seconds that a broker may take to tell its metadata."""
+"""The seconds that a broker may take to answer with its metadata."""
 LOOK_AGAIN_SECONDS = 0.25
 OBSERVER_CONFIG = ClientConfig(client_id="observer", request_timeout=VIEW_SECONDS, fail_fast=False)
 
@@ -67,13 +67,13 @@ class Shape:
     broker_log_dirs: tuple[int, ...] = ()
     """Log directories of each broker, in order; empty: `log_dirs` of them everywhere."""
     guarded: int = 0
-    """Who has to log in (`sim.machine.guards`); 0: nobody, and everybody may do everything."""
+    """The nodes and clients that have to log in (`sim.machine.guards`); 0: none, and all may do everything."""
     session_ms: int = 0
-    """How long a login of a guarded cluster lasts; 0: for ever."""
+    """The duration of a login in a guarded cluster; 0: no limit."""
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
-        """A shape by chance; `controllers` None leaves that to it too."""
+        """Draw a shape; `controllers` None is drawn, too."""
         drawn = random.choice((0, 0, 3))
         settings = dict(SETTINGS)
         if random.random() < 0.5:
@@ -91,7 +91,9 @@ class Shape:
         )
 
     def widened(self, random: Random) -> Shape:
-        """The same; in half of all runs with more brokers, or other numbers of replicas, voters, racks and directories."""
+        """Return a copy that in half of all runs has more brokers, or other numbers of replicas, voters, racks and
+        directories.
+        """
         nodes = random.choices(tuple(NODES), tuple(NODES.values()))[0]
         replicas = random.choices(*REPLICAS_OF[nodes])[0]
         in_sync_min = random.choice(IN_SYNC_MIN_OF[replicas])
@@ -108,7 +110,7 @@ class Shape:
         )
 
     def replicated(self, replicas: int, in_sync_min: int) -> Shape:
-        """The same with so many replicas of everything, and so many of them that have to be in sync."""
+        """Return a copy with so many replicas of everything, and so many of them that have to be in sync."""
         factors = (
             "default.replication.factor",
             "offsets.topic.replication.factor",
@@ -119,7 +121,7 @@ class Shape:
         return attrs.evolve(self, replicas=replicas, settings=settings)
 
     def narrowed(self) -> Shape:
-        """The same with three brokers, each of which has a replica of everything."""
+        """Return a copy with three brokers, each of which has a replica of everything."""
         plain = Shape()
         factors = (
             "default.replication.factor",
@@ -139,7 +141,7 @@ class Shape:
         return int(self.settings.get("min.insync.replicas", 2))
 
     def with_upkeep(self, random: Random) -> Shape:
-        """The same, in half of all runs with small segments, and with upkeep that is due within seconds."""
+        """Return a copy that in half of all runs has small segments, and upkeep that is due within seconds."""
         if random.random() < 0.5:
             return self
         drawn = {key: random.choice(values) for key, values in UPKEEP_SETTINGS.items()}
@@ -147,21 +149,21 @@ class Shape:
         return attrs.evolve(self, settings=settings, segment_bytes=random.choice(SEGMENT_BYTES))
 
     def without_upkeep(self) -> Shape:
-        """The same with Kafka's defaults for what `with_upkeep` draws."""
+        """Return a copy with Kafka's defaults for the settings that `with_upkeep` draws."""
         settings = {
             key: text for key, text in self.settings.items() if key not in (*UPKEEP_SETTINGS, *SMALL_SETTINGS)
         }
         return attrs.evolve(self, settings=settings, segment_bytes=0)
 
     def with_small_intervals(self, random: Random) -> Shape:
-        """The same, in half of all runs with more that waits for minutes or megabytes by default, and here does not."""
+        """Return a copy that in half of all runs has short times and small sizes in place of minutes and megabytes."""
         if random.random() < 0.5:
             return self
         drawn = {key: random.choice(values) for key, values in SMALL_SETTINGS.items()}
         return attrs.evolve(self, settings={**self.settings, **drawn})
 
     def aged(self, random: Random) -> Shape:
-        """The same for a run of hours: three quiet brokers, with upkeep that is due within minutes."""
+        """Return a copy for a run of hours: three quiet brokers, with upkeep that is due within minutes."""
         drawn = {key: random.choice(values) for key, values in AGED_SETTINGS.items()}
         narrow = self.narrowed()
         settings = {**narrow.settings, **drawn}
@@ -201,7 +203,7 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
     # So that followers meet a log whose beginning is a snapshot.
     "metadata.max.retention.bytes": "0",
-    # In a scenario nobody starts a node again that has ended because it heard of no controller for so long.
+    # In a scenario no operator restarts a node that has ended because it found no controller for so long.
     "initial.broker.registration.timeout.ms": "2147483647",
     "log.dir.failure.timeout.ms": "2147483647",
 }
@@ -223,7 +225,7 @@ UPKEEP_SETTINGS = {
     "log.cleaner.backoff.ms": ("1000", "15000"),
     "log.cleaner.min.cleanable.ratio": ("0.01", "0.5"),
 }
-"""The values of each key that `Shape.with_upkeep` draws from. Kafka's minutes would not come in a run of seconds."""
+"""The values of each key that `Shape.with_upkeep` draws from. Kafka's minutes would never pass in a run of seconds."""
 SMALL_SETTINGS = {
     "offsets.topic.segment.bytes": ("1048576", "104857600"),
     "metadata.log.max.snapshot.interval.ms": ("2000", "3600000"),
@@ -380,7 +382,7 @@ class Cluster:
             world.crash(member.name, "random")  # what was written must be durable
 
     def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
-        """Put empty disks in the places of a dead node's, and format them as of a node that joins what exists.
+        """Put empty disks in the places of a dead node's, and format them for a node that joins an existing cluster.
 
         A machine that keeps some of its disks keeps its power too: they are changed while it runs, as in a JBOD host. Were
         their page caches lost, this would be a loss of power, after which another broker has to stay up.
@@ -417,9 +419,9 @@ class Cluster:
         return self._observer
 
     async def trouble(self) -> str | None:
-        """The reason why the cluster is not whole; None if every broker says that all replicas are in sync.
+        """Explain why the cluster is not whole; None if every broker reports that all replicas are in sync.
 
-        All brokers must say the same.
+        All brokers must report the same.
         """
         views: list[list[PartitionView]] = []
         for member in self.brokers:
@@ -437,7 +439,7 @@ class Cluster:
         return None
 
     async def _view(self, member: Member) -> str | list[PartitionView]:
-        """The metadata of one broker in a form that can be compared; or the text of what is wrong there."""
+        """Get the metadata of one broker in a form that can be compared; or the text of its trouble."""
         message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         try:
             answer: MetadataResponse = await self.observer.request(
@@ -464,7 +466,7 @@ class Cluster:
         return view
 
     async def wait_until_whole(self, seconds: float) -> str | None:
-        """Wait until nothing is wrong; what still was when the time had passed."""
+        """Wait until nothing is wrong; returns the trouble that is left when the time has passed."""
         deadline = self.world.now + seconds
         while True:
             wrong = await self.trouble()
@@ -472,26 +474,26 @@ class Cluster:
                 return wrong
             await self.world.sleep(LOOK_AGAIN_SECONDS)
 
-    # --- what is on the disks
+    # --- the contents of the disks
 
     def metadata_log(self, member: Member) -> list[StoredBatch]:
-        """A node's metadata log, from its disk."""
+        """Read a node's metadata log from its disk."""
         disk = self.world.machine(member.name).disk
         return read_log(disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"))
 
     def snapshot_end(self, member: Member) -> int:
-        """The offset at which the newest snapshot of the metadata on a node's disk ends; 0 without one."""
+        """Find the offset at which the newest snapshot of the metadata on a node's disk ends; 0 without one."""
         disk = self.world.machine(member.name).disk
         files = disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}")
         ends = [parse_snapshot_name(name) for name in files]
         return max((end[0] for end in ends if end is not None), default=0)
 
     def metadata_logs(self) -> dict[str, list[StoredBatch]]:
-        """The metadata log of each node, from its disk."""
+        """Read the metadata log of each node from its disk."""
         return {member.name: self.metadata_log(member) for member in self.members}
 
     def replica_logs(self, topic: str, partition: int) -> dict[str, list[StoredBatch]]:
-        """Each replica's log, from its disk."""
+        """Read each replica's log from its disk."""
         found = {}
         for member in self.brokers:
             disk = self.world.machine(member.name).disk

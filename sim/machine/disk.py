@@ -1,4 +1,4 @@
-"""A disk that forgets: directories and files in memory, with what a crash would leave of them.
+"""A disk that forgets: directories and files in memory, and the remains of them after a crash.
 
 Theory of operation
 -------------------
@@ -9,9 +9,9 @@ The disk keeps every file and directory twice: as processes see it (the page cac
 * A directory's entries (creations, renames, removals) become durable by `Dir.sync` of that directory, or by
   `write_atomic`. Syncing a file does not make its name durable. Until then they wait in order in `pending`.
 * After a failed sync the kernel takes the dirty pages for clean. They stay readable, no later sync writes them, and a
-  power loss turns them into zeros. That is why the port says that a failed sync is final.
+  power loss turns them into zeros. So the port says that a failed sync is final.
 
-`crash(keep)` ends every handle and decides what is left:
+`crash(keep)` ends every handle and chooses the remains:
 
 * `"all"`: the process died, the machine lives. It keeps everything, and made nothing durable.
 * `"synced"`: power loss, exactly the durable state is left.
@@ -107,7 +107,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.operation_count = 0
         self.cold_probability = 0.0
-        """The probability that `File.is_warm` says no."""
+        """The probability that `File.is_warm` returns False."""
         self.broken_errno: int | None = None
         """Set: every operation fails with it (a dead disk)."""
         self.dead_paths: dict[str, int] = {}
@@ -137,7 +137,7 @@ class SimDisk:
     # --- what a node asks
 
     def open_dir(self, path: str, create: bool = False) -> SimDir:
-        """A root directory. `create` makes it durably, as an operator would have done beforehand."""
+        """Open a root directory. `create` makes it durably, as an operator would have done beforehand."""
         folder = self._root
         for name in path_parts(path):
             node = folder.entries.get(name)
@@ -164,7 +164,7 @@ class SimDisk:
         self._faults.append(_Fault(errno, operation, path_part, times))
 
     def forget_faults(self) -> None:
-        """Take back the faults that were to come."""
+        """Cancel all faults to come."""
         self._fail_at.clear()
         self._faults.clear()
 
@@ -173,7 +173,7 @@ class SimDisk:
         self._crash_at = number
 
     def crash(self, keep: Keep) -> None:
-        """End all handles and locks, and leave on the disk what `keep` says."""
+        """End all handles and locks, and leave the bytes that `keep` names on the disk."""
         self.generation += 1
         self.power_is_off = False
         self._crash_at = 0
@@ -204,7 +204,7 @@ class SimDisk:
         node.data[offset] ^= mask
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Let a file hold other bytes, durably, as if those had been written: a disk that lies."""
+        """Overwrite a file durably, as if these bytes had been written: a disk that lies."""
         *parents, name = path_parts(path)
         node = self.folder_of(self._root, "/".join(parents)).entries[name]
         assert isinstance(node, Inode)
@@ -220,14 +220,14 @@ class SimDisk:
             return False
 
     def replace(self, path: str) -> None:
-        """An empty, unformatted disk in the place of what was mounted at `path`, which no process has open."""
+        """Put an empty, unformatted disk in the place of the one at `path`, which no process has open."""
         *parents, name = path_parts(path)
         above = self.folder_of(self._root, "/".join(parents))
         above.entries[name] = above.durable[name] = Folder()
         self.crash("all")  # counts what is left
 
     def peek(self, path: str) -> dict[str, bytes]:
-        """Files of a directory with their bytes, as processes see them, behind everybody's back: no operation.
+        """Copy the files of a directory, as processes see them; this is no operation of the disk.
 
         Empty where there is no such directory.
         """
@@ -240,7 +240,7 @@ class SimDisk:
         }
 
     def contents(self, path: str) -> dict[str, bytearray]:
-        """The bytes themselves that `peek` copies: to be looked at, never kept."""
+        """Return the bytes themselves that `peek` copies: read them, never keep them."""
         try:
             folder = self.folder_of(self._root, path)
         except KeyError:
@@ -248,7 +248,9 @@ class SimDisk:
         return {name: node.data for name, node in folder.entries.items() if isinstance(node, Inode)}
 
     def on_platter(self, path: str) -> Mapping[str, Inode | Folder]:
-        """The entries of a directory that the worst loss of power leaves: to be looked at. Empty where it leaves none."""
+        """Return the entries of a directory that the worst loss of power leaves: read them only. Empty where it
+        leaves none.
+        """
         folder = self._root
         for name in path_parts(path):
             node = folder.durable.get(name)
@@ -258,7 +260,9 @@ class SimDisk:
         return folder.durable
 
     def in_cache(self, path: str) -> Mapping[str, Inode | Folder]:
-        """The entries of a directory as processes see them: to be looked at. Empty where there is no such directory."""
+        """Return the entries of a directory as processes see them: read them only. Empty where there is no such
+        directory.
+        """
         try:
             return self.folder_of(self._root, path).entries
         except KeyError:
@@ -270,7 +274,7 @@ class SimDisk:
         return disk_error(directory, path, operation, number, _REASONS.get(number, f"error {number}"))
 
     def check_alive(self, generation: int, directory: str, path: str, operation: str) -> None:
-        """Raises `DiskError` for a handle from before a crash, `PowerCut` while the power is off."""
+        """Raise `DiskError` for a handle from before a crash, `PowerCut` while the power is off."""
         if generation != self.generation:
             raise DiskError(directory, path, operation, errno.EIO, "the node has crashed")
         if self.power_is_off:
@@ -285,12 +289,12 @@ class SimDisk:
         )
 
     def check_answers(self, directory: str, path: str, operation: str) -> None:
-        """Raises `DiskHung` for a call of the loop that is bounded, to a device that is silent."""
+        """Raise `DiskHung` for a bounded call of the loop to a silent device."""
         if self.keeps_waiting(directory):
             raise DiskHung(directory, path, operation, 0, "the device does not answer")
 
     def check_bounded(self, directory: str, path: str, operation: str) -> None:
-        """Raises `AssertionError` where the loop of a real node would hang: a call that nothing bounds."""
+        """Raise `AssertionError` where the loop of a real node would hang: for a call without a bound."""
         if self.keeps_waiting(directory):
             raise AssertionError(f"the loop waits for a device that hangs: {operation} {path}")
 
@@ -305,7 +309,7 @@ class SimDisk:
     def operate(
         self, generation: int, directory: str, path: str, operation: str, position: int = 0, count: int = 0
     ) -> None:
-        """Account for one operation, before it has any effect. Raises what has been injected."""
+        """Count one operation, before it has any effect. Raises injected faults."""
         self.check_alive(generation, directory, path, operation)
         self.operation_count += 1
         if self.on_operation is not None:
@@ -341,11 +345,11 @@ class SimDisk:
         return 0
 
     def folder_at(self, path: str) -> Folder:
-        """The directory at a path of this disk. Raises `KeyError`."""
+        """Find the directory at a path of this disk. Raises `KeyError`."""
         return self.folder_of(self._root, path)
 
     def folder_of(self, folder: Folder, path: str) -> Folder:
-        """The directory at `path` below `folder`. Raises `KeyError`."""
+        """Find the directory at `path` below `folder`. Raises `KeyError`."""
         for name in path_parts(path):
             node = folder.entries[name]
             if isinstance(node, Inode):

@@ -63,7 +63,7 @@ class SimFile:
 
     @property
     def content(self) -> bytearray:
-        """The bytes themselves, behind everybody's back: to be looked at, never kept."""
+        """The bytes themselves. They change, so look at them at once."""
         return self._inode.data
 
     def _check_open(self) -> None:
@@ -183,7 +183,7 @@ class SimUncachedFile:
 
 
 class SimDir:
-    """`odradek.env.ports.Dir` on a `SimDisk`. A path, as on the real machine: another directory may come to lie there."""
+    """`odradek.env.ports.Dir` on a `SimDisk`. A path, as on the real machine: later it may name another directory."""
 
     __slots__ = ("_bounds_looks", "_disk", "_generation", "_root", "path")
 
@@ -203,7 +203,7 @@ class SimDir:
         return self._disk.error(self._root, path, operation, number)
 
     def _parent(self, name: str, operation: str) -> tuple[Folder, str]:
-        """The directory that holds the last part of `name`, and that part. Raises `FileMissing`."""
+        """Find the directory with the last part of `name`, and that part. Raises `FileMissing`."""
         *above, last = path_parts(name)
         try:
             return self._disk.folder_at("/".join([self.path, *above])), last
@@ -234,13 +234,13 @@ class SimDir:
         return node
 
     def _look(self, operation: str, path: str) -> None:
-        """Account for a look into the directory, which is bounded on the loop."""
+        """Count a read of the directory, which is bounded on the loop."""
         if self._bounds_looks:
             self._disk.check_answers(self._root, path, operation)
         self._operate(operation, path)
 
     def _change(self, operation: str, path: str) -> None:
-        """Account for a change, which the loop makes only where it does not wait (`in_time`)."""
+        """Count a change, which the loop makes only in a bounded call (`in_time`)."""
         self._disk.check_bounded(self._root, path, operation)
         self._operate(operation, path)
 
@@ -382,14 +382,14 @@ class SimDir:
         return self._disk.total_bytes
 
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
-        """Virtual time stands still while the loop waits, so it is refused at once by a disk that is silent."""
+        """Bound the calls. Virtual time stands still while the loop waits, so a silent disk refuses at once."""
         self._bounds_looks = looks
         if looks:
             self._disk.unsettled.pop(self._root, None)
         self._disk.bounded_roots[self._root] = None
 
     def in_time(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
-        """A silent device does the work at once and does not say so, or when it is asked to settle, as the seed draws."""
+        """Do the work; a silent device does it at once without an answer, or when it settles, as the seed draws."""
         disk = self._disk
         if not disk.keeps_waiting(self._root):
             return work()
@@ -410,7 +410,7 @@ class SimDir:
         raise failure
 
     def settle(self) -> None:
-        """End what the loop did not wait for. The worker's call ends with the hang."""
+        """End the work that the loop did not wait for. The worker's call ends with the hang."""
         end = self._disk.unsettled.get(self._root)
         if end is None:
             return
@@ -444,7 +444,7 @@ def _directory(path: str) -> str:
 
 
 def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """The result of work that another thread does, or what it has raised."""
+    """Do the work of another thread; returns its result, or its exception."""
     try:
         return work(), None
     except Exception as error:  # noqa: BLE001 - it comes to the caller of `settle`

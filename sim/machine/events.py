@@ -10,7 +10,7 @@ import attrs
 
 
 class Owner(Protocol):
-    """The owner of an event, to whom it happens. While an owner is paused its events are held back."""
+    """The owner of an event. While an owner is paused its events are held back."""
 
     @property
     def paused(self) -> bool: ...

@@ -16,9 +16,11 @@ ADMIN, ADMIN_PASSWORD = "admin", "admin-secret"
 NODE, _NODE_PASSWORD = "node", "node-secret"
 SUPER_USERS = ("User:ANONYMOUS", f"User:{ADMIN}", f"User:{NODE}")
 CLIENTS_LOG_IN, NODES_LOG_IN = 1, 2
-"""What `Shape.guarded` may be: nodes log in to each other besides, at the listeners of brokers and of controllers."""
+"""Values of `Shape.guarded`: with the second, nodes also log in to each other, at the listeners of brokers and of
+controllers.
+"""
 SESSION_MS = (0, 0, 3_000, 10_000)
-"""How long a login may last (`connections.max.reauth.ms`); 0: for ever."""
+"""The duration of a login (`connections.max.reauth.ms`); 0: no limit."""
 
 __all__ = [
     "ADMIN",
@@ -37,12 +39,12 @@ _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 def draw_guards(random: Random) -> tuple[int, int]:
-    """What is guarded, and how many milliseconds a login lasts."""
+    """Draw the guarded listeners, and the milliseconds of a login."""
     return random.choice((CLIENTS_LOG_IN, NODES_LOG_IN)), random.choice(SESSION_MS)
 
 
 def guarded_settings(guarded: int, session_ms: int, listeners: Sequence[str]) -> dict[str, str]:
-    """The settings of a node that has these listeners."""
+    """Make the settings of a node that has these listeners."""
     jaas = (
         f'{_MODULE} required username="{NODE}" password="{_NODE_PASSWORD}"'
         f' user_{NODE}="{_NODE_PASSWORD}" user_{ADMIN}="{ADMIN_PASSWORD}";'

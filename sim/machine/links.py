@@ -1,15 +1,16 @@
-"""The links between hosts: what they hold, lose, slow down and refuse. The lower half of `sim.machine.network`.
+"""The links between hosts, and their troubles: cuts, losses, delays and refusals. The lower half of
+`sim.machine.network`.
 
-A link is one direction between two hosts. What may be wrong with it, each by itself:
+A link is one direction between two hosts. Its possible troubles, each by itself:
 
 * cut: it holds everything until it is healed, as TCP's retransmission would;
 * slow: everything takes up to so many seconds longer;
-* narrow: so many bytes per second; what follows waits behind what is under way, of all connections;
+* narrow: so many bytes per second for all connections together; later bytes wait behind earlier ones;
 * closed: new connections fail (open ones go on): they are refused at once, or never answered;
 * and by the weather a segment may be lost, which a reader sees as a stall until it is sent again.
 
-Nobody tells the ends of a connection that a link is cut. `sim.machine.network` has what befalls single connections:
-resets, and connections of which the network has forgotten that they are there.
+The ends of a connection get no notice of a cut link. `sim.machine.network` has the troubles of single connections:
+resets, and connections that the network has forgotten.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["Line", "Links"]
 
 @attrs.define(eq=False)
 class Line:
-    """One direction of a connection: what keeps its segments in order."""
+    """One direction of a connection, which keeps its segments in order."""
 
     last_arrival: float = 0.0
 
@@ -66,24 +67,24 @@ class Links:
         return self._links.setdefault((source, target), _Link())
 
     def cut(self, source: str, target: str) -> None:
-        """Hold what goes from `source` to `target` (this direction only)."""
+        """Hold all segments from `source` to `target` (this direction only)."""
         link = self._link(source, target)
         if link.held is None:
             link.held = []
 
     def heal(self, source: str, target: str) -> None:
-        """Let through what was held, after a latency, and all that follows."""
+        """Let the held segments through, after a latency, and all later ones."""
         link = self._link(source, target)
         held, link.held = link.held, None
         for send in held or ():
             send()
 
     def cuts(self) -> list[tuple[str, str]]:
-        """The directions that are cut."""
+        """List the directions that are cut."""
         return [ends for ends, link in self._links.items() if link.held is not None]
 
     def wrong(self) -> Iterator[tuple[tuple[str, str], bool]]:
-        """The directions with which something is wrong, each with whether it is cut."""
+        """Yield the directions with a trouble, each with whether it is cut."""
         for ends, link in self._links.items():
             if link.held is not None:
                 yield ends, True
@@ -91,19 +92,19 @@ class Links:
                 yield ends, False
 
     def slow(self, source: str, target: str, seconds: float) -> None:
-        """Let everything from `source` to `target` take up to so much longer; 0: as fast as the weather is."""
+        """Let everything from `source` to `target` take up to so many seconds longer; 0: only the weather's latency."""
         self._link(source, target).slow_seconds = seconds
 
     def narrow(self, source: str, target: str, bytes_per_second: float) -> None:
-        """Let through so many bytes per second, of all connections together; infinity: as many as there are."""
+        """Limit the bytes per second of all connections together; infinity: no limit."""
         self._link(source, target).bytes_per_second = bytes_per_second
 
     def close_link(self, source: str, target: str, how: Closed | None) -> None:
-        """Let nobody on `source` begin a connection to `target`; None: let them again."""
+        """Refuse new connections from `source` to `target`; None: accept them again."""
         self._link(source, target).closed = how
 
     def closed(self, source: str, target: str) -> Closed | None:
-        """The way in which new connections are refused or swallowed; None if they are let through."""
+        """Return the way in which new connections are refused or swallowed; None if they are let through."""
         link = self._links.get((source, target))
         return None if link is None else link.closed
 
@@ -140,7 +141,7 @@ class Links:
         self.agenda.at(time, arrive, owner)
 
     def _retransmissions(self) -> float:
-        """Seconds until a segment that may be lost, and lost again, has arrived."""
+        """Draw the seconds until a segment that may be lost, and lost again, has arrived."""
         seconds, wait = 0.0, RETRANSMISSION_SECONDS_MIN
         for _ in range(LOSSES_MAX):
             if self.random.random() >= self.weather.loss_probability:

@@ -1,4 +1,4 @@
-"""A machine of the world and the node that runs on it: how it starts, stops and dies. PORTED.
+"""A machine of the world and the node that runs on it: its starts, stops and deaths. PORTED.
 
 Ways to die:
 
@@ -7,7 +7,7 @@ Ways to die:
 * `kill("synced")` and `kill("random")`: the power goes.
 * `cut`: the power goes in the middle of a disk operation.
 * `fail_the_disk`: the disk reports errors, then the power goes. A kernel that has failed to write pages out may
-  forget them later, and no later sync would tell.
+  forget them later, and no later sync would show it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sim.machine.disk import Keep
 from sim.machine.world import Running, World
 
 BUG = ".bug"
-"""The end of the name of a line that a node writes when it goes on after an error that should not be."""
+"""The end of the name of a log line about a bug after which a node goes on."""
 CUT_SECONDS_MAX = 30.0
 """The seconds to wait for the disk operation in which the power fails."""
 
@@ -54,7 +54,7 @@ class TraceLog:
         self._on_bug = on_bug
         self.directory_is_offline = False
         self.is_unregistered = False
-        """True once the broker has told that an operator removed it from the cluster."""
+        """True once the broker has logged that an operator removed it from the cluster."""
         self.errors = 0
         """The number of lines at level error."""
 
@@ -80,7 +80,7 @@ class TraceLog:
 
 
 class Member:
-    """One node of a scenario. `disk_is_bad` says that it may fail, if it says why."""
+    """A node of a scenario. With `disk_is_bad` it may fail, if it logs why."""
 
     def __init__(
         self, world: World, name: str, config: NodeConfig, older_config: NodeConfig | None = None
@@ -97,20 +97,20 @@ class Member:
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
         self.may_be_damaged = False
-        """True if the fault model was broken on purpose: then it may fail for whatever reason it says."""
+        """True if the fault model was broken on purpose: then it may fail for any reason that it logs."""
         self.failures: list[str] = []
         self.answers = AnswerCounts()
         """What its processes answered, once they have ended."""
         self._errors = 0
         self.node: Node | None = None
-        """The node of its process, for those who watch it; of a dead process, the remains."""
+        """The node of its process, for the checks; of a dead process, the remains."""
         self._stop: Event | None = None
         self._started: Event | None = None
         self._serves = False
 
     @property
     def running(self) -> Running | None:
-        """The node's process, or the last one that it had."""
+        """The node's process, or its last one."""
         return self.world.machine(self.name).running
 
     def is_up(self) -> bool:
@@ -119,7 +119,7 @@ class Member:
         return running is not None and not running.ended.is_set()
 
     def serves(self) -> bool:
-        """True if it lives and has come up to the point where clients are served."""
+        """True if it lives and serves clients."""
         return self.is_up() and self._serves
 
     @property
@@ -183,7 +183,7 @@ class Member:
                     self.answers.count_table(services.table)
 
     def _must_have_a_reason(self, fields: Mapping[str, object]) -> None:
-        """A log directory has gone offline: no harm that the run has done to its disk, no reason."""
+        """Fail the run for a log directory that has gone offline without any harm to its disk."""
         if not self.disk_is_bad and not self.may_be_damaged:
             told = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
             self.world.refute(SafetyViolation(f"{self.name}: a sound log directory has gone offline: {told}"))
@@ -200,12 +200,12 @@ class Member:
     # --- ways to die
 
     def ask_to_stop(self) -> None:
-        """Ask for a clean stop; `running.ended` tells when it is done."""
+        """Ask for a clean stop; `running.ended` is set when it is done."""
         assert self._stop is not None
         self._stop.set()
 
     async def kill(self, keep: Keep) -> None:
-        """Kill the process (`all`), or the machine. Nothing, if it is gone already."""
+        """Kill the process (`all`), or the machine. Does nothing if it is gone already."""
         running = self.running
         if running is not None and not running.ended.is_set():
             if running.env.alive:  # or another task has killed it at this very moment
@@ -215,7 +215,7 @@ class Member:
     async def cut(
         self, random: Random, operations_max: int = 300, seconds_max: float = CUT_SECONDS_MAX
     ) -> None:
-        """Let the power fail in the middle of one of the next disk operations."""
+        """Cut the power in the middle of one of the next disk operations."""
         running = self.running
         assert running is not None
         disk = self.world.machine(self.name).disk
@@ -226,7 +226,7 @@ class Member:
         await running.ended.wait()
 
     async def fail_the_disk(self, random: Random) -> None:
-        """Let some disk operations fail; the node stops by itself or goes on, and then the power is gone."""
+        """Let some disk operations fail; the node stops by itself or goes on, and then the power is cut."""
         world, running = self.world, self.running
         assert running is not None
         disk = world.machine(self.name).disk

@@ -4,25 +4,25 @@ Theory of operation
 -------------------
 A connection is two `SimConn`s. What one end sends is cut into segments: anywhere, when the weather says so. Each
 segment is an event of the agenda that happens to the other end. Segments of one direction never overtake each other.
-A sender may have `socket_buffer_bytes` under way and unread. What the receiver takes out of its buffer opens the
-window again after one more latency. So back pressure works as it does in production. As in TCP it is not told for
-every byte, but when a quarter of the buffer has been taken out.
+A sender may have `socket_buffer_bytes` under way and unread. Bytes that the receiver takes out of its buffer open the
+window again after one more latency. So back pressure works as it does in production. As in TCP the sender learns of
+it when a quarter of the buffer has been taken out, not for every byte.
 
 All that reaches another node is an event that belongs to that node. A paused node holds its events back and finds
 them when it resumes. The kernel of a paused or busy process still answers: connections are accepted into the
 listener's backlog without it.
 
-The weather tears some connections (`Weather.torn_share`): only there are sends and receives short, segments cut and wakes
-spurious. What lies there after a short receive is read in the same step; between segments others run.
+The weather tears some connections (`Weather.torn_share`): only there are sends and receives short, segments cut and
+wakes spurious. The rest after a short receive is read in the same step; between segments other tasks run.
 
 A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. It never
-gives up by itself: timeouts do that. `sim.machine.links` has what may be wrong with links. A connection may be reset
-on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What one end has sent on a
-connection before it closed it may arrive late, behind what it sends on its next one. That ends with
-`may_close_late`: a cluster that notices closes half a minute late is never whole at one moment.
+gives up by itself: timeouts do that. `sim.machine.links` has the troubles of links. A connection may be reset on the
+way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. Bytes that one end has sent before
+it closed a connection may arrive late, behind the bytes of its next connection. That ends with `may_close_late`: a
+cluster that notices closes half a minute late is never whole at one moment.
 
-How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A machine
-that loses power says nothing, and its peers wait. What they send afterwards is sent again and again. It is answered
+The end of a node decides what its peers notice. A process that dies resets its connections (after a latency). A
+machine that loses power is silent, and its peers wait. Their later segments are sent again and again. It is answered
 by a reset once the machine is up, or given up after a quarter of an hour.
 
 No trio here: the waits are `sim.machine.waiting.Signal`s.
@@ -51,12 +51,12 @@ from sim.machine.weather import Weather
 BACKLOG = 1024
 FIRST_EPHEMERAL_PORT = 30_000
 CONNECT_SECONDS_MAX = 60.0
-"""The time after which a connection attempt that nobody answers fails."""
+"""The time after which a connection attempt without an answer fails."""
 FIRST_RETRANSMISSION_SECONDS = 1.0
 RETRANSMISSION_SECONDS_MAX = 512.0
-"""The longest wait before a segment that nobody acknowledges is sent again; after that the connection is lost."""
+"""The longest wait before an unacknowledged segment is sent again; after that the connection is lost."""
 SILENCE_SECONDS_MAX = 1023.0
-"""The time after which a sender of whom nothing is acknowledged gives its connection up: all those waits together."""
+"""The time after which a sender without acknowledgements gives its connection up: all those waits together."""
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _SENDFILE_BYTES_MAX = 1 << 18
 
@@ -98,7 +98,7 @@ class Fabric(Links):
         self.severed: dict[tuple[str, str], float] = {}
         """The time at which connections between two hosts were forgotten last."""
         self.may_close_late = True
-        """True while the news of a closed connection may be late, as the weather says: until a storm is over."""
+        """True while the notice of a closed connection may be late, as the weather says: until a storm is over."""
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
         """Called with an end and the bytes that it has sent. It only looks."""
 
@@ -110,7 +110,7 @@ class Fabric(Links):
         return host
 
     def resolve(self, name: str, asking: str) -> Host | None:
-        """The host with this name or address, as seen from `asking`."""
+        """Find the host with this name or address, as seen from `asking`."""
         if name in _OWN_NAMES:
             return self.hosts[asking]
         for host in self.hosts.values():
@@ -157,7 +157,7 @@ class Fabric(Links):
         self._connections.pop(conn, None)
 
     def end_node(self, node: Node, *, silent: bool) -> None:
-        """The node's process is gone: its listeners at once, its connections with a reset unless `silent`."""
+        """End the listeners of a node's dead process at once, and its connections with a reset unless `silent`."""
         host = self.hosts[node.host]
         for port, listener in list(host.listeners.items()):
             if listener.node is node:
@@ -190,12 +190,11 @@ class SimConn:
         """False: the network has forgotten this connection, and lets nothing of it pass."""
         self._gives_up = False
         self._late_until = 0.0
-        """The time before which nothing arrives here: what a client left behind may be overtaken by its next
-        connection."""
+        """The time before which nothing arrives here: a client's last bytes may be overtaken by its next connection."""
         self.line = Line()
         self._window = fabric.weather.socket_buffer_bytes
         self._taken = 0
-        """Taken out of the buffer, and not told yet to whom sends."""
+        """Bytes taken out of the buffer of which the sender has no notice yet."""
         self._received = bytearray()
         self._was_short = False
         """True if the last receive left something behind."""
@@ -231,14 +230,14 @@ class SimConn:
         return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
 
     def wait_for(self, count: int) -> None:
-        # As in Linux, what the buffer cannot hold is not waited for: a sender that waits for a third of it to be free,
-        # and has not been told of a quarter, may have filled no more than this.
+        # As in Linux, a wait never exceeds the buffer. A sender waits for a third of it to be free, and may
+        # not know of a quarter: it may have filled only this much.
         self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
         if self._is_readable():
             self._readable.wake()
 
     async def writable(self) -> None:
-        # As in Linux: not for every byte of room, or a stream ends up in segments of one byte.
+        # As in Linux: not for every byte of room, or a stream would become segments of one byte.
         enough = max(1, self._fabric.weather.socket_buffer_bytes // 3)
         if self._window >= enough or self._lost or self._closed:
             await checkpoint()
@@ -343,7 +342,7 @@ class SimConn:
     # --- what happens to this end
 
     def deliver(self, segment: bytes) -> None:
-        """A segment arrives."""
+        """Receive a segment."""
         if self._late_until and self._is_late(partial(self.deliver, segment)):
             return
         if self._lost or not self.is_heard:
@@ -362,7 +361,7 @@ class SimConn:
             self._readable.wake()
 
     def _answer_for_the_dead(self, wait: float) -> None:
-        """A kernel that does not know the connection resets it; a machine without power is asked again later."""
+        """Reset a connection that the kernel does not know; to a machine without power it is sent again later."""
         peer = self.peer
         if self._host.up:
             self._transmit(lambda: peer.reset("reset by peer"), peer.node)
@@ -381,14 +380,14 @@ class SimConn:
         return True
 
     def end(self) -> None:
-        """The peer has closed its end."""
+        """Note that the peer has closed its end."""
         if self._is_late(self.end) or not self.is_heard:
             return
         self._ended = True
         self._readable.wake()
 
     def reset(self, reason: str) -> None:
-        """The connection is gone."""
+        """Lose the connection."""
         if self._is_late(partial(self.reset, reason)):
             return
         if not self._lost and not self._closed:
@@ -397,12 +396,12 @@ class SimConn:
             self._writable.wake()
 
     def open_window(self, count: int) -> None:
-        """The peer has taken `count` bytes out of its buffer."""
+        """Note that the peer has taken `count` bytes out of its buffer."""
         self._window += count
         self._writable.wake()
 
     def abandon(self, *, silent: bool) -> None:
-        """The process of this end is gone."""
+        """End the connection of a dead process."""
         self._closed = True
         self._fabric.forget(self)
         if not silent:
@@ -461,7 +460,7 @@ class SimListener:
         return conn
 
     def offer(self, conn: SimConn) -> bool:
-        """A connection has come in. False: the backlog is full."""
+        """Accept a connection into the backlog; False if that is full."""
         if len(self._backlog) >= BACKLOG:
             return False
         self._backlog.append(conn)
@@ -469,7 +468,7 @@ class SimListener:
         return True
 
     def abandon(self) -> None:
-        """The process is gone, or has closed the listener."""
+        """End the listener, since the process is gone or has closed it."""
         self._closed = True
         self._backlog.clear()
 
@@ -521,7 +520,7 @@ class SimNetwork:
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> SimListener:
-        """The weather decides the size of buffers, whatever is asked for."""
+        """Listen; the weather decides the size of buffers in place of the arguments."""
         own = self._fabric.hosts[self._node.host]
         if not self._node.alive:
             raise OSError(errno.ENETDOWN, "the node has crashed")
@@ -568,7 +567,7 @@ class SimNetwork:
         return attempt.conn
 
     def _arrive(self, target: Host, port: int, attempt: _Attempt) -> None:
-        """The attempt reaches the target's kernel."""
+        """Deliver the attempt to the target's kernel."""
         if not target.up:
             return
         fabric, node = self._fabric, self._node

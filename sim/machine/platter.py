@@ -28,7 +28,7 @@ class Inode:
     handles: int = 0
     linked: bool = True
     notes: dict[object, object] = attrs.Factory(dict)
-    """What those who look from outside remember of it, by themselves."""
+    """Notes of observers from outside, each by its own key."""
 
     def truncate(self, size: int) -> None:
         if size < self.durable_size:
@@ -48,7 +48,7 @@ class Inode:
             self.lost.append((self.durable_size, len(self.data)))
 
     def lose_power(self, random: Random | None) -> None:
-        """Leave what is durable; with `random`, by chance more."""
+        """Keep the durable bytes; with `random`, by chance more."""
         content = self.data[: self.durable_size] + self.durable_rest
         arrived = self.durable_size < len(self.data) or len(self.durable_rest) > 0
         if random is not None and arrived and random.random() < 0.75:
@@ -60,7 +60,7 @@ class Inode:
 
 
 def _torn(data: bytearray, durable_size: int, random: Random) -> bytearray:
-    """`data` cut at a random size, in which unsynced sectors may read as zeros."""
+    """Cut `data` at a random size; unsynced sectors in it may read as zeros."""
     size = random.choice((len(data), random.randint(durable_size, len(data))))
     content = data[:size]
     chance = random.choice((0.0, 0.0, 0.1, 0.5))
@@ -114,5 +114,5 @@ def _apply(
 
 
 def path_parts(path: str) -> list[str]:
-    """The names in a path; slashes at either end or doubled do not count."""
+    """Split a path into names; slashes at either end or doubled do not count."""
     return [part for part in path.split("/") if part]

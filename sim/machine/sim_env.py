@@ -32,7 +32,7 @@ RARITY: Mapping[str, float] = {
     "quorum.resign": 0.02,
     "replication.drop_connection": 0.02,
 }
-"""The factor for points that cost work under way: they fire less often. `NodeEnv.buggify` says yes by chance."""
+"""The factor for points that waste work under way: they fire less often. `NodeEnv.buggify` returns True by chance."""
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
 
@@ -59,7 +59,7 @@ class SimEnv:
         self.paused = False
         """Nothing happens to it now: it is stopped, or at work (`sim.machine.toil`)."""
         self.stopped = False
-        """Paused until somebody resumes it."""
+        """Paused until `resume`."""
         self.has_descriptors = True
         self.wakes = 0
         self.waits: dict[Task, Signal] = {}
@@ -128,10 +128,9 @@ class SimEnv:
 class SimWorkers:
     """`odradek.env.ports.Workers`: at some moment of a virtual delay, beside which the loop goes on.
 
-    The function acts first, last or somewhere in between, as the seed draws it for each call. So the loop goes on
-    later than what the function saw. The function runs later than what the caller saw. As with threads, a started
-    function runs to its end though the caller be cancelled, unless the node crashes. Unlike with threads it is
-    atomic.
+    The function acts first, last or somewhere in between, as the seed draws it for each call. So both the loop and
+    the function may find a newer state than when they began. As with threads, a started function runs to its end
+    though the caller be cancelled, unless the node crashes. Unlike with threads it is atomic.
     """
 
     def __init__(self, env: SimEnv, random: Random) -> None:

@@ -2,7 +2,7 @@
 
 `trio.run` drives the generator that `_run.unrolled_run` makes. This one takes the same steps in the same order. It asks
 the kernel in one round of many, since there is nothing but signals to hear of. A batch of one task is neither sorted nor
-shuffled. `tests/sim/test_task_loop.py` holds that a run has the digest that trio's own loop gives.
+shuffled. `tests/sim/machine/test_task_loop.py` holds that a run has the digest that trio's own loop gives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trio._core._traps import CancelShieldedCheckpoint, WaitTaskRescheduled
 from trio.lowlevel import enable_ki_protection
 
 ROUNDS_PER_LOOK = 64
-"""Rounds of the loop for each look whether a signal has come."""
+"""Rounds of the loop for each check whether a signal has arrived."""
 
 __all__ = ["task_loop"]
 
@@ -57,7 +57,9 @@ def task_loop(
 
 
 def _run_batch(runner: Any) -> None:
-    """Run the tasks that are runnable now, in an order that the seed decides; not those that they make runnable."""
+    """Run the tasks that are runnable now, in an order that the seed decides; tasks that they wake wait for the
+    next batch.
+    """
     batch = list(runner.runq)
     runner.runq.clear()
     if len(batch) > 1:

@@ -21,7 +21,7 @@ __all__ = ["Toil"]
 
 
 class Toil:
-    """The bills of all processes. `envs` tells which there are now."""
+    """The bills of all processes. `envs` returns the present ones."""
 
     def __init__(self, agenda: Agenda, envs: Callable[[], Iterable[SimEnv]], random: Random) -> None:
         self._agenda = agenda
@@ -41,7 +41,7 @@ class Toil:
         self._paid = paid
 
     def _bill(self, env: SimEnv, before: int) -> int:
-        """Hold the process up for what it has done since; the number of wakes that are paid now."""
+        """Hold the process up for its work since the last call; returns the number of wakes that are paid now."""
         weather = env.weather
         wakes = env.wakes
         seconds = (wakes - before) * weather.wake_seconds

@@ -25,18 +25,18 @@ class Trace:
         self._hash = hashlib.sha256()
         self._lines_kept = lines_kept
         self._folded: list[tuple[object, ...]] = []
-        """The last of those events that are in the digest."""
+        """The last events that are already in the digest."""
         self._folded_count = 0
         self._fresh: list[tuple[object, ...]] = []
         self.on_line: Callable[[str, str], None] | None = None
         """Called with the word of each event and its line."""
 
     def record(self, now: float, who: str, what: str, *details: object) -> None:
-        """One event. `details` are numbers and strings; of anything else it takes the text, as it is now."""
+        """Record an event. `details` are numbers and strings; anything else is recorded as its present text."""
         self.add((now, who, what, *(each if type(each) in _PLAIN else str(each) for each in details)))
 
     def add(self, event: tuple[object, ...]) -> None:
-        """One event: a time, who, what, and details that are numbers and strings."""
+        """Add an event: a time, who, what, and details that are numbers and strings."""
         fresh = self._fresh
         fresh.append(event)
         if len(fresh) >= EVENTS_FOLDED:
@@ -57,7 +57,7 @@ class Trace:
         return [_line(event) for event in (self._folded + self._fresh)[-self._lines_kept :]]
 
     def digest(self) -> str:
-        """Hex digest of all events so far."""
+        """Compute the hex digest of all events so far."""
         self._fold()
         return self._hash.hexdigest()
 

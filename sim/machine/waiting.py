@@ -13,11 +13,11 @@ from trio._core._traps import WaitTaskRescheduled
 from trio.lowlevel import Abort, RaiseCancelT, Task
 
 _WOKEN = Value(None)
-"""The outcome of a wait that was woken; one for all, since nobody unwraps it."""
+"""The outcome of a wait that was woken; a single object, since it is never unwrapped."""
 
 
 class NodeCrashed(BaseException):
-    """The node that waits here has crashed; no handler of its code may make anything of it."""
+    """The node that waits here has crashed; its own code must not handle this."""
 
 
 class Waiter(Protocol):
@@ -25,19 +25,19 @@ class Waiter(Protocol):
 
     alive: bool
     wakes: int
-    """The number of times that tasks were woken: who looks into a node goes by it."""
+    """The number of times that tasks were woken; checks skip a node that has had none."""
     waits: dict[Task, Signal]
     """Waiting tasks and their signals, in the order of their coming."""
 
 
 @coroutine
 def _suspend(message: WaitTaskRescheduled) -> Generator[WaitTaskRescheduled, Any, Any]:
-    """`trio.lowlevel.wait_task_rescheduled` without the unwrapping: the outcome of the wait."""
+    """Suspend like `trio.lowlevel.wait_task_rescheduled`, without the unwrapping: returns the outcome of the wait."""
     return (yield message)
 
 
 class Signal:
-    """A condition that tasks of one node wait for. Waking is in the order of coming."""
+    """A condition that tasks of one node wait for. They are woken in the order of their waits."""
 
     __slots__ = ("_owner", "_tasks")
 
@@ -67,7 +67,7 @@ class Signal:
             raise NodeCrashed
 
     def wake(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiting tasks."""
         tasks = self._tasks
         if tasks:
             self._tasks = []
@@ -102,7 +102,7 @@ class SimEvent:
 
 
 checkpoint = trio.lowlevel.checkpoint
-"""Let others run."""
+"""Let other tasks run."""
 
 
 async def wait_shielded(signal: Signal) -> None:

@@ -12,7 +12,7 @@ TORN_SHARE = 0.25
 """The share of torn connections in a run. All of them would cost twice the steps, and show nothing else."""
 LIGHT_SPIKE_PROBABILITY = 0.001
 SEGMENTS_PER_WINDOW = 8
-"""Segments that may be late for each full buffer on its way: four that tell of room, and about as many of data."""
+"""Segments that may be late for each full buffer on its way: four that open the window, and about as many of data."""
 CARRIED_MIN = 200_000
 """Bytes per second that a connection must carry for a follower to keep up with the loads of a run."""
 
@@ -53,14 +53,14 @@ class Weather:
     """The probability, at each look at a process that was awake, of a turn of the loop that lasts."""
     long_turn_seconds: float = 1.0
     cold_probability: float = 0.0
-    """The probability that `File.is_warm` says no."""
+    """The probability that `File.is_warm` returns False."""
     buggify_active_probability: float = 0.0
     """The share of the points in the code that invite trouble which are live in this run."""
     buggify_fire_probability: float = 0.25
 
     @classmethod
     def draw(cls, random: Random) -> Weather:
-        """A swarm: each kind of trouble is off, light or heavy, each by itself."""
+        """Draw a swarm: each kind of trouble is off, light or heavy, each by itself."""
 
         def chance(light: float, heavy: float) -> float:
             return random.choice((0.0, light, heavy))
@@ -86,7 +86,7 @@ class Weather:
         )
 
     def with_toil(self, random: Random) -> Weather:
-        """The same; in some of all runs CPU takes time."""
+        """Return a copy in which CPU takes time in some of all runs."""
         if random.random() >= TOIL_PROBABILITY:
             return self
         return attrs.evolve(
@@ -97,7 +97,7 @@ class Weather:
         )
 
     def untorn(self) -> Weather:
-        """The same for a connection that is not torn."""
+        """Return a copy for a connection that is not torn."""
         return attrs.evolve(
             self,
             split_probability=0.0,
@@ -107,10 +107,10 @@ class Weather:
         )
 
     def settled(self) -> Weather:
-        """The same for the time after a storm: no connection is too slow for a run's loads.
+        """Return a copy for the time after a storm: no connection is too slow for a run's loads.
 
-        Bytes arrive in order, so each spike holds up a whole buffer. Long spikes and a small buffer together may carry
-        less than is written. Then followers fall behind forever, whatever the product does.
+        Bytes arrive in order, so each spike delays a whole buffer. Long spikes and a small buffer together may
+        carry less than is written. Then followers fall behind forever, whatever the product does.
         """
         held_up_seconds = SEGMENTS_PER_WINDOW * self.spike_probability * self.spike_seconds / 2
         if self.socket_buffer_bytes >= held_up_seconds * CARRIED_MIN:
@@ -118,14 +118,14 @@ class Weather:
         return attrs.evolve(self, spike_probability=LIGHT_SPIKE_PROBABILITY)
 
     def latency(self, random: Random) -> float:
-        """Seconds for one segment to arrive."""
+        """Draw the seconds for one segment to arrive."""
         seconds = random.uniform(*self.latency_seconds)
         if self.spike_probability and random.random() < self.spike_probability:
             seconds += random.uniform(0.0, self.spike_seconds)
         return seconds
 
     def work(self, random: Random) -> float:
-        """Seconds for one piece of off-loop work."""
+        """Draw the seconds for one piece of off-loop work."""
         seconds = random.uniform(*self.worker_seconds)
         if self.worker_spike_probability and random.random() < self.worker_spike_probability:
             seconds += random.uniform(0.0, self.worker_spike_seconds)

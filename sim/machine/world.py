@@ -67,7 +67,7 @@ class Machine:
 
 @attrs.define(eq=False)
 class Running:
-    """A node that was started: `ended` once its tasks are gone, whatever the reason."""
+    """A node that was started: `ended` is set once its tasks are gone, for any reason."""
 
     env: SimEnv
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
@@ -96,7 +96,7 @@ class World:
         self._refutation: Exception | None = None
 
     def _stream(self, name: str) -> Random:
-        """A source of randomness of its own, so that one part's draws do not shift another's."""
+        """Make a source of randomness of its own, so that one part's draws do not shift another's."""
         return Random(f"{self.seed}/{name}")
 
     @property
@@ -105,13 +105,13 @@ class World:
         return self.agenda.now
 
     def digest(self) -> str:
-        """Digest of everything that has passed a port."""
+        """Compute the digest of everything that has passed a port."""
         return self.trace.digest()
 
     # --- machines and nodes
 
     def machine(self, name: str) -> Machine:
-        """The machine with this name, made at first mention."""
+        """Get the machine with this name, made at first mention."""
         found = self.machines.get(name)
         if found is None:
             disk = SimDisk(self._stream(f"disk {name}"), self._disk_capacity_bytes)
@@ -124,7 +124,7 @@ class World:
         return found
 
     def node_env(self, name: str) -> SimEnv:
-        """The environment of the live process on this machine; a fresh one if there is none."""
+        """Get the environment of the live process on this machine; a fresh one if there is none."""
         machine = self.machine(name)
         if machine.env is None or not machine.env.alive:
             machine.starts += 1
@@ -228,7 +228,7 @@ class World:
         env.paused = env.stopped = True
 
     def resume(self, name: str) -> None:
-        """Let happen what was held back."""
+        """Perform the events that were held back."""
         env = self.machine(name).env
         if env is not None and env.paused:
             env.paused = env.stopped = False
@@ -257,7 +257,7 @@ class World:
         self.fabric.heal(there, here)
 
     def cut(self, source: str, target: str) -> None:
-        """Cut one direction: what goes from `source` to `target` is held."""
+        """Cut one direction: segments from `source` to `target` are held."""
         self.fabric.cut(source, target)
 
     def slow(self, here: str, there: str, seconds: float) -> None:
@@ -266,21 +266,21 @@ class World:
         self.fabric.slow(there, here, seconds)
 
     def slow_down(self, name: str, factor: float) -> None:
-        """Let what a machine's processes do off their loops take so many times longer, from now on."""
+        """Make all work that a machine's processes do off their loops slower by this factor, from now on."""
         machine = self.machine(name)
         machine.work_factor = factor
         if machine.env is not None:
             machine.env.work_factor = factor
 
     def hang(self, name: str, seconds: float) -> None:
-        """Let nothing that a machine's processes do off their loops end before so many seconds have passed."""
+        """Let no work that a machine's processes do off their loops end before so many seconds have passed."""
         env = self.node_env(name)
         env.hangs_until = max(env.hangs_until, self.now + seconds)
 
     def silence(self, name: str, root: str, seconds: float) -> None:
         """Let a log directory answer none of the loop's calls for so long, or until the process ends.
 
-        Only of those that are bounded (`Dir.bound_calls`): any other call is a panic.
+        That holds for bounded calls (`Dir.bound_calls`); any other call is a panic.
         """
         disk = self.machine(name).disk
         until = max(disk.silent_roots.get(root, 0.0), self.now + seconds)
@@ -317,7 +317,7 @@ class World:
         return done
 
     def event(self) -> Event:
-        """An event outside of any node."""
+        """Make an event outside of any node."""
         return trio.Event()
 
     async def sleep(self, seconds: float) -> None:
@@ -346,8 +346,7 @@ class World:
     ) -> T:
         """Run `async_main(*args)` in this world, once. Nodes that are left running are killed at its end.
 
-        Raises `Liveness`, and whatever the main function or a living node raises.
-        """
+        Raises `Liveness`, and the errors of the main function and of living nodes."""
         if self.weather.wake_seconds:
             Toil(self.agenda, self._envs, Random(f"{self.seed}/toil")).begin()
         self.agenda.at(virtual_seconds_max, lambda: self._fail(f"not done after {virtual_seconds_max} s"))
@@ -407,7 +406,7 @@ class World:
 
 
 def _raise_what_counts(error: BaseException) -> None:
-    """Pass on, of what a crashed node raises, only cancellation and what is for the whole process."""
+    """Raise, of a crashed node's errors, only cancellation and errors for the whole process."""
     counts: BaseException | None = error
     if isinstance(error, BaseExceptionGroup):
         counts = error.split(_dying_words)[1]
@@ -418,7 +417,7 @@ def _raise_what_counts(error: BaseException) -> None:
 
 
 def _only(error: BaseException) -> BaseException:
-    """The one exception in nested groups of one, so that a test can name it."""
+    """Unwrap the one exception in nested groups of one, so that a test can name it."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

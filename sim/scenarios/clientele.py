@@ -27,7 +27,7 @@ from sim.load.workload import Workload
 from sim.machine.cluster_members import Cluster
 
 FOLLOWER = "follower"
-"""A consumer of the product's, near one of the brokers."""
+"""A consumer of the product, near one of the brokers."""
 MEMBERS = ("member-1", "member-2")
 CHURNERS = ("churner-1", "churner-2")
 PIPELINERS = ("pipeliner",)
@@ -38,7 +38,7 @@ __all__ = ["Clientele", "client_topics", "configs_of_clients"]
 
 
 def client_topics(workloads: Sequence[str]) -> dict[str, int]:
-    """Topics that the load has because of a workload, with their partitions."""
+    """List topics that exist only because of a workload, with their partitions."""
     topics = {}
     if "pipeline" in workloads:
         topics[pipelining.TOPIC] = pipelining.PARTITIONS
@@ -48,7 +48,7 @@ def client_topics(workloads: Sequence[str]) -> dict[str, int]:
 
 
 def configs_of_clients(topic: str, seed: int) -> dict[str, str]:
-    """The configuration that a workload's topic has of its own."""
+    """Draw the configuration that a workload's topic has of its own."""
     if topic == pipelining.TOPIC:
         return pipelining.topic_configs(Random(f"{seed}/{topic}"))
     if topic == varied.TOPIC:
@@ -57,7 +57,7 @@ def configs_of_clients(topic: str, seed: int) -> dict[str, str]:
 
 
 class Clientele:
-    """The clients of one run; `whole` are the partitions whose records nobody deletes."""
+    """The clients of one run; `whole` are the partitions whose records are never deleted."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Clientele:
         self._crowds = [Crowd(load, group, session_ms) for group in crowd.GROUPS if "crowd" in workloads]
 
     def machines(self) -> tuple[str, ...]:
-        """Names of the machines that the clients run on; the storm cuts and slows their links."""
+        """List the machines that the clients run on; the storm cuts and slows their links."""
         names: tuple[str, ...] = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         if self._varied:
             names += VARIED
@@ -100,17 +100,19 @@ class Clientele:
         return names
 
     def topics_apart(self, configs: Mapping[str, str]) -> list[NewTopic]:
-        """Topics of workloads that keep a history of their own; `configs` are what all topics of the run have."""
+        """Describe topics of workloads that keep a history of their own; `configs` are those of all topics of the
+        run.
+        """
         keyed = [] if self._keying is None else [self._keying.topic(configs)]
         return keyed if self._copying is None else [*keyed, *self._copying.topics(configs)]
 
     def terms(self) -> list[GroupTerms]:
-        """The groups, as the checks must know them."""
+        """List the groups, as the checks must know them."""
         found = [] if self._group is None else [self._group.terms(MEMBERS)]
         return found + [each.terms for each in self._crowds]
 
     def start_readers(self) -> dict[str, Event]:
-        """Set those to work that read to the end; the events are set when they have done so."""
+        """Start the clients that read to the end; the events are set when they have done so."""
         spawn = self._world.spawn
         readers: dict[str, Event] = {}
         if self._follows:
@@ -126,7 +128,7 @@ class Clientele:
         return readers
 
     def start_workers(self) -> list[Event]:
-        """Set the others to work; the events are set when they have seen that the load is over."""
+        """Start all other clients; the events are set when they have seen that the load is over."""
         load = self._load
         self._churning = [Churning(load, name, self._replicas) for name in self._churners]
         runs = [Pipelining(load, name).run for name in self._pipeliners]
@@ -138,7 +140,7 @@ class Clientele:
         return [*keyed, *copied, *(self._world.spawn(run) for run in runs)]
 
     def end_churning(self) -> None:
-        """The storm is over: no further topics come and go."""
+        """Stop the coming and going of topics, since the storm is over."""
         for churner in self._churning:
             churner.is_over = True
 
@@ -150,7 +152,7 @@ class Clientele:
             await self._copying.find_ends(client)
 
     async def check(self, machine: str) -> None:
-        """Hold what groups have read and committed against the history, asked from `machine`. Raises `SafetyViolation`."""
+        """Compare the groups' records and commits with the history, from `machine`. Raises `SafetyViolation`."""
         if self._group is not None:
             self._group.check()
             await self._group.check_commits(machine)
@@ -162,14 +164,14 @@ class Clientele:
             await self._copying.check(machine)
 
     def check_disks(self, cluster: Cluster) -> None:
-        """Hold what replicas of topics apart have on their disks against each other. Raises `SafetyViolation`."""
+        """Compare the replicas of topics apart on their disks with each other. Raises `SafetyViolation`."""
         if self._keying is not None:
             self._keying.check_disks(cluster.replica_logs)
         if self._copying is not None:
             self._copying.check_disks(cluster.replica_logs)
 
     def figures(self) -> dict[str, int]:
-        """How many clients of each kind there were, and what befell them."""
+        """Count the clients of each kind, and their events."""
         return {
             "producers": sum(each.lives for each in self._varied),
             "producer_deaths": sum(each.deaths for each in self._varied),

@@ -1,14 +1,14 @@
-"""A cluster in a storm, clients at work, and what must be true afterwards. PORTED.
+"""A cluster in a storm, clients at work, and the checks afterwards. PORTED.
 
 The seed draws the weather, the cluster's shape, the load and the storm (`sim.storm.storm` says what the fault model
 permits). Then all is healed, and:
 
 1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
-2. What clients were told holds (`sim.history`): nothing acknowledged is lost, moved, doubled or out of order, and
-   what a consumer has read is there. Readers read everything, in order, and groups all that was acknowledged.
+2. All answers to clients hold (`sim.history`): nothing acknowledged is lost, moved, doubled or out of order, and
+   records that a consumer has read are there. Readers read everything, in order, and groups all that was
+   acknowledged.
 3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
-4. The metadata logs match, and what was seen committed in them during the storm is still there.
-"""
+4. The metadata logs match, and records that were seen committed in them during the storm are still there."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ TRIMMED = "trimmed"
 PARTITIONS = 3
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
-"""Time from the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
+"""Time from the end of the storm until all is well: elections, sessions, connections without an answer, recovery."""
 BROKEN_HEAL_SECONDS = 30.0
 """Seconds to heal where the model was broken: a node that has stopped for good is not waited for."""
 QUIET_SECONDS_MAX = 60.0
 """Time from the last acknowledgement until all replicas are equal."""
 RESETS_PROBABILITY = 0.75
-"""How often connections that the network has forgotten are reset when the storm is over.
+"""The probability that connections that the network has forgotten are reset when the storm is over.
 
-In the other runs those who wait at one give it up by themselves, after half a minute and more.
+In the other runs a node that waits on such a connection gives up by itself, after half a minute and more.
 """
 READ_SECONDS_MAX = 120.0
 """Time from the end of all writing until every reader has read everything."""
@@ -79,7 +79,7 @@ __all__ = ["ClusterScenario"]
 
 
 class ClusterScenario:
-    """One run. What is given is not drawn from the seed; `options` is all of it."""
+    """One run. Only missing values are drawn from the seed; `options` has all of them."""
 
     def __init__(
         self,
@@ -142,13 +142,13 @@ class ClusterScenario:
 
     @classmethod
     def of(cls, seed: int, options: RunOptions) -> ClusterScenario:
-        """The run of these options."""
+        """Make the run of these options."""
         return cls(seed, options=options)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes a node fail.
+        """Run to the end. Raises `SafetyViolation`, `Liveness`, and the errors of nodes.
 
-        In the profile `broken` harm is no violation where a node has told of an error: see `sim.storm.breakage`.
+        In the profile `broken` harm is no violation where a node has logged an error: see `sim.storm.breakage`.
         """
         if self.options.profile != "broken":
             return self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
@@ -232,7 +232,7 @@ class ClusterScenario:
         return {**summary, **self._figures()}
 
     async def _heal(self) -> None:
-        """Undo what the storm has left, until the cluster is whole. Raises `Liveness`."""
+        """Undo the remains of the storm, until the cluster is whole. Raises `Liveness`."""
         world = self.world
         world.fabric.may_close_late = False
         world.fabric.weather = world.fabric.weather.settled()
@@ -250,14 +250,14 @@ class ClusterScenario:
             await level_must_be_decided(self.cluster)
 
     def answers(self) -> AnswerCounts:
-        """What all nodes of the run answered, after its end."""
+        """Count the answers of all nodes, after the end of the run."""
         found = AnswerCounts()
         for member in self.cluster.members:
             found.merge(member.answers.counts, member.answers.served)
         return found
 
     def faults(self) -> Mapping[str, int]:
-        """How often each kind of fault befell the cluster: the storm's counts without names of nodes and figures."""
+        """Count the faults of each kind: the storm's counts without names of nodes and figures."""
         found: dict[str, int] = {}
         for what, times in self._storm.counts.items():
             words = takewhile(lambda word: word.isalpha(), what.replace(":", "").split())
@@ -266,7 +266,7 @@ class ClusterScenario:
         return found
 
     def _figures(self) -> dict[str, int]:
-        """The figures of the run besides its load."""
+        """Count the figures of the run that do not belong to its load."""
         world, cluster = self.world, self.cluster
         return {
             "starts": sum(world.machine(member.name).starts for member in cluster.members),
@@ -303,7 +303,7 @@ class ClusterScenario:
                 )
 
     async def _transactions_must_end(self) -> None:
-        """Wait until the coordinators have ended what nobody ends: all but prepared transactions."""
+        """Wait until the coordinators have ended all abandoned transactions, except prepared ones."""
         deadline = self.world.now + TRANSACTIONS_SECONDS_MAX
         while (wrong := still_open(self.watch.processes)) is not None:
             if self.world.now >= deadline:
@@ -323,7 +323,7 @@ class ClusterScenario:
             await self.world.sleep(1.0)
 
     def _check_disks(self) -> None:
-        """Hold what is on the disks against each other. Raises `SafetyViolation`."""
+        """Compare the contents of the disks with each other. Raises `SafetyViolation`."""
         for topic, partition in self.load.partitions:
             logs = self.cluster.replica_logs(topic, partition)
             if len(logs) != self.shape.replicas:
@@ -341,7 +341,7 @@ class ClusterScenario:
                     raise SafetyViolation(f"metadata log: {name} and {other} differ at offset {at} for good")
 
     async def _stop(self) -> None:
-        """Look at everything once more; then stop all nodes cleanly, brokers before those who are only controllers."""
+        """Look at everything once more; then stop all nodes cleanly, brokers before nodes that are only controllers."""
         self.watch.look_at_all()
         members = [*self.cluster.brokers, *self.cluster.controllers]
         for member in dict.fromkeys(members):

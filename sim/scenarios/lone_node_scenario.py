@@ -1,13 +1,13 @@
-"""One node that dies again and again, and clients that remember what they were told. PORTED.
+"""One node that dies again and again, and clients that record all answers. PORTED.
 
 The seed draws the weather, the load, the deaths and lesser trouble. Deaths are clean stops, killed processes and
 losses of power, also in the middle of a disk operation or after a disk error. Lesser trouble is a full disk, a frozen
 process, a cut link, or a clock that is set. In the end the node is started once more, everything is read back, and
-`sim.history` holds it against what clients were told.
+`sim.history` compares it with the answers to clients.
 
-What the fault model permits: a node whose disk reports errors or is full may stop, but never by an exception that
+The fault model permits this: a node whose disk reports errors or is full may stop, but never by an exception that
 says something else. After a disk error the machine always loses power. A kernel that has failed to write pages out
-may forget them later, and no later sync would tell.
+may forget them later, and no later sync would show it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sim.machine.world import World
 NODE = "node-1"
 PORT = 9092
 DATA = ("/data", "/more")
-"""Log directories, of which every other seed has the first one alone."""
+"""Log directories; every other seed has only the first one."""
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 SYNCED, CACHED = "synced", "cached"
 PARTITIONS = 2
@@ -42,7 +42,7 @@ __all__ = ["SafetyViolation", "Scenario", "node_config"]
 
 
 def node_config(**more: str) -> NodeConfig:
-    """A node that is broker and controller on the machine `node-1`; `more` keys with `_` for `.`."""
+    """Configure a node that is broker and controller on the machine `node-1`; `more` keys with `_` for `.`."""
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -89,8 +89,7 @@ class Scenario:
     ) -> None:
         """Draw from the seed each value that is not given.
 
-        `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` its settings count alone.
-        """
+        `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` only the settings count."""
         self.world = World(seed, weather)
         self.history = History((SYNCED,))
         topics = {SYNCED: PARTITIONS, CACHED: PARTITIONS}
@@ -107,7 +106,7 @@ class Scenario:
         self._member = Member(self.world, NODE, self.config)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes the node fail."""
+        """Run to the end. Raises `SafetyViolation`, `Liveness`, and the errors of the node."""
         return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
 
     async def _main(self) -> Mapping[str, int]:
@@ -177,7 +176,7 @@ class Scenario:
         await running.ended.wait()
 
     async def _vex(self, how: str) -> None:
-        """Trouble that a node lives through, or at least stops for with the right words."""
+        """Cause trouble that a node lives through, or at least stops for with the right words."""
         random, world = self._random, self.world
         machine = world.machine(NODE)
         seconds = random.choice(
@@ -203,7 +202,7 @@ class Scenario:
         world.heal(NODE, peer)
         machine.disk.capacity_bytes = None
         if self._member.log.directory_is_offline:
-            # Only a new start brings the directory back; the node has gone on with the other one.
+            # Only a restart brings the directory back; the node has gone on with the other one.
             await self._kill("all")
         if self._member.disk_is_bad and not self._member.is_up():
             await self._member.start()

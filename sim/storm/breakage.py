@@ -1,11 +1,11 @@
 """Trouble outside of the fault model: disks that lie about what they have synced, and a voter that forgets. PORTED.
 
 The profile `broken` has one of these in each run. One promise is left then: damage is never silent. Either the damage
-stays unseen, since the others have everything. Or a node has said what is wrong: it has stopped with its reason, or
+stays unseen, since the other replicas have everything. Or a node has reported it: it has stopped with its reason, or
 has logged an error. `sim.scenarios.cluster_scenario` holds a run of this profile to that.
 
 * `lost_writes`: the power fails, and the end of a log is gone although it was synced.
-* `misdirected_writes`: the last batch of a log was written over an earlier one; where it should be are zeros.
+* `misdirected_writes`: the last batch of a log was written over an earlier batch; its own place has zeros.
 * `wiped_voter`: a voter comes back with an empty disk and votes again, without the operator's commands of KIP-853.
 """
 
@@ -65,13 +65,13 @@ def _damage_a_log(storm: Storm, member: Member, random: Random, how: str) -> Non
 
 
 def lose_end(data: bytearray, random: Random) -> bytes:
-    """A log without its last batches."""
+    """Cut the last batches off a log."""
     places = [position for position, _ in iter_batches(data)]
     return bytes(data[: random.choice(places[-3:])]) if places else b""
 
 
 def misdirect(data: bytearray, random: Random) -> bytes:
-    """A log whose last batch was written somewhere before its place."""
+    """Move the last batch of a log to some place before its own."""
     places = [(position, header.size) for position, header in iter_batches(data)]
     if not places:
         return bytes(data)

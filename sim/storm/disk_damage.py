@@ -11,12 +11,12 @@ from sim.storm.fault_atlas import places_to_rot
 from sim.storm.storm import Storm, Trouble
 
 HANG_SECONDS = 30.0
-"""Longer than a session, than what a follower may lag, and than clients wait for an answer."""
+"""Longer than a session, than a follower's allowed lag, and than clients wait for an answer."""
 FLIPS_MAX = 3
 
 
 async def hanging_disks(storm: Storm, random: Random) -> None:
-    """Let no call to a machine's disks come back for a while; sometimes the loop's writes, or the loop, are caught too."""
+    """Let no call to a machine's disks return for a while; sometimes the loop's writes, or the loop, are caught too."""
     world = storm.world
     while await storm.calm(random, 15.0):
         member = random.choice(storm.cluster.members)
@@ -62,7 +62,9 @@ async def dying_disks(storm: Storm, random: Random) -> None:
 
 
 async def rotting_disks(storm: Storm, random: Random) -> None:
-    """Flip bits of one machine's replicas, and often let another machine lose its own, so that a reader must meet them."""
+    """Flip bits of one machine's replicas, and often let another machine lose its own, so that a reader must meet
+    them.
+    """
     world, atlas = storm.world, storm.atlas
     while await storm.calm(random, 12.0):
         member = random.choice(storm.cluster.brokers)

@@ -1,14 +1,14 @@
-"""The fault atlas: which bytes of which replica are not what was written, and what may be damaged next. PURE.
+"""The fault atlas: which bytes of which replica differ from the written ones, and which may be damaged next. PURE.
 
 The model, which the injector (`sim.storm.disk_damage`) keeps and the product must live with
 ----------------------------------------------------------------------------------------
-* **Only batches of data logs rot**, behind their headers' places and sizes, so that the checksum tells. What voters
-  have synced (the metadata log, `quorum-state`, snapshots) keeps its bytes, and so do checkpoints.
+* **Only batches of data logs rot**, behind their headers' places and sizes, so that the checksum shows it. Files that
+  voters have synced (the metadata log, `quorum-state`, snapshots) keep their bytes, and so do checkpoints.
 * **One machine at a time has rot**, and only from a moment on at which all replicas were in sync and nothing else was
   wrong. It counts as a machine that has lost its page cache (`sim.storm.storm`). Until all is whole again, each of its
   partitions keeps another replica whose broker stays up. So of every batch a good copy is left on a replica that was in sync.
-* **What is still unread is undone in the end**: there is no promise to read all logs again and again. Damage that was
-  read must have been reported. A follower takes no such batch, and a client raises an error. A replica that was found
+* **Unread damage is undone in the end**: there is no promise to read all logs again and again. Damage that was read
+  must have been reported. A follower takes no such batch, and a client raises an error. A replica that was found
   rotten is set aside, and fetched anew when others are in sync. Nothing is ever handed on silently.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["FaultAtlas", "Flip", "places_to_rot"]
 
 @attrs.frozen
 class Flip:
-    """Bits of one byte that are the other way round. `file` is the file's bytes themselves, wherever it is named now."""
+    """Flipped bits of one byte. `file` is the file's bytes themselves, under any name."""
 
     who: str
     path: str
@@ -35,7 +35,7 @@ class Flip:
 
     @property
     def is_there(self) -> bool:
-        """True if the flipped byte is still in the file: it may have been cut off, or written anew."""
+        """True if the flipped byte is still in the file: it may have been cut off, or overwritten."""
         return self.position < len(self.file) and self.file[self.position] == self.value
 
 
@@ -58,7 +58,7 @@ class FaultAtlas:
         return flip
 
     def undo(self) -> int:
-        """Put right what is still there; how many bytes."""
+        """Undo the damage that is still there; returns the number of bytes."""
         there = [flip for flip in self.flips if flip.is_there]
         for flip in there:
             flip.file[flip.position] ^= flip.mask
@@ -73,7 +73,7 @@ class FaultAtlas:
 
 
 def places_to_rot(data: bytearray) -> list[tuple[int, int]]:
-    """(position, size) of what may rot in a segment: the records of each whole batch."""
+    """List (position, size) of the parts of a segment that may rot: the records of each whole batch."""
     return [
         (position + HEADER_SIZE, header.size - HEADER_SIZE)
         for position, header in iter_batches(data)

@@ -51,7 +51,7 @@ Trouble = Callable[["Storm", Random], Awaitable[None]]
 
 
 class Storm:
-    """One storm. `counts` tell afterwards what it did."""
+    """One storm. `counts` has its deeds afterwards."""
 
     def __init__(
         self,
@@ -62,7 +62,9 @@ class Storm:
         troubles: Mapping[str, Trouble],
         partitions: Sequence[TopicPartition] = (),
     ) -> None:
-        """`troubles` are those beside the storm's own, by kind. `partitions` are those of the load, whose bytes may rot."""
+        """`troubles` are further ones, by kind, beside the storm's own. `partitions` are those of the load, whose
+        bytes may rot.
+        """
         self._troubles = troubles
         self.atlas = FaultAtlas()
         self.partitions = partitions
@@ -74,20 +76,20 @@ class Storm:
         self.clients = clients
         self._ends_at = 0.0
         self._under_way = 0
-        """Troubles of whatever kind that are not over."""
+        """Troubles of any kind that are not over."""
         self._begun = 0
         self._voter_away: Member | None = None
         """The node whose disk is new, and which does not vote again."""
         self.lost_power: Member | None = None
-        """The broker whose page cache is gone, and whose replicas may not be in sync again."""
+        """The broker whose page cache is gone, and whose replicas may not be in sync yet."""
         self._without_cache: frozenset[str] = frozenset()
-        """The names of all such brokers: one more may lose its disk while another has rot."""
+        """The names of all such brokers: another may lose its disk while one has rot."""
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
         """The brokers of each partition at the moment when that happened."""
         self.may_wait_for_operator = False
         """True once partitions may be left whose last leader lost its disk while it alone was in sync."""
         self.died_since: tuple[str, ...] = ()
-        """The brokers that have died since, that one among them."""
+        """The brokers that have died since, with that one among them."""
 
     async def run(self) -> None:
         """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
@@ -132,13 +134,13 @@ class Storm:
         return max(0.0, self._ends_at - self.world.now)
 
     async def calm(self, random: Random, seconds_max: float) -> bool:
-        """Wait before the next trouble; whether there is time for one."""
+        """Wait before the next trouble; returns whether there is time for one."""
         seconds = random.uniform(0.0, seconds_max) * self.plan.pace
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
         return self.world.now < self._ends_at
 
     async def last(self, random: Random, seconds: float | None = None) -> None:
-        """Wait out a trouble: a moment, some seconds, or longer than a session, unless `seconds` says it."""
+        """Wait out a trouble: a moment, some seconds, or longer than a session, unless `seconds` is given."""
         if seconds is None:
             seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
@@ -183,7 +185,7 @@ class Storm:
         await member.kill("all")
 
     async def _everybody(self, random: Random) -> None:
-        """All processes die at the same moment, and come back one after the other."""
+        """Kill all processes at the same moment, and restart one after the other."""
         if self.lost_power is not None:
             return
         self.begin("everybody")
@@ -239,7 +241,9 @@ class Storm:
         return self._keeps_a_replica(member, self._without_cache)
 
     def may_lose_disks_too(self, member: Member) -> bool:
-        """True if each partition of this broker has another one that stayed up since the first lost its page cache."""
+        """True if each partition of this broker has another replica that stayed up since the first lost its page
+        cache.
+        """
         return self._keeps_a_replica(member, self._without_cache | {member.name})
 
     def _keeps_a_replica(self, member: Member, without_cache: frozenset[str]) -> bool:
@@ -247,14 +251,14 @@ class Storm:
         return all(names - dead for names in self._replica_sets if names & without_cache)
 
     def note_loss(self, member: Member) -> None:
-        """From now on this broker's page cache is gone, in a cluster that was whole."""
+        """Note that from now on this broker's page cache is gone, in a cluster that was whole."""
         self.lost_power = member
         self.died_since = (member.name,)
         self._without_cache = frozenset(self.died_since)
         self._replica_sets = self.cluster.replica_sets
 
     def note_second_loss(self, member: Member) -> None:
-        """The same of another broker, while the cluster is not whole."""
+        """Note that another broker's page cache is gone, while the cluster is not whole."""
         self.note_death(member)
         self._without_cache |= {member.name}
 
@@ -269,7 +273,7 @@ class Storm:
         return frozenset((member.name,)) not in self.cluster.replica_sets
 
     async def may_damage(self, member: Member) -> bool:
-        """True if a node's disk may be damaged now; then a broker counts as one that has lost its page cache."""
+        """True if a node's disk may be damaged now; then a broker counts as if it had lost its page cache."""
         if not self.plan.power or not member.is_up() or member.disk_is_bad:
             return False
         if member in self.cluster.brokers:
@@ -279,9 +283,9 @@ class Storm:
         return True
 
     def paths_to_lose(self, member: Member) -> tuple[str, ...]:
-        """The directories that a node may lose: not the one with what it has promised to the quorum.
+        """List the directories that a node may lose: without the directory that has its promises to the quorum.
 
-        Unless it can be replaced by its new self (KIP-853), one after the other.
+        That one may go, too, if the voter can be replaced by its new self (KIP-853), one after the other.
         """
         paths = member.config.log_dirs
         if self._operator.is_voter(member) and (
@@ -291,7 +295,7 @@ class Storm:
         return paths
 
     def lose(self, member: Member) -> tuple[str, ...]:
-        """The directories that a node loses now, until `bring_back`."""
+        """Choose the directories that a node loses now, until `bring_back`."""
         paths = self.paths_to_lose(member)
         if paths[:1] == member.config.log_dirs[:1] and self._operator.is_voter(member):
             self._voter_away = member
@@ -308,7 +312,7 @@ class Storm:
     # --- links, pauses, clocks
 
     async def _links(self, random: Random) -> None:
-        """Cut one node off, split the cluster, or cut one direction between two."""
+        """Isolate one node, split the cluster, or cut one direction between two."""
         everybody = [member.name for member in self.cluster.members]
         while await self.calm(random, 10.0):
             shuffled = random.sample(everybody, len(everybody))
@@ -335,7 +339,7 @@ class Storm:
         self.end()
 
     async def _slow(self, random: Random) -> None:
-        """Let one link be slow for a while."""
+        """Make one link slow for a while."""
         everybody = [member.name for member in self.cluster.members]
         while await self.calm(random, 10.0):
             one, other = random.sample([*everybody, *self.clients], 2)
@@ -371,13 +375,13 @@ class Storm:
                 self.world.node_env(member.name).clock.wall_offset_ms = offset_ms
 
     async def _operate(self, random: Random) -> None:
-        """Let an operator do things at the worst moment."""
+        """Let an operator act at the worst moment."""
         while await self.calm(random, 6.0):
             self.begin(f"operator {await self._operator.work(random)}")
             self.end()
 
     async def _change_voters(self, random: Random) -> None:
-        """Let an operator make voters observers and the other way round."""
+        """Let an operator make voters observers, and observers voters."""
         while await self.calm(random, 6.0):
             if not self._operator.may_change_voters:
                 return
@@ -416,7 +420,8 @@ class Storm:
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
             self.cluster.replace_disks(member, paths)
-            # Where a broker has lost its page cache before a controller's disk was replaced, one more must stay up.
+            # Where a broker has lost its page cache before a controller's disk was replaced, one more must
+            # stay up.
             is_alone = member is self.lost_power or self.lost_power is None
             if random.random() < FOLLOWS_PROBABILITY and is_alone:
                 await self._other_brokers_die(member, random)
@@ -425,7 +430,7 @@ class Storm:
             self.end()
 
     async def _other_brokers_die(self, member: Member, random: Random) -> None:
-        """One trouble follows the other: who was in sync with a broker whose disk is new dies too, and comes back."""
+        """Kill and restart the brokers that were in sync with a broker whose disk is new."""
         self.may_wait_for_operator = True
         await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, LONG_SECONDS_MAX))))
         victims = [each for each in self.cluster.brokers if each is not member and each.is_up()]

@@ -27,9 +27,8 @@ AGED_PACE = 100.0
 
 @attrs.frozen
 class StormPlan:
-    """`seconds` of trouble by `kinds`, a task for each mention; `power` says whether machines may lose it.
-
-    `pace` is how many times longer than usual everybody waits between two things.
+    """`seconds` of trouble by `kinds`, a task for each mention; with `power`, machines may lose power. `pace` is the
+    factor by which all pauses are longer than usual.
     """
 
     seconds: float
@@ -45,11 +44,11 @@ class StormPlan:
         return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
 
     def aged(self, random: Random) -> StormPlan:
-        """The same trouble spread over hours."""
+        """Return a copy with the same trouble spread over hours."""
         hours = random.uniform(*AGED_HOURS)
         return attrs.evolve(self, seconds=3600.0 * hours, pace=AGED_PACE)
 
     def with_more(self, random: Random) -> StormPlan:
-        """The same with some of `MORE_KINDS`."""
+        """Return a copy with some of `MORE_KINDS`."""
         more = tuple(kind for kind in MORE_KINDS if random.random() < MORE_PROBABILITY)
         return attrs.evolve(self, kinds=self.kinds + more)

@@ -50,7 +50,7 @@ CALM_SECONDS_MAX = 5.0
 HUNT_SECONDS_MAX = 5.0
 LOOK_SECONDS = 0.001
 HANDOVER_SECONDS_MAX = 15.0
-"""How long another coordinator may take to end what the frozen one has decided."""
+"""The time that another coordinator may take to end a transaction that the frozen one has decided."""
 LINGER_SECONDS = (0.0, 0.0, 0.001, 0.01, 0.1)
 """The time between the moment and the strike."""
 STRIKES = ("all", "all", "stop", "pause", "pause", "cut off", "cut off", "one way")
@@ -93,7 +93,7 @@ def _leaders(storm: Storm, partitions: list[TopicPartitionPair]) -> list[Member]
 
 
 def _victims(storm: Storm, target: str, moment: str) -> list[Member]:
-    """Whom to strike now: those that `target` says, once for each reason."""
+    """Choose the nodes to strike now, by `target`, once for each reason."""
     found: list[Member] = []
     for coordinator, transaction in _transactions(storm, moment):
         if target == "coordinator":
@@ -106,7 +106,7 @@ def _victims(storm: Storm, target: str, moment: str) -> list[Member]:
 
 
 async def _hunt(storm: Storm, random: Random, *, targets: tuple[str, ...], moments: tuple[str, ...]) -> None:
-    """Hunt, strike, and begin anew."""
+    """Find targets, strike, and begin anew."""
     world = storm.world
     while await storm.calm(random, CALM_SECONDS_MAX):
         target, moment = random.choice(targets), random.choice(moments)
@@ -134,7 +134,7 @@ async def _strike(storm: Storm, random: Random, member: Member, why: str) -> Non
 
 
 async def _hand_over(storm: Storm, random: Random) -> None:
-    """Have markers of a coordinator arrive when another one has taken over, and has ended the transaction."""
+    """Let markers of a coordinator arrive when another one has taken over, and has ended the transaction."""
     world = storm.world
     while await storm.calm(random, CALM_SECONDS_MAX):
         found = await _until(storm, partial(_far_leaders, storm), HUNT_SECONDS_MAX)
@@ -155,7 +155,7 @@ async def _hand_over(storm: Storm, random: Random) -> None:
 
 
 async def _until(storm: Storm, look: Callable[[], list[_Found]], seconds_max: float) -> list[_Found]:
-    """What a look finds at last; nothing if time is up first."""
+    """Repeat a look until it finds something; returns an empty list if time is up first."""
     gives_up_at = storm.world.now + min(seconds_max, storm.seconds_left)
     while not (found := look()) and storm.world.now < gives_up_at:
         await storm.world.sleep(LOOK_SECONDS)
@@ -167,7 +167,7 @@ def _marking(storm: Storm, transactional_id: str) -> list[Transaction]:
 
 
 def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
-    """Coordinators of open transactions, leaders of what these have written on other nodes, and transactional ids."""
+    """List coordinators of open transactions, leaders of their partitions on other nodes, and transactional ids."""
     return [
         (coordinator, leader, transaction.transactional_id)
         for moment in ("open", "deciding")
@@ -178,7 +178,7 @@ def _far_leaders(storm: Storm) -> list[tuple[Member, Member, str]]:
 
 
 def _ended_elsewhere(storm: Storm, coordinator: Member, transactional_id: str) -> list[Member]:
-    """Find the other nodes that know the transactional id, and of no outcome that is still to be sent."""
+    """Find the other nodes that know the transactional id, and have no outcome still to send."""
     return [
         member
         for member, state in _states(storm)

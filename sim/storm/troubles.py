@@ -65,7 +65,7 @@ async def closed_links(storm: Storm, random: Random) -> None:
 
 
 async def forgotten_connections(storm: Storm, random: Random) -> None:
-    """Let a firewall forget the connections between two machines: half open, and nobody is told."""
+    """Let a firewall forget the connections between two machines: half open, and without notice to the ends."""
     while await storm.calm(random, 6.0):
         one, other = random.sample([*_machines(storm), *storm.clients], 2)
         storm.begin(f"forgotten {one} {other} {storm.world.fabric.sever(one, other)}")
@@ -73,7 +73,7 @@ async def forgotten_connections(storm: Storm, random: Random) -> None:
 
 
 async def slow_machines(storm: Storm, random: Random) -> None:
-    """Let one machine be slow at everything: its disk's work, and whatever comes and goes."""
+    """Make one machine slow in everything: its disk's work, and all its messages."""
     world = storm.world
     while await storm.calm(random, 10.0):
         name = random.choice(_machines(storm))
@@ -100,7 +100,7 @@ async def drifting_clocks(storm: Storm, random: Random) -> None:
 
 
 async def other_configurations(storm: Storm, random: Random) -> None:
-    """Restart brokers and controllers with an older file, in which nothing is tuned, and later with the new one."""
+    """Restart brokers and controllers with an older file, without tuning, and later with the new one."""
     while await storm.calm(random, 10.0):
         member = random.choice(storm.cluster.members)
         if not member.is_up() or not storm.may_die(member):
@@ -138,4 +138,4 @@ TROUBLES: Mapping[str, Trouble] = {
 }
 """Troubles by their word in `StormPlan.kinds`."""
 LATER_TROUBLES: Mapping[str, Trouble] = {"descriptors": no_descriptors}
-"""The same, each drawn by a stream of its own."""
+"""Further troubles, each drawn by a stream of its own."""

@@ -1,12 +1,12 @@
 """Nodes that are one release behind, and their upgrade while the cluster works. PORTED.
 
-A node of the release before answers clients in versions that end one earlier, and does not know what this release
-brought: eligible leader replicas. A cluster of both works with the old level. Nodes are restarted with the new
-release one by one, in the middle of everything else. An operator tries again and again to raise the level. It must be
-refused while any node is behind, since a node stops when it finds an unknown level finalized. It must be taken once
-all nodes have the new release.
+A node of the former release serves clients in versions that end one earlier, and lacks this release's news: eligible
+leader replicas. A cluster of both works with the old level. Nodes are restarted with the new release one by one, in
+the middle of everything else. An operator tries again and again to raise the level. It must be refused while any node
+is behind, since a node stops when it finds an unknown level finalized. It must be accepted once all nodes have the
+new release.
 
-What is asked for: that all controllers have registered once. As in Kafka, an unregistered controller does not count,
+The condition is that all controllers have registered once. As in Kafka, an unregistered controller does not count,
 and is refused when it comes.
 """
 
@@ -89,8 +89,9 @@ async def _raise_level(cluster: Cluster) -> str:
 
 
 async def level_must_be_decided(cluster: Cluster) -> None:
-    """Check the level: with nobody behind it is raised in the end; else it is refused. Raises `Liveness`, refutes the
-    run."""
+    """Check the level: once all nodes are up to date, it is raised in the end; else it is refused. Raises
+    `Liveness`, refutes the run.
+    """
     world = cluster.world
     wanted = ErrorCode.INVALID_UPDATE_VERSION.name if _behind(cluster) else "raised"
     deadline = world.now + DECIDED_SECONDS_MAX

@@ -32,8 +32,9 @@ __all__ = ["Decisions", "new_topic"]
 
 _PARTITIONS = 8
 _REPLICAS = 3
-"""Replicas of the topic where there are as many brokers: the default of brokers is one, and that would lose progress with
-its disk. Kafka's own topics of this kind have three."""
+"""Replicas of the topic where there are as many brokers. A single replica, the default of brokers, would lose
+progress with its disk. Kafka's own topics of this kind have three.
+"""
 _SETTINGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(4 << 20),
@@ -44,7 +45,7 @@ _SETTINGS = {
     "unclean.leader.election.enable": "false",
 }
 _SAFE = {"min.insync.replicas": "2"}
-"""What three replicas have besides: a marker is never on one disk alone."""
+"""A setting beside three replicas: a marker is never on a single disk."""
 _READ_COMMITTED = 1
 _FETCH_BYTES = 4 << 20
 _FETCH_WAIT_MS = 500
@@ -63,7 +64,7 @@ class _Answer:
 
 
 def new_topic(name: str, brokers: int) -> NewTopic:
-    """Describe the decisions topic for a cluster of so many brokers."""
+    """Describe the decisions topic for a cluster with this number of brokers."""
     if brokers < _REPLICAS:
         return NewTopic(name, _PARTITIONS, -1, configs=_SETTINGS)
     return NewTopic(name, _PARTITIONS, _REPLICAS, configs={**_SETTINGS, **_SAFE})
@@ -172,7 +173,7 @@ class Decisions:
             time.sleep(_AGAIN_SECONDS)
 
     def _fetch(self, key: TopicPartition, position: int, isolation_level: int) -> _Answer:
-        """Fetch one answer of the leader; errors that pass are waited for, `max.block.ms` long."""
+        """Fetch one answer of the leader; passing errors are retried for `max.block.ms`."""
         deadline, failures = time.monotonic() + self.timeout, 0
         while True:
             try:

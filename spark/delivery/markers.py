@@ -58,7 +58,7 @@ def marker_value(marker: Marker) -> bytes:
 
 
 def decision_key(query: str) -> bytes:
-    """Write the key of a query's decisions; compaction keeps the last one."""
+    """Write the key of a query's decisions; compaction keeps the last decision."""
     return _as_json({"query": query, "decision": _TWO_PHASE})
 
 

@@ -1,8 +1,9 @@
-"""The pool of a query's transactional ids: which slots are free, what is open, and the end of single transactions. PURE.
+"""The pool of a query's transactional ids: its free slots, its open transactions, and the end of single transactions.
+PURE.
 
-The operations ask the transaction coordinators, as an administrator's do (KIP-664), and end transactions by producer
-id and epoch. EndTxn names both (KIP-98), and since KIP-890 the epoch grows with each transaction. So it ends that one
-transaction, or nothing.
+The operations ask the transaction coordinators, like those of an administrator (KIP-664), and end transactions by
+producer id and epoch. EndTxn names both (KIP-98), and since KIP-890 the epoch grows with each transaction. So it ends
+that transaction, or nothing.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def open_slots(
             )
             break
         except KafkaError as error:
-            # A node that has gone meanwhile: others have its transactions, and have to be asked again.
+            # A broker has left meanwhile: other coordinators have its transactions now, and are asked again.
             wake_at = core.now + core.backoff(attempt)
             if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
                 raise
@@ -157,11 +158,11 @@ def end_transactions(
     timeout: float,
     all_open: bool = False,
 ) -> Operation[None]:
-    """End these transactions, whatever their coordinators and connections go through.
+    """End these transactions, through all failures of coordinators and connections.
 
-    One that has ended is left alone, and so is what its id has begun since. With `all_open` nobody else may have ended them,
-    as just after the decision. Raises `KafkaError` (INVALID_TXN_STATE: one that is to be committed was aborted) and
-    `ClientError`.
+    A transaction that has ended is left alone, and so are later ones of its id. With `all_open` no other client can
+    have ended them, as just after the decision. Raises `KafkaError` (INVALID_TXN_STATE: a transaction to be
+    committed was aborted) and `ClientError`.
     """
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
@@ -189,9 +190,8 @@ def _end_once(
     certain: set[Prepared],
     deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """Try each once; return those to try again, and the error of one of them.
-
-    Those that leave `certain` were sent: from then on an earlier attempt may have ended them.
+    """Try each once; return those to try again, and one of their errors. Transactions that were sent leave `certain`:
+    from then on an earlier attempt may have ended them.
     """
     from odradek.wire.messages.end_txn import EndTxnRequest
 
@@ -268,7 +268,7 @@ def _is_still_open(
         and found.producer_epoch == wanted.producer_epoch + 1
         and found.state in ("PrepareAbort", "CompleteAbort")
     )
-    # An operator's fencing leaves what a later attempt would leave: nothing is open.
+    # After an operator's fencing the state is as after a later attempt: no transaction is open.
     if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,

@@ -18,7 +18,7 @@ __all__ = ["hash_rows"]
 _UInt64s = npt.NDArray[np.uint64]
 _WORD = 8
 _SHORT_BYTES_MAX = 512
-"""Longer values are hashed one by one: then the bytes are the cost."""
+"""Longer values are hashed one by one: for these the bytes are the cost."""
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)
@@ -26,7 +26,9 @@ _MASK = (1 << 64) - 1
 
 
 def hash_rows(columns: list[pa.Array | None]) -> int:
-    """Sum up the rows' hashes; columns are binary, strings, int32, or lists of (key, value); None: not there."""
+    """Compute the sum of the rows' hashes. Columns are binary, strings, int32, or lists of (key, value); None:
+    missing.
+    """
     hashes: _UInt64s | None = None
     for place, column in enumerate(columns):
         if column is None:
@@ -88,7 +90,7 @@ def _of_bytes(column: pa.Array) -> _UInt64s:
 
 
 def _of_lists(column: pa.Array) -> _UInt64s:
-    """Hash lists of headers: their order counts."""
+    """Compute the hash of each list of headers: their order counts."""
     items = column.flatten()
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     found = _mixed(counts.astype(np.uint64) + _NULL)

@@ -19,7 +19,7 @@ this task has written this batch. Kafka Connect keeps its source offsets so (KIP
 
 The marker is read up to the **high watermark**, never to the last stable offset. Another task's
 open transaction may hold that one below the task's committed marker. A committed reader would miss the marker, and the
-rows would be written twice. `tests/spark/test_task_protocol.py` tries all orders of crashes, retries, twins and
+rows would be written twice. `tests/spark/delivery/test_task_protocol.py` tries all orders of crashes, retries, twins and
 late writers, and shows that each of these rules is needed.
 
 What the marker allows (`judge`): the same batch is compared, a later one is written. Task 0 is part of each batch, so
@@ -53,7 +53,7 @@ _NO_ID = bytes(16)
 
 
 class ProgressError(RuntimeError):
-    """The marker contradicts the batch: whatever the sink did next would be a guess."""
+    """The marker contradicts the batch: any next step of the sink would be a guess."""
 
 
 @attrs.frozen
@@ -87,7 +87,7 @@ class Step(Enum):
 
 @attrs.define
 class TaskProtocol:
-    """The state of one attempt at task `task` of batch `batch`; `step` is what it has to do next.
+    """The state of one attempt at task `task` of batch `batch`; `step` is its next step.
 
     `consecutive` holds for the batches of a stream: each follows the one before. Versions of batch jobs only grow.
     `adopt` lets a query begin at any batch, as `adoptCheckpoint` does.
@@ -174,7 +174,7 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         return True
     last = -1 if marker is None else marker.batch
     if attempt.task:
-        # Other tasks than the first are not part of every batch: small ones have fewer tasks. Any task's marker will do.
+        # Not every batch has more tasks than the first: small ones have fewer. Any task's marker will do.
         last = max(newest, begun)
     if last + 1 >= batch:
         return True
@@ -187,7 +187,7 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
 
 
 def check_topics(query: str, batch: int, before: TopicIds, now: TopicIds) -> None:
-    """Raise `ProgressError` if a topic that `batch` was written to is another one by now."""
+    """Raise `ProgressError` if a topic that `batch` was written to has been replaced."""
     known = {name: topic_id for name, topic_id in before if topic_id != _NO_ID}
     for name, topic_id in now:
         if known.get(name, topic_id) != topic_id != _NO_ID:

@@ -3,14 +3,14 @@
 Theory of operation
 ===================
 
-Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Ending it is the driver's. The driver's
-record in the decisions topic names the winners: it is the commit point. So a batch becomes visible as a whole or not
-at all, whatever a repeated task has written. An attempt goes these steps:
+Each attempt writes its rows in a transaction without timeout, and prepares it (KIP-939). Ending it is the driver's.
+The driver's record in the decisions topic names the winners: it is the commit point. So a batch becomes visible as a
+whole or not at all, whatever a repeated task has written. An attempt goes these steps:
 
-| step | what it does | why |
+| step | action | reason |
 | --- | --- | --- |
 | LOOK | read the last decision | a decided batch needs no transaction |
-| CLAIM | take a free slot of its task's pool: InitProducerId that keeps what is prepared | a prepared transaction may be a winner: no attempt ends one |
+| CLAIM | take a free slot of its task's pool: InitProducerId that keeps a prepared transaction | a prepared transaction may be a winner: no attempt ends one |
 | LOOK_AGAIN | read the last decision up to the high watermark | a driver that has listed the pool before CLAIM has decided by now |
 | WRITE | the rows, in a transaction | |
 | PREPARE | wait until all are written | |
@@ -19,27 +19,27 @@ at all, whatever a repeated task has written. An attempt goes these steps:
 
 The driver, when each task has reported (`commit`):
 
-| step | what it does | why |
+| step | action | reason |
 | --- | --- | --- |
 | FENCE | InitProducerId with the query's id | no other driver's decision comes between |
-| READ | the last decision up to the high watermark | the first one counts; one that is complete ends the run |
+| READ | the last decision up to the high watermark | the first one counts; a complete one ends the run |
 | ROLL_FORWARD | commit the winners of a decision that is not complete | a decision is never taken back |
 | DECIDE | write the decision, in a transaction of its own | the commit point; there is one for each batch |
 | COMPLETE | commit the winners, one by one | repeated until all are committed |
 | LIST | the open transactions of the pool, with their producer ids and epochs | |
 | PROVE | write the decision once more | a driver that was replaced cannot: so all that was listed is of this batch, or older |
-| SWEEP | end what was listed, by producer id and epoch | losers, twins, attempts of dead drivers; one that claimed only is fenced |
+| SWEEP | end what was listed, by producer id and epoch | losers, twins, attempts of dead drivers; an attempt that only claimed is fenced |
 | FINISH | write that the decision is complete | the next batch begins behind it |
 | DROP | abort the transactions that were reported to this driver | the batch has failed (`abort`) and has no decision |
 
-A producer id and epoch name one transaction. So a driver that was asleep ends nothing that began later. An attempt at the
-next batch refuses to begin before FINISH. So a driver that finds a decision which is not complete may sweep. Behind
-a complete one the next batch may be under way. A job begins with an `abort` that has nothing to drop,
-which takes the decision of a dead run to its end.
+A producer id and epoch name one transaction. So a driver that was asleep ends nothing that began later. An attempt at
+the next batch refuses to begin before FINISH. So a driver that finds a decision which is not complete may sweep.
+Behind a complete one the next batch may be under way. A job begins with an `abort` that has nothing to drop, which
+takes the decision of a dead run to its end.
 
-The pool of task p has the ids (query, p, slot). An id is used again once its transaction has ended. So there are as many as
-attempts were open at a time. `tests/spark/test_two_phase.py` tries all orders of crashes, twins and zombies. It shows that the
-rules are needed.
+The pool of task p has the ids (query, p, slot). An id is used again once its transaction has ended. So there are as
+many as attempts were open at a time. `tests/spark/delivery/test_two_phase.py` tries all orders of crashes, twins and
+zombies. It shows that the rules are needed.
 """
 
 from __future__ import annotations
@@ -135,10 +135,11 @@ def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
 def last_of(
     query: str, batch: int, decision: Decision | None, markers: Mapping[int, Marker]
 ) -> Decision | None:
-    """Return the last decision, or a substitute for the batches that tasks have committed with delivery=exactly-once.
+    """Return the last decision, or a substitute for the batches that tasks have committed with
+    delivery=exactly-once.
 
-    Any task's marker counts: in a batch that has begun, task 0 may be the one that is missing. Raises `ProgressError` if
-    this batch is one of those.
+    Any task's marker counts: in a batch that has begun, task 0's may be missing. Raises `ProgressError` if this
+    batch is among those batches.
     """
     newest = max(markers.values(), key=lambda each: each.batch, default=None)
     if newest is None or (decision is not None and decision.batch >= newest.batch):
@@ -166,7 +167,7 @@ class AttemptStep(Enum):
 
 @attrs.define
 class AttemptProtocol:
-    """The state of one attempt at a task of `batch`; `step` is what it has to do next."""
+    """The state of one attempt at a task of `batch`; `step` is its next step."""
 
     query: str
     task: int
@@ -234,7 +235,7 @@ class DriverStep(Enum):
 
 @attrs.define
 class DriverProtocol:
-    """The state of a driver that commits batch `batch`, or aborts it; `step` is what it has to do next."""
+    """The state of a driver that commits batch `batch`, or aborts it; `step` is its next step."""
 
     query: str
     batch: int
@@ -304,7 +305,7 @@ class DriverProtocol:
 
     @property
     def superfluous(self) -> tuple[Prepared, ...]:
-        """The transactions to end: what was listed, or what an abort drops."""
+        """The transactions to end: those that were listed, or that an abort drops."""
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 
     def swept(self) -> None:

@@ -24,7 +24,7 @@ def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtoc
 
     Raises:
         ProgressError: the batch contradicts the last decision, or its rows differ from those decided.
-        RuntimeError: it was not taken to its end, in one sentence. To run it again is safe.
+        RuntimeError: it did not reach its end, in one sentence. To run it again is safe.
     """
     try:
         with Decisions(properties, topic) as decisions:

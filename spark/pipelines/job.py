@@ -85,7 +85,7 @@ def _session(name: str, master: str | None) -> SparkSession:
     if master is not None:
         builder = builder.master(master)
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Started by python, not by spark-submit: nobody else has said where.
+        # Started by python, not by spark-submit, so no master is configured.
         builder = builder.master("local[2]").config("spark.ui.enabled", "false")
         # Spark's default of 200 is for clusters: a stream that aggregates has a store in each, and two cores serve all.
         builder = builder.config("spark.sql.shuffle.partitions", "4")
@@ -121,7 +121,7 @@ class Topics:
 
     @property
     def _reading(self) -> dict[str, str]:
-        """Jobs read what was committed, unless the user says otherwise: aborted records are none of a table's."""
+        """Jobs read what was committed, unless the user says otherwise: aborted records do not belong into a table."""
         return {_ISOLATION: "read_committed", **self.options}
 
     def _client(self, topic: str) -> Client:
@@ -141,7 +141,7 @@ class Topics:
         return reader.options(**options).load()
 
     def check_id(self, topic: str, topic_id: str) -> None:
-        """Raise `Failed` if the topic has another id by now: what was read meanwhile may be of both."""
+        """Raise `Failed` if the topic has another id by now: the records read meanwhile may be of both topics."""
         if self.bounds(topic)[0] != topic_id:
             raise Failed(f"the topic '{topic}' was deleted and made anew while it was read")
 

@@ -56,15 +56,15 @@ _OBJECT_STORES = (
 )
 
 Ranges = dict[int, tuple[int, int]]
-"""The range of each partition: the first offset, and the one behind the last."""
+"""The range of each partition: the first offset, and the offset behind the last."""
 
 Step = Callable[[str], None]
-"""Called with the name of what comes next; tests end the job there."""
+"""Called with the name of the next step; tests end the job there."""
 
 
 @attrs.frozen
 class Landed:
-    """One directory of the table and what it holds."""
+    """One directory of the table and its contents."""
 
     number: int
     path: Path
@@ -130,7 +130,7 @@ class Landing:
         return found
 
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
-        """Plan the ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next.
+        """Plan the ranges of step `number`: those of a crashed attempt, else `wanted`, noted for a later attempt.
 
         Empty ranges are left out: the step will have some once records have come. Raises `Failed` when the attempt was
         about a topic of another id: its offsets mean other records.
@@ -156,7 +156,9 @@ class Landing:
     def land(
         self, number: int, topic: str, topic_id: str, ranges: Ranges, write: Callable[[str], dict[str, Any]]
     ) -> Landed:
-        """Have `write(directory)` write the data of step `number`, and let it land with its offsets and what `write` returns."""
+        """Have `write(directory)` write the data of step `number`, and publish it with its offsets and the result
+        of `write`.
+        """
         staged = self.table / "_staging" / f"{self.kind}={number:08d}"
         shutil.rmtree(staged, ignore_errors=True)
         self.step("write the data")
@@ -179,7 +181,7 @@ class Landing:
         return Landed(number, target, topic, topic_id, ranges, more)
 
     def drop(self, old: Landed) -> None:
-        """Remove what a newer directory has made superfluous: out of the table first, whole, then from the disk."""
+        """Remove directories that a newer one has replaced: out of the table first, whole, then from the disk."""
         staged = self.table / "_staging"
         staged.mkdir(exist_ok=True)
         away = staged / f"old-{old.path.name}"
@@ -194,7 +196,7 @@ def _ranges(content: dict[str, list[int]]) -> Ranges:
 
 
 def _write_whole(path: Path, content: object) -> None:
-    """Write under another name first, so that nobody ever reads half of it."""
+    """Write under another name first, so that no reader ever sees half of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
     with temporary.open("w") as file:

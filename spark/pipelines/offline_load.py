@@ -45,7 +45,7 @@ class Wanted:
     topic: str
     table: Path
     max_records: int | None = None
-    """The most records in one load; None takes all that there is at once."""
+    """The most records in one load; None takes all present ones."""
     json_schema: str | None = None
     """The columns of the JSON in the values, as in SQL; None keeps the value as it is."""
     partition_by: Sequence[str] = ()
@@ -54,7 +54,7 @@ class Wanted:
 
 
 def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
-    """Load what the topic has now and the table has not; the lag over time. Raises `Failed`."""
+    """Load the records that the table lacks; returns the lag over time. Raises `Failed`."""
     started = time.monotonic()
     _check_kind(wanted)
     if wanted.is_delta:
@@ -93,7 +93,7 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
 
 
 def _load_delta(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
-    """The same into a Delta table. A load that a crash ended leaves nothing, so none is planned ahead."""
+    """Load into a Delta table. A load that a crash ended leaves nothing, so none is planned ahead."""
     started = time.monotonic()
     table = DeltaLoads(wanted.table)
     with landing.locked(), _whole_microseconds(topics.spark):
@@ -154,7 +154,7 @@ def _check_kind(wanted: Wanted) -> None:
 
 
 def _behind(bounds: Ranges, last: Landed | None) -> int:
-    """The number of offsets that the table is behind the topic."""
+    """Count the offsets that the table is behind the topic."""
     ranges = {} if last is None else last.ranges
     return sum(max(0, end - ranges.get(index, (0, begin))[1]) for index, (begin, end) in bounds.items())
 
@@ -172,7 +172,9 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
 
 
 def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
-    """Ranges behind the last load, up to the ends; an even share of `max_records` of each partition that has more."""
+    """Compute ranges behind the last load, up to the ends; of `max_records` each partition with more gets an equal
+    share.
+    """
     ranges: Ranges = {}
     for index, (begin, end) in bounds.items():
         first = begin if last is None or index not in last.ranges else last.ranges[index][1]
@@ -211,7 +213,7 @@ def _write(topics: Topics, wanted: Wanted, topic_id: str, ranges: Ranges, direct
 
 
 def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
-    """The columns of the table: where each record lies, and what it holds."""
+    """Select the columns of the table: each record's place and contents."""
     places = [F.col(name) for name in ("topic", "partition", "offset", "timestamp")]
     if wanted.json_schema is None:
         return records.select(*places, "key", "value", F.to_date("timestamp").alias("day"))

@@ -24,7 +24,7 @@ _INTERVAL_SECONDS = 0.5
 
 
 class ProgressLine:
-    """The line that says how far a job is. Safe for several threads."""
+    """The line that shows the progress of a job. Safe for several threads."""
 
     def __init__(self, name: str, out: TextIO | None = None) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class ProgressLine:
             self._put(text, "\r", "")
 
     def step(self, text: str) -> None:
-        """Something is done: stays on the screen, and goes into files and pipes too."""
+        """Print a finished step: it stays on the screen, and goes into files and pipes too."""
         self._put(text, "\r" if self._out.isatty() else "", "\n")
 
     def _put(self, text: str, before: str, after: str) -> None:
@@ -73,7 +73,9 @@ class ProgressLine:
 
 
 def watch_query(line: ProgressLine, query: StreamingQuery) -> list[dict[str, Any]]:
-    """Show each micro-batch of a query until it ends; what was shown. Raises what ended the query."""
+    """Show each micro-batch of a query until it ends; returns the lines shown. Raises the error that ended the
+    query.
+    """
     shown: list[dict[str, Any]] = []
 
     def look() -> None:
@@ -107,7 +109,7 @@ def _figures(progress: Any) -> dict[str, Any]:
 
 
 def _lag(source: Any) -> int | None:
-    """The number of records that the source is behind; None if it does not say."""
+    """Read the number of records that the source is behind; None if it does not say."""
     text = source["latestOffset"]
     latest = json.loads(text) if isinstance(text, str) else text
     if isinstance(latest, dict) and "@lag" in latest:

@@ -20,7 +20,7 @@ _LOGGER = logging.getLogger("odradek.spark")
 
 
 def plan_batch(options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
-    """The ranges of the tasks, none of them empty.
+    """Plan the ranges of the tasks, none of them empty.
 
     Raises:
         OptionError: bounds that do not fit the partitions.
@@ -62,7 +62,7 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
 def _there(
     options: SourceOptions, key: TopicPartition, wanted: tuple[int, int], log: tuple[int, int]
 ) -> tuple[int, int]:
-    """The part of the wanted offsets that the log still has; warns of missing ones, or raises `DataLoss`."""
+    """Return the part of the wanted offsets that the log still has; warns of missing ones, or raises `DataLoss`."""
     start, end = wanted
     lost = []
     if start < log[0] and start < end:
@@ -82,7 +82,7 @@ def _there(
 
 
 def _cut(view: ClusterView, pushed: Pushed, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """The part of each range that the filters leave."""
+    """Cut each range to the part that the filters leave."""
     wanted = [pushed.cut(each) for each in ranges if pushed.wants(each.topic, each.partition)]
     if pushed.since is None:
         return wanted

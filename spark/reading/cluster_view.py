@@ -40,7 +40,7 @@ class Known:
 
 
 def new_client(options: SourceOptions) -> Client:
-    """A client as `kafka.*` describes it. Raises `OptionError` where a file that it names is of no use."""
+    """Make a client as `kafka.*` describes it. Raises `OptionError` where a file that it names is unusable."""
     settings = options.consumer
     try:
         return Client(
@@ -69,13 +69,13 @@ class ClusterView:
         return self._client
 
     def close(self) -> None:
-        """End the connections; the next question opens new ones."""
+        """End the connections; the next request opens new ones."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again after errors that pass, as often as `fetchOffset.numRetries` says.
+        """Repeat after passing errors, as often as `fetchOffset.numRetries` allows.
 
         Raises:
             ReadError: no broker could be reached.
@@ -100,7 +100,7 @@ class ClusterView:
     # Which partitions
 
     def partitions(self, *, all_must_exist: bool = True) -> dict[TopicPartition, Known]:
-        """The partitions to be read, on fresh metadata, in order. Missing ones are left out if that is allowed.
+        """List the partitions to be read, on fresh metadata, in order. Missing ones are left out if that is allowed.
 
         Raises:
             ReadError: a topic or a partition that was named does not exist.
@@ -136,7 +136,9 @@ class ClusterView:
     # Offsets
 
     def listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """The offsets of times (or `EARLIEST`, `LATEST`); with read_committed the latest is the last stable one."""
+        """Find the offsets of times (or `EARLIEST`, `LATEST`); with read_committed the latest is the last stable
+        one.
+        """
         if not wanted:
             return {}
         timeout = self.client.timeout
@@ -145,13 +147,13 @@ class ClusterView:
         )
 
     def offsets(self, keys: Iterable[TopicPartition], what: int) -> dict[TopicPartition, int]:
-        """`EARLIEST` or `LATEST` of all of these."""
+        """Find `EARLIEST` or `LATEST` of all of these."""
         return {key: found.offset for key, found in self.listed(dict.fromkeys(keys, what)).items()}
 
     def resolve(
         self, bound: Bound, keys: Iterable[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
-        """The offset of the bound for each partition.
+        """Find the offset of the bound for each partition.
 
         Raises:
             OptionError: the bound names other partitions than those that are read.
@@ -187,14 +189,14 @@ class ClusterView:
         return found | self.offsets(without, LATEST)
 
     def first_since(self, keys: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        """The first offset at or after `timestamp` (ms) in each log; the log's end if there is none."""
+        """Find the first offset at or after `timestamp` (ms) in each log; the log's end if there is none."""
         found = {key: each.offset for key, each in self.listed(dict.fromkeys(keys, timestamp)).items()}
         return found | self.offsets([key for key, offset in found.items() if offset < 0], LATEST)
 
     def earliest(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log start offset of each partition."""
+        """Find the log start offset of each partition."""
         return self.offsets(keys, EARLIEST)
 
     def latest(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end offset of each partition, for a reader at this isolation level."""
+        """Find the end offset of each partition, for a reader at this isolation level."""
         return self.offsets(keys, LATEST)

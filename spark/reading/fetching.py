@@ -60,7 +60,7 @@ _RANGES_TOGETHER = 256
 _RANGES_AHEAD = 8
 """The number of a task's ranges that have a Fetch under way."""
 _CLIENTS_MAX = 8
-"""The least recently used one goes."""
+"""Clients that are kept; the least recently used one is closed."""
 
 _PASSING = frozenset(
     {
@@ -79,7 +79,9 @@ _OTHER_TOPIC = frozenset(
 )
 
 _CLIENT_IDLE_SECONDS = 300.0
-"""One that no task has used for so long is closed when the next task ends. (Spark ends idle workers after a minute.)"""
+"""A client that no task has used for so long is closed when the next task ends. (Spark ends idle workers after a
+minute.)
+"""
 
 
 @attrs.define
@@ -93,7 +95,7 @@ _clients: dict[tuple[tuple[str, str], ...], _Cached] = {}
 
 
 def _cached_client(options: SourceOptions, now: float) -> Client:
-    """The process's client for these options. Spark's workers are forked before they get their first task."""
+    """Get the process's client for these options. Spark's workers are forked before they get their first task."""
     key = tuple(sorted(options.properties.items()))
     cached = _clients.pop(key, None)
     client = new_client(options) if cached is None else cached.client
@@ -115,13 +117,7 @@ def close_idle_clients(now: float) -> int:
 
 
 def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges, one range after the other.
-
-    Raises:
-        DataLoss: records are gone, and `failOnDataLoss` is set.
-        ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`; a batch is damaged, or larger than `maxBatchBytes`.
-        KafkaError, ClientError: what the broker sent, or did not.
-    """
+    """Read the records of the ranges, one range after the other."""
     client = _cached_client(options, time.monotonic())
     settings = options.consumer
     readers = [_RangeReader(each, options, settings, client) for each in ranges]
@@ -161,7 +157,7 @@ def _read_several(
 
 
 def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator[pa.RecordBatch]:
-    """The rows of ranges that their first answers have whole. Raises `ReadError`."""
+    """Decode the rows of ranges whose first answers have all of them. Raises `ReadError`."""
     try:
         yield from decode_ranges(
             [reader.fetched(answer) for reader, answer in answered], **answered[0][0].decoding()
@@ -177,7 +173,7 @@ def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator
 def _fetch_first(
     readers: Sequence[_RangeReader], settings: ConsumerSettings, client: Client
 ) -> dict[_RangeReader, _Answer]:
-    """The first bytes of ranges, for those that have got some. Errors are left to the readers."""
+    """Fetch the first bytes of ranges; those without any are left out. Errors are left to the readers."""
     by_key: dict[TopicPartition, _RangeReader] = {}
     for reader in readers:
         by_key.setdefault(TopicPartition(reader.wanted.topic, reader.wanted.partition), reader)
@@ -218,7 +214,7 @@ class _Decoding(TypedDict):
 
 
 class _RangeReader:
-    """Reads the batches of one range from the partition's leader, or from a replica in the reader's rack."""
+    """Reads the batches of a single range from the partition's leader, or from a replica in the reader's rack."""
 
     def __init__(
         self, wanted: OffsetRange, options: SourceOptions, settings: ConsumerSettings, client: Client
@@ -245,7 +241,7 @@ class _RangeReader:
             self._begin(self.wanted.start)
 
     def abandon(self) -> None:
-        """Abandon what is under way: nobody waits for it."""
+        """Abandon the Fetch under way: nothing waits for it."""
         if self._under_way is not None:
             self._core.abandon(self._under_way)
             self._under_way = None
@@ -255,14 +251,14 @@ class _RangeReader:
         return answer.end >= self.wanted.end
 
     def fetched(self, answer: _Answer) -> FetchedRange:
-        """The range with its first answer, for `decode_ranges`."""
+        """Combine the range with its first answer, for `decode_ranges`."""
         wanted = self.wanted
         return FetchedRange(
             answer.records, wanted.topic, wanted.partition, wanted.start, wanted.end, answer.aborted
         )
 
     def decoding(self) -> _Decoding:
-        """The query's bounds of decoding."""
+        """Return the query's bounds of decoding."""
         return {
             "decompressed_bytes_max": self._options.batch_bytes_max,
             "with_headers": self._options.include_headers,
@@ -270,9 +266,9 @@ class _RangeReader:
         }
 
     def batches(self, answer: _Answer | None = None) -> Iterator[pa.RecordBatch]:
-        """The range's records, once it is started, or from its first answer on."""
+        """Read the range's records, once it is started, or from its first answer on."""
         position = self.wanted.start
-        # However long Spark has taken for what came before, the broker was not to blame.
+        # Spark's time for earlier ranges does not count against the broker.
         self._progressed()
         while answer is not None or self._under_way is not None:
             if answer is None:
@@ -323,7 +319,7 @@ class _RangeReader:
             self._under_way = self._client.begin(self._fetch(position))
 
     def _fetch(self, position: int) -> Operation[Any]:
-        """One Fetch to the leader, or to the replica near us that the leader has named (KIP-392)."""
+        """Send one Fetch to the leader, or to the replica near us that the leader has named (KIP-392)."""
         core, wanted = self._core, self.wanted
         if wanted.topic not in core.cluster.topics:
             yield from refresh_metadata(core, [wanted.topic], timeout=self._client.timeout)
@@ -359,7 +355,7 @@ class _RangeReader:
         )
 
     def _finish(self, task: Task[Any], position: int) -> _Answer | int:
-        """The answer to the Fetch at `position`, or the offset from which to fetch again."""
+        """Return the answer to the Fetch at `position`, or the offset from which to fetch again."""
         try:
             response = self._client.finish(task)
             error = error_code(response.error_code)
@@ -386,7 +382,9 @@ class _RangeReader:
         return self._again(position, problem)
 
     def take(self, answer: Any, position: int) -> _Answer | int:
-        """The answer of a leader that has no error, or the offset from which to fetch again where it has no records."""
+        """Return a leader's answer without an error, or the offset from which to fetch again where it has no
+        records.
+        """
         preferred = answer.preferred_read_replica
         if preferred >= 0:
             self._replica = preferred
@@ -405,14 +403,16 @@ class _RangeReader:
         aborted = answer.aborted_transactions or () if self._read_committed else ()
         return _Answer(records, end, sorted((each.first_offset, each.producer_id) for each in aborted))
 
-    # What goes wrong
+    # Errors
 
     def _progressed(self) -> None:
         self._failures = 0
         self._progress_at = time.monotonic()
 
     def _again(self, position: int, problem: Exception) -> int:
-        """Fresh metadata after a pause, then the same offset; the problem itself when that has gone on for too long."""
+        """Fetch fresh metadata after a pause, and return the same offset; raises the problem if it has lasted too
+        long.
+        """
         if time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
             raise problem
         self._replica = None
@@ -430,7 +430,7 @@ class _RangeReader:
                 raise
 
     def _other_topic(self, position: int) -> int:
-        """Metadata may only be old; a topic with another id, or none, has none of the records."""
+        """Handle a missing topic or another id. Old metadata passes; otherwise the topic's records are lost."""
         wanted, cluster = self.wanted, self._core.cluster
         self._client.run(self._pause_and_refresh())
         topic = cluster.topics.get(wanted.topic)
@@ -444,7 +444,7 @@ class _RangeReader:
         return self._lost(position, wanted.end, wanted.end, what)
 
     def _out_of_range(self, position: int) -> int:
-        """Retention has overtaken us, or the log has become shorter."""
+        """Handle a position outside of the log: retention has overtaken us, or the log has become shorter."""
         key = TopicPartition(self.wanted.topic, self.wanted.partition)
         begin = self._client.list_offsets({key: EARLIEST})[key].offset
         end = self._client.list_offsets({key: LATEST})[key].offset

@@ -56,14 +56,16 @@ class Pushed:
         )
 
     def cut(self, whole: OffsetRange) -> OffsetRange:
-        """The part of a range that is wanted; perhaps empty."""
+        """Cut a range to the wanted part, perhaps an empty one."""
         start = min(max(whole.start, self.offset_from), whole.end)
         end = max(min(whole.end, self.offset_to + 1), start)
         return attrs.evolve(whole, start=start, end=end)
 
 
 def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
-    """The bounds that the filters (all of which must hold) leave, and the filters that Spark has to look at again."""
+    """Compute the bounds that the filters (all of which must hold) set, and the filters that Spark has still to
+    apply.
+    """
     pushed = Pushed()
     left = [each for each in filters if not _take(pushed, each)]
     return pushed, left
@@ -113,7 +115,7 @@ def _take_number(pushed: Pushed, column: str, one: Any) -> bool:
         setattr(pushed, f"{column}_from", max(getattr(pushed, f"{column}_from"), first))
     if not isinstance(one, (GreaterThan, GreaterThanOrEqual)):
         setattr(pushed, f"{column}_to", min(getattr(pushed, f"{column}_to"), last))
-    # Between the least and the greatest of several offsets lie others.
+    # Other offsets lie between the least and the greatest of several, so Spark filters again.
     return not isinstance(one, In)
 
 
@@ -127,13 +129,13 @@ def _take_timestamp(pushed: Pushed, one: Any) -> None:
 
 
 def _values(one: Any, kind: type) -> list[Any] | None:
-    """The values of a comparison; None where one is of another type."""
+    """Return the values of a comparison; None where one is of another type."""
     values: Iterable[Any] = one.value if isinstance(one, In) else [one.value]
     found = [value for value in values if value is not None]
     return found if all(type(value) is kind or isinstance(value, kind) for value in found) else None
 
 
 def _milliseconds(time: datetime) -> int:
-    """Rounded down; a time without a zone is in UTC."""
+    """Convert a time to milliseconds, rounded down; a time without a zone is in UTC."""
     aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

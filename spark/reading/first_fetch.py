@@ -31,7 +31,7 @@ def first_fetch(
     isolation_level: int,
     rack: str,
 ) -> Operation[dict[TopicPartition, Any]]:
-    """The leaders' answers (`PartitionData`) for the ranges' starts, those without an error.
+    """Fetch the leaders' answers (`PartitionData`) for the ranges' starts, except those with an error.
 
     `bytes_max` bounds each leader's answer. The ranges are of different partitions.
     """

@@ -24,7 +24,7 @@ _LANE = 1
 
 @attrs.define
 class News:
-    """Waits until a partition has more than it had: a long poll at every leader, instead of asking for offsets in a loop.
+    """Waits until a partition has new records: a long poll at every leader, instead of asking for offsets in a loop.
 
     One leader may still hold a Fetch back when another has news. That Fetch is left there, on a lane of its own, and
     serves the next wait.
@@ -65,7 +65,7 @@ class News:
             FetchRequest(
                 max_wait_ms=wait_ms,
                 min_bytes=1,
-                # A whole batch comes at least, if there is one: one is enough.
+                # At least a whole batch comes, if there is one, and that is enough.
                 max_bytes=1,
                 isolation_level=self.isolation_level,
                 topics=list(topics.values()),
@@ -80,7 +80,7 @@ class News:
 def epoch_ends(
     core: ClientCore, epochs: Mapping[TopicPartition, int], *, deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
-    """The end offset of a leader epoch, and of all before it, in the leaders' logs today (KIP-320).
+    """Find the end offset of a leader epoch, and of all before it, in the leaders' logs today (KIP-320).
 
     Left out: partitions whose leader is silent or lacks the answer.
     """

@@ -47,7 +47,8 @@ def split(
 ) -> list[OffsetRange]:
     """Cut ranges for the tasks, each of 1 to `records_max` offsets; `partitions_min` or more, if there are as many offsets.
 
-    Without limits there is one for each partition, as in the JVM connector; larger ones are split into more parts.
+    Without limits there is one for each partition, as in the JVM connector; with limits, larger ones are split into
+    more parts.
     """
     whole = [each for each in ranges if each.size > 0]
     parts = [1 if records_max is None else math.ceil(each.size / records_max) for each in whole]
@@ -60,10 +61,10 @@ def split(
 
 
 def _more_parts(sizes: Sequence[int], parts: Sequence[int], missing: int) -> list[int]:
-    """Give `missing` more parts to those whose parts are the largest."""
+    """Give `missing` more parts to the ranges with the largest parts."""
     count = list(parts)
     total = sum(sizes)
-    # What is due by size is given at once, the remainder one by one: minPartitions may be large.
+    # Parts that are due by size are given at once, the remainder one by one: minPartitions may be large.
     for place, size in enumerate(sizes):
         due = min(size, math.floor((sum(parts) + missing) * size / total))
         more = max(0, min(due - count[place], missing))
@@ -89,8 +90,7 @@ def gathered(
 ) -> list[tuple[OffsetRange, ...]]:
     """Gather the ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
 
-    Neighbours are put together up to `task_records` offsets in all, and up to `records_max`.
-    """
+    Neighbours are combined up to `task_records` offsets in all, and up to `records_max`."""
     most = task_records if records_max is None else min(task_records, records_max)
     spare = len(ranges) - (tasks_min or 1)
     tasks: list[list[OffsetRange]] = []

@@ -16,7 +16,7 @@ thousand rows at a time. To make objects of them would cost more than everything
    is the records of all batches, one after the other. Every batch is a slice of it, to be put behind its header.
 
 What comes out is, byte for byte, what `odradek.wire.batches.record_writer` makes of the same rows
-(tests/spark/test_encode.py).
+(tests/spark/writing/test_encode.py).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def encode(
     compression_type: int = 0,
     compression_level: int | None = None,
 ) -> Iterator[EncodedBatch]:
-    """Make the batches of these rows, each partition's in the order of its rows; all have the same timestamp.
+    """Make the batches of these rows, for each partition in the order of its rows; all have the same timestamp.
 
     A batch has at most `batch_bytes_max` bytes before compression, but for one record that is larger alone. The rows
     together must be well below 2 GiB (what one Arrow array of bytes holds).
@@ -99,7 +99,8 @@ def encode(
     key_sizes, key_text = _sizes_and_bytes(rows.key)
     value_sizes, value_text = _sizes_and_bytes(rows.value)
     tail_sizes, tails = _header_tails(rows.headers, len(rows))
-    # One byte of attributes, one of the timestamp delta 0, at most five of the offset delta and of the record's length.
+    # A byte of attributes, a byte of the timestamp delta 0, at most five of the offset delta and of the
+    # record's length.
     content = (
         _varint_sizes(key_sizes)
         + np.maximum(key_sizes, 0)
@@ -136,7 +137,8 @@ def partitions_of(
 ) -> _Int32s:
     """Choose the partition of every row: `wanted` where that is not null, else the key's, else `keyless`.
 
-    Raises `ValueError`, naming the partition, where `wanted` has one that a topic of `count` partitions has not.
+    Raises `ValueError`, which names the partition, where `wanted` has one beyond the `count` partitions of the
+    topic.
     """
     chosen = np.where(
         pc.is_null(keys).to_numpy(zero_copy_only=False),
@@ -154,11 +156,11 @@ def partitions_of(
 
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Hash each key (a null as the empty one), as `odradek.client.producer.partitioner.murmur2` does."""
+    """Compute the hash of each key (a null as the empty one), as `odradek.client.producer.partitioner.murmur2` does."""
     places = _places(keys)
     raw = keys.buffers()[2]
     data: _Bytes = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
-    # Words may be read beyond the last key; what is read there is masked away.
+    # Words may be read beyond the last key; the bytes from there are masked away.
     data = np.concatenate((data[places[0] : places[-1]], np.zeros(4, np.uint8)))
     begins = places[:-1] - places[0]
     sizes = np.where(pc.is_valid(keys).to_numpy(zero_copy_only=False), np.diff(places), 0)
@@ -217,7 +219,7 @@ def _batch(
 
 
 def _batch_starts(lanes: _Int32s, sizes: _Int64s, bytes_max: int) -> _Int64s:
-    """Find the first rows of batches: one at every new partition, and one where the next record would exceed `bytes_max`."""
+    """Find the first rows of batches: at every new partition, and where the next record would exceed `bytes_max`."""
     sums = np.cumsum(sizes)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1, [len(lanes)])).tolist()
     starts: list[int] = []

@@ -153,7 +153,9 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """Refuse a name that is nearly one of ours as a slip of the pen; any other may be meant for another program."""
+    """Refuse a name that differs little from one of ours as a typing error; any other may be meant for another
+    program.
+    """
     ours = {name.lower(): name for name in _NAMES}
     for name in options:
         if name in ours or name in _SPARKS or name.startswith(("kafka.", "option.")):
@@ -190,13 +192,14 @@ def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int
     if app is None or version is None or not app.strip():
         raise ValueError("the options txnAppId and txnVersion are given together, or neither.")
     if app.strip().startswith(_RESERVED):
-        # Transactional ids of two-phase delivery begin so: a job's would end what another one has prepared.
+        # Transactional ids of two-phase delivery begin with it: a job would end transactions that another has
+        # prepared.
         raise ValueError(
             f"the option txnAppId begins with '{_RESERVED}', which is reserved: take another name."
         )
     if not re.fullmatch(r"\d{1,18}", version.strip()):
         raise ValueError(f"the option txnVersion is a number from 0 on, and not '{version}'.")
-    # One job may write to several topics under one version, as it may to several tables of Delta.
+    # One job may write to several topics under one version, as to several tables of Delta.
     return f"{app.strip()}/{topic or '*'}", int(version)
 
 
@@ -268,7 +271,7 @@ _COLUMNS = {
     "topic": (_is_text, "string"),
     "partition": (lambda kind: isinstance(kind, IntegerType), "int"),
 }
-"""The type that each column must have; others are not written, as with Spark's own connector."""
+"""The type that each column must have; further columns are not written, as with Spark's own connector."""
 
 
 def _columns(schema: StructType, *, has_topic: bool) -> dict[str, int]:

@@ -66,7 +66,7 @@ class TaskReport(WriterCommitMessage):
     query: str | None = None
     """The query under whose id the rows were written exactly once."""
     rows_compared: int = -1
-    """The rows that an earlier attempt has committed, and that this one compared; -1 if it wrote its rows."""
+    """The rows that an earlier attempt has committed, and this attempt compared; -1 if it wrote its rows."""
     row_hash: int = 0
     """The order-free hash of the rows, for the driver to compare."""
     prepared: Prepared | None = None
@@ -83,7 +83,7 @@ def about_topic(topic: str, where: str, error: KafkaError) -> str:
 
 @attrs.define
 class CountedRows:
-    """The rows that have come, counted and hashed; `columns` are those that are written."""
+    """The rows so far, counted and hashed; `columns` are those that are written."""
 
     columns: Mapping[str, int]
     summary: RowSummary = attrs.field(factory=lambda: RowSummary(0, 0))
@@ -96,7 +96,7 @@ class CountedRows:
 
 
 class SinkTask:
-    """The rows of one task on their way."""
+    """The rows of a single task on their way to the topic."""
 
     def __init__(self, plan: SinkPlan, producer: Producer) -> None:
         self._plan = plan
@@ -123,7 +123,7 @@ class SinkTask:
             self.send_rest()
 
     def finish(self) -> TaskReport:
-        """Send the rest, wait for every acknowledgement. Raises when one is missing."""
+        """Send the rest, and wait for every acknowledgement. Raises when one is missing."""
         self.send_rest()
         self._producer.flush()
         self._settle()
@@ -135,7 +135,7 @@ class SinkTask:
         return report
 
     def send_rest(self) -> None:
-        """Send what has gathered."""
+        """Send the rows that have gathered."""
         if not self._gathered:
             return
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
@@ -261,7 +261,7 @@ class SinkTask:
         return tuple(sorted(self._topic_ids.items()))
 
     def _check_topic(self, topic: str, planned: bytes = NO_TOPIC_ID) -> None:
-        """Raise `RuntimeError` if the topic is another one than the plan's, or than that of the rows before."""
+        """Raise `RuntimeError` if the topic is not that of the plan, or of the rows before."""
         now, before = self._producer.topic_id(topic), self._topic_ids[topic]
         if NO_TOPIC_ID in (now, before) or (now == before and planned in (now, NO_TOPIC_ID)):
             return
@@ -271,7 +271,9 @@ class SinkTask:
         )
 
     def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
-        """Choose partitions for rows without a key: one after the other gets `batch.size` bytes (as in KIP-794, but in turn)."""
+        """Choose partitions for rows without a key: in turn, each gets `batch.size` bytes (KIP-794 draws them at
+        random).
+        """
         lanes = np.zeros(len(rows), np.int32)
         if count == 1 or not keys.null_count:
             return lanes

@@ -67,7 +67,7 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
 
 
 def fencing(error: Exception) -> Exception | None:
-    """Find the error that says that the producer's epoch has passed: `error`, or the cause that stopped its transaction."""
+    """Find the error that says that the producer was fenced: `error`, or the cause that stopped its transaction."""
     for each in (error, error.__cause__):
         if isinstance(each, ProducerFencedError):
             return each

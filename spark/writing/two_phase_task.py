@@ -115,7 +115,7 @@ def _steps(
 
 
 def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Count the rows: what the plan keeps of them (a state) is kept when they are asked for."""
+    """Count the rows; this also makes Spark keep state that the plan computes from them."""
     for batch in iterator:
         rows.add(batch)
     protocol.counted()

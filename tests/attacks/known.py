@@ -1,20 +1,18 @@
-"""The attacks of this folder: each module that has a function `attack` is one."""
+"""The attacks: each module in a room of this folder is one, and has a function `attack`."""
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 
 import attrs
 
-import tests.attacks
 from tests.attacks.outcome import Outcome
 from tests.attacks.place import Place
 
-ROLES = ("stranger", "client", "administrator")
-FRAME = frozenset({"__main__", "coordinators", "known", "ordinary", "outcome", "place", "raw", "siege"})
-"""Modules that are no attacks."""
+ROOMS = {"strangers": "stranger", "clients": "client", "administrators": "administrator"}
+"""The rooms, and who carries out the attacks in each."""
 
 
 @attrs.frozen
@@ -33,13 +31,14 @@ class Attack:
 
 def attacks() -> dict[str, Attack]:
     """Return all attacks by name, in the order of the alphabet."""
-    names = sorted(module.name for module in pkgutil.iter_modules(tests.attacks.__path__))
-    return {name: _load(name) for name in names if name not in FRAME and not name.startswith("test_")}
+    here = Path(__file__).parent
+    found = {path.stem: path.parent.name for room in ROOMS for path in (here / room).glob("*.py")}
+    return {name: _load(found[name], name) for name in sorted(found)}
 
 
-def _load(name: str) -> Attack:
-    module = import_module(f"tests.attacks.{name}")
-    assert module.WHO in ROLES, f"{name}.WHO is one of {ROLES}"
+def _load(room: str, name: str) -> Attack:
+    module = import_module(f"tests.attacks.{room}.{name}")
+    assert ROOMS[room] == module.WHO, f"{name} is an attack of a {module.WHO}, but lies in {room}"
     purpose = (module.__doc__ or "").strip().splitlines()[0]
     return Attack(
         name,

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import attrs
 
-from bench.odradek_server import ODRADEK
-from bench.processes import ServerProcess, free_ports, memory_kib, spawn, wait_until_serving
 from odradek.cli.commands.storage import format_storage_of
 from odradek.cli.dev_security import DevSecurity
 from odradek.env.real import RealEnv
 from odradek.wire.uuid_text import uuid_to_text
+from testkit.odradek_server import ODRADEK
+from testkit.processes import ServerProcess, free_ports, memory_kib, spawn, wait_until_serving
 from tests.attacks.raw import ATTACKERS_HOST, HOST, Conn
 
 LISTENERS = ("PLAINTEXT", "SASL", "TLS", "SASL_SSL", "BROKERS")

@@ -25,11 +25,11 @@ from typing import Any
 
 import attrs
 
-from bench.processes import command_prefix
 from odradek import Admin
 from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.admin.admin_users import ScramUpsertion
 from odradek.security.acls.rules import Acl, Operation, PatternType, Permission, ResourceType
+from testkit.processes import command_prefix
 from tests.attacks.known import Attack, attacks
 from tests.attacks.ordinary import KINDS, READ_TO_THE_END_SECONDS
 from tests.attacks.place import PLAIN_USERS, AttackedNode, Place, attacked

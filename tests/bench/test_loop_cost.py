@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.loop_cost import without_quotas
+from bench.hot_path.loop_cost import without_quotas
 from odradek.node.connections.connection_loop import Connection
 
 

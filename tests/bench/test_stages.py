@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.stages import POINTS, STAGES, Stopwatch, locate
+from bench.hot_path.stages import POINTS, STAGES, Stopwatch, locate
 
 
 @pytest.mark.parametrize(("stage", "point"), POINTS, ids=[point for _, point in POINTS])

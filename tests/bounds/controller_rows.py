@@ -62,7 +62,7 @@ from odradek.wire.messages.metadata_records import NoOpRecord, ProducerIdsRecord
 from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.bounds.rows import NOTHING, UNSENDABLE, WRITTEN, Row, Sent, freely, number, refused
-from tests.quorum.controller_script import CLUSTER, ControllerScript, InstantLog
+from tests.quorum.controller.controller_script import CLUSTER, ControllerScript, InstantLog
 
 NOW_MS = 1_700_000_000_000
 UUID = b"x" * 16

@@ -42,8 +42,8 @@ from tests.bounds.coordinator_rows import Reply, join
 from tests.groups.group_script import HeldLog
 from tests.groups.test_shard import Case
 from tests.groups.test_shard import run as run_now
-from tests.quorum.node_parts import Journal, ask, create, make_world, run, running_controller
-from tests.quorum.node_parts import join as join_broker
+from tests.quorum.voters.node_parts import Journal, ask, create, make_world, run, running_controller
+from tests.quorum.voters.node_parts import join as join_broker
 from tests.transactions.transaction_script import CommittedLog
 
 UNKNOWN = ErrorCode.UNKNOWN_SERVER_ERROR

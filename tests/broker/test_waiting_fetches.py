@@ -22,9 +22,9 @@ from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, 
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.world import World
 from tests.log.support import ROOT, batch, new_disk, open_log
+from tests.node.life.test_node_in_a_world import answer_to, create_topic, play, produce, request
 from tests.node.raw_client import frame
-from tests.node.test_connection_loop import Client
-from tests.node.test_node_in_a_world import answer_to, create_topic, play, produce, request
+from tests.node.requests.test_connection_loop import Client
 
 small = st.integers(0, 6)
 steps = st.lists(

@@ -9,9 +9,9 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess
 from odradek.cli.__main__ import main
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess
 from tests.cli.running import Outcome, words_of
 
 KEYS, ROUNDS, VALUE_BYTES = 50, 60, 1000

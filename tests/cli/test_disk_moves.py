@@ -14,10 +14,10 @@ from urllib.request import urlopen
 import attrs
 import pytest
 
-from bench.odradek_server import launch_odradek, prepare_odradek
-from bench.processes import base_port
+from testkit.odradek_server import launch_odradek, prepare_odradek
+from testkit.processes import base_port
+from tests.cli.nodes.test_dev import line, running
 from tests.cli.running import Outcome, odradek_here, start, words_of
-from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import until
 
 RATE = 1 << 18

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import base_port
 from odradek import Admin, Consumer, Producer
 from odradek.client.admin import NewTopic
+from testkit.processes import base_port
 from tests.hostile_names import lay_out
 
 pytestmark = pytest.mark.xdist_group("cli")

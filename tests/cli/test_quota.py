@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess, free_ports
 from odradek import Producer
 from odradek.cli.__main__ import main
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess, free_ports
 from tests.cli.running import Outcome, words_of
 from tests.docs.markdown import blocks
 

@@ -10,7 +10,7 @@ import pytest
 from odradek.cli.__main__ import main
 from odradek.client.shells.blocking import Client
 from tests.cli.running import Outcome, words_of
-from tests.client.hanging_producers import leave_open, on_trust, write_unknown
+from tests.client.producer.hanging_producers import leave_open, on_trust, write_unknown
 from tests.node_process import RunningNode
 
 pytestmark = pytest.mark.xdist_group("cli")

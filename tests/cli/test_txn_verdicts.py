@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess
 from odradek import Producer
 from odradek.cli.__main__ import main
 from odradek.client.shells.blocking import Client
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess
 from tests.cli.running import Outcome
-from tests.client.hanging_producers import leave_open, on_trust, write_marker, write_unknown
+from tests.client.producer.hanging_producers import leave_open, on_trust, write_marker, write_unknown
 
 pytestmark = pytest.mark.long
 Run = Callable[..., Outcome]

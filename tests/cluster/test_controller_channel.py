@@ -48,7 +48,7 @@ from odradek.wire.messages.vote import VoteRequest
 from odradek.wire.principal import decode_principal, encode_principal
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.test_connection_loop import Log
+from tests.node.requests.test_connection_loop import Log
 
 PORT = 9093
 BROKER = 4

@@ -22,8 +22,8 @@ from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, Broke
 from odradek.wire.messages.broker_registration import BrokerRegistrationResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.test_connection_loop import Log
-from tests.node.test_node_in_a_world import SETTINGS, Quiet
+from tests.node.life.test_node_in_a_world import SETTINGS, Quiet
+from tests.node.requests.test_connection_loop import Log
 
 FAILED = b"F" * 16
 

@@ -15,9 +15,9 @@ from functools import partial
 import attrs
 import pytest
 
-from bench.kafka_server import KafkaUnavailable, ensure_jars
 from jepsen_tests.real_cluster import Cluster
 from odradek import Client
+from testkit.kafka_server import KafkaUnavailable, ensure_jars
 from tests.cluster.copiers.api import PARTITIONS, Abortable, Fatal, Transactor
 from tests.cluster.copiers.clients import CLASSES, transactor_of
 from tests.cluster.exactly_once import (

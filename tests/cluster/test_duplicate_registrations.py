@@ -21,7 +21,7 @@ from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, Broke
 from odradek.wire.messages.broker_registration import BrokerRegistrationResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.test_connection_loop import Log
+from tests.node.requests.test_connection_loop import Log
 
 SESSION_SECONDS = 9.0
 EPOCH = 71

@@ -16,10 +16,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from bench.kafka_server import KafkaUnavailable, ensure_jars, java_arguments
-from bench.processes import command_prefix
 from jepsen_tests.real_cluster import Cluster
 from odradek import Client, Producer
+from testkit.kafka_server import KafkaUnavailable, ensure_jars, java_arguments
+from testkit.processes import command_prefix
 from tests.cluster.copier import NEEDS_SUCCESSOR, transform
 from tests.cluster.copiers.api import PARTITIONS, RECORDS, TRANSACTION_TIMEOUT_MS
 from tests.cluster.copiers.clients import CLASSES

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from bench.processes import base_port, free_ports
 from odradek import Client, KafkaError, Producer
 from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity
 from odradek.client.admin.admin_topics import NewTopic
@@ -23,8 +22,9 @@ from odradek.client.errors import ClientError
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.metadata import MetadataRequest
+from testkit.processes import base_port, free_ports
+from tests.cli.nodes.test_dev import line, running
 from tests.cli.running import odradek
-from tests.cli.test_dev import line, running
 from tests.node.raw_client import ApiKey, RawClient, frame
 
 pytestmark = pytest.mark.xdist_group("cluster")

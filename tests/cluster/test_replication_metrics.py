@@ -13,7 +13,7 @@ from odradek.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from tests.cluster.test_troubled_disks import Troubled
+from tests.cluster.disks.test_troubled_disks import Troubled
 
 
 def figures(case: Troubled, node_id: int) -> dict[str, float]:

@@ -21,7 +21,7 @@ from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
 from sim.machine.cluster_members import CLUSTER_ID, Cluster, Shape
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.test_connection_loop import Log
+from tests.node.requests.test_connection_loop import Log
 
 OTHER_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 Script = Callable[[World, Cluster], Awaitable[None]]

@@ -20,7 +20,7 @@ from odradek.metadata_quorum.config.config_defs import (
 from odradek.metadata_quorum.config.group_configs import limit_keys
 from odradek.node.configuration.keys_without_effect import KEYS_WITHOUT_EFFECT
 from odradek.node.configuration.node_config import NodeConfig
-from tests.node.test_node_in_a_world import SETTINGS
+from tests.node.life.test_node_in_a_world import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 SERVER = ("metadata_quorum", "data_plane", "odradek/node")

@@ -52,7 +52,7 @@ from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.node.connections.listener_settings import ListenerSettings
 from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
-from tests.node.test_node_in_a_world import SETTINGS
+from tests.node.life.test_node_in_a_world import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 CLASSES: tuple[type, ...] = (

@@ -4,7 +4,7 @@ python -m tests.conformance record [BOOTSTRAP [API ...]]    write down what Apac
 python -m tests.conformance compare BOOTSTRAP [API ...]     show where a server differs from what is written down
 python -m tests.conformance document                        write docs/compatibility.md
 
-Without a bootstrap address, `record` starts an Apache Kafka (Java and its jars: `bench/kafka_server.py`).
+Without a bootstrap address, `record` starts an Apache Kafka (Java and its jars: `testkit/kafka_server.py`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import sys
 
-from bench.kafka_server import KafkaUnavailable, kafka_server
+from testkit.kafka_server import KafkaUnavailable, kafka_server
 from tests.conformance import document
+from tests.conformance.asking.talk import wait_until_ready
 from tests.conformance.comparison import differences, load, save
 from tests.conformance.corpus import APIS, CORPUS, cases_of, hold
 from tests.conformance.seals import seal
 from tests.conformance.servers import SETTINGS, Place
-from tests.conformance.talk import wait_until_ready
 
 
 def record(bootstrap: str, apis: list[str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from odradek.wire.api import ApiKey
-from tests.conformance.broken_frames import enter
-from tests.conformance.talk import CORPUS, hold
+from tests.conformance.asking.broken_frames import enter
+from tests.conformance.asking.talk import CORPUS, hold
 
 APIS = (
     "add_offsets_to_txn",

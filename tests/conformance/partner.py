@@ -6,11 +6,11 @@ import os
 
 import attrs
 
-from bench.processes import ServerProcess
 from odradek.wire.messages.api_versions import ApiVersionsRequest
+from testkit.processes import ServerProcess
+from tests.conformance.asking.talk import wait_until_ready
 from tests.conformance.comparison import differences, load
 from tests.conformance.corpus import cases_of, hold
-from tests.conformance.talk import wait_until_ready
 from tests.node.raw_client import RawClient
 
 

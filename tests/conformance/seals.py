@@ -11,7 +11,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from bench.kafka_server import KAFKA_VERSION
+from testkit.kafka_server import KAFKA_VERSION
 from tests.conformance.comparison import RECORDING
 
 HERE = Path(__file__).parent
@@ -22,16 +22,16 @@ SEALS = HERE / "seals.json"
 SHARED = tuple(
     HERE / f"{name}.py"
     for name in (
-        "batches",
-        "broken_frames",
+        "asking/batches",
+        "asking/broken_frames",
+        "asking/configs",
+        "asking/members",
+        "asking/offsets",
+        "asking/talk",
+        "asking/transactions",
         "comparison",
-        "configs",
         "corpus",
-        "members",
-        "offsets",
         "servers",
-        "talk",
-        "transactions",
     )
 )
 """The modules that all cases use; a change of their code breaks all seals."""
@@ -42,7 +42,7 @@ def seal_of(api: str) -> str:
     digest = hashlib.sha256(KAFKA_VERSION.encode())
     cases = HERE / "cases" / f"{api}.py"
     for path in (*SHARED, *used_by(cases), cases):
-        digest.update(ast.dump(without_docstrings(ast.parse(path.read_text()))).encode())
+        digest.update(asking_code(path))
     digest.update((RECORDING / f"{api}.json").read_bytes())
     return digest.hexdigest()
 
@@ -67,12 +67,22 @@ def seal(api: str) -> None:
     SEALS.write_text(json.dumps({**seals(), api: seal_of(api)}, indent=1, sort_keys=True) + "\n")
 
 
-def without_docstrings(tree: ast.Module) -> ast.Module:
-    """The code alone: what it says of itself may change."""
+def asking_code(path: Path) -> bytes:
+    """Return a module's code less what asks nothing: docstrings, and the modules from which its names come.
+
+    A module that moves to another folder asks the same questions. Names that are imported count, sorted.
+    """
+    tree = ast.parse(path.read_text())
+    imported: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [each for each in node.body if not _is_text(each)]
-    return tree
+            for each in node.body:
+                if isinstance(each, ast.ImportFrom):
+                    imported += (f"{name.name} as {name.asname or name.name}" for name in each.names)
+            node.body = [
+                each for each in node.body if not _is_text(each) and not isinstance(each, ast.ImportFrom)
+            ]
+    return f"{sorted(imported)}{ast.dump(tree)}".encode()
 
 
 def _is_text(statement: ast.stmt) -> bool:

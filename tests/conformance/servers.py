@@ -10,10 +10,10 @@ from typing import Any
 
 import attrs
 
-from bench.processes import free_ports
 from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
+from testkit.processes import free_ports
 from tests.node.raw_client import RawClient
 
 __all__ = ["PASSWORDS", "SETTINGS", "Place", "find_login_listener", "log_in"]

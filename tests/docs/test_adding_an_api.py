@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
+from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from tests.docs.markdown import ROOT
 
 PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek")

@@ -23,7 +23,7 @@ def test_every_name_that_a_recipe_gives_is_defined() -> None:
     assert len(names) > 5
     sources = [
         path.read_text()
-        for top in ("bench", "data_plane", "metadata_quorum", "odradek", "sim", "tests", "wire")
+        for top in ("bench", "data_plane", "metadata_quorum", "odradek", "sim", "testkit", "tests", "wire")
         for path in sorted((ROOT / top).rglob("*.py"))
     ]
     defined = re.compile(r"^\s*(?:class |def |)(\w+)\b(?=[(:]| =| :|\[)", re.MULTILINE)

@@ -19,8 +19,8 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from bench.kafka_server import KAFKA_VERSION, KafkaUnavailable, ensure_artifacts, java_command
-from bench.processes import ServerProcess, spawn
+from testkit.kafka_server import KAFKA_VERSION, KafkaUnavailable, ensure_artifacts, java_command
+from testkit.processes import ServerProcess, spawn
 
 FLINK_VERSION, FLINK_CONNECTOR_VERSION = "2.2.0", "5.0.0-2.2"
 PATIENCE_SECONDS = 240.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import spawn
 from jepsen_tests.real_cluster import Cluster
+from testkit.processes import spawn
 from tests.ecosystem.programs import counted, create_topics, produce, until
 
 pytestmark = pytest.mark.ecosystem

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import KAFKA_VERSION
-from bench.processes import free_ports
 from jepsen_tests.real_cluster import Cluster
+from testkit.kafka_server import KAFKA_VERSION
+from testkit.processes import free_ports
 from tests.ecosystem.programs import counted, jars, java, rest, until
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.java]

@@ -12,8 +12,8 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from bench.processes import free_ports, spawn
 from jepsen_tests.real_cluster import Cluster
+from testkit.processes import free_ports, spawn
 from tests.ecosystem.programs import create_topics, produce, until
 
 pytestmark = pytest.mark.ecosystem

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from bench.kafka_server import KAFKA_VERSION
 from jepsen_tests.real_cluster import Cluster
+from testkit.kafka_server import KAFKA_VERSION
 from tests.ecosystem.programs import compiled, create_topics, jars, java, produce, read_committed, until
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.java]

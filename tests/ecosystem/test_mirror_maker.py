@@ -9,9 +9,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from bench.kafka_server import KAFKA_VERSION
-from bench.processes import ServerProcess, free_ports
 from jepsen_tests.real_cluster import Cluster
+from testkit.kafka_server import KAFKA_VERSION
+from testkit.processes import ServerProcess, free_ports
 from tests.ecosystem.programs import counted, create_topics, jars, java, produce, until
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.java]

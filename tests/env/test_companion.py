@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from bench.processes import command_prefix
 from odradek.env import companion as companion_module
 from odradek.env.ports import (
     FILES_MAX,
@@ -34,6 +33,7 @@ from odradek.env.real import RealEnv
 from sim.machine.waiting import NodeCrashed
 from sim.machine.weather import Weather
 from sim.machine.world import World
+from testkit.processes import command_prefix
 from tests.env.companions import MIB
 
 MIRROR = "tests.env.companions:Mirror"

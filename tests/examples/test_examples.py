@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.odradek_server import start_odradek
-from bench.processes import ServerProcess
+from testkit.odradek_server import start_odradek
+from testkit.processes import ServerProcess
 from tests.cli.running import environment
 from tests.docs.markdown import ROOT
 from tests.examples.headers import EXAMPLES, printed_by

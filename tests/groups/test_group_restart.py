@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench.odradek_server import launch_odradek, prepare_odradek
-from bench.processes import ServerProcess
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -26,6 +24,8 @@ from odradek.wire.messages.offset_commit import (
 )
 from odradek.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from testkit.odradek_server import launch_odradek, prepare_odradek
+from testkit.processes import ServerProcess
 from tests.node.raw_client import RawClient
 
 pytestmark = pytest.mark.long

@@ -34,7 +34,7 @@ from sim.machine.members import TraceLog
 from sim.machine.world import World
 from sim.scenarios.lone_node_scenario import NODE, PORT, format_node, node_config
 from tests.node.raw_client import frame
-from tests.node.test_connection_loop import Client
+from tests.node.requests.test_connection_loop import Client
 from tests.schedule import seeds
 
 MEMBERS = 3

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import run_tool
 from odradek.data_plane.coordination.records import CoordinatorRecord
 from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member
 from odradek.data_plane.groups.records import (
@@ -18,6 +17,7 @@ from odradek.data_plane.groups.records import (
 )
 from odradek.wire.batches.batch_header import assign_offsets
 from odradek.wire.record_batch import RecordBatchBuilder
+from testkit.kafka_server import run_tool
 
 
 def records() -> list[CoordinatorRecord]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.data_plane.log.directory.agreed_clock import TOLERANCE_MS, AgreedClock
-from tests.cluster.test_troubled_disks import Troubled
+from tests.cluster.disks.test_troubled_disks import Troubled
 
 INTERVAL_MS = 300_000
 WALL_MS = 1_800_000_000_000

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.kafka_server import run_tool
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.log.dump import dump_segment, verify_partition
 from odradek.data_plane.log.log_config import LogConfig
@@ -20,6 +19,7 @@ from odradek.wire.batches.records import Record, records
 from odradek.wire.batches.transaction_markers import EndMarker, build_marker
 from odradek.wire.codec import encode
 from odradek.wire.messages.data_records import ProducerEntry, ProducerSnapshot
+from testkit.kafka_server import run_tool
 from tests.log.data.record import ARCHIVE, expected_records
 from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, fill, finish, open_log
 

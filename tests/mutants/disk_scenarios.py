@@ -12,8 +12,8 @@ from odradek.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from sim.machine.disk_files import SimFile
-from tests.cluster.test_moves_between_disks import Moving
-from tests.cluster.test_troubled_disks import Troubled
+from tests.cluster.disks.test_moves_between_disks import Moving
+from tests.cluster.disks.test_troubled_disks import Troubled
 from tests.log.support import batch
 
 _ROT_AT = 75

@@ -8,9 +8,9 @@ from typing import Any
 from odradek.data_plane.handlers.metadata import CREATED_PER_REQUEST_MAX
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sim.machine.world import World
+from tests.node.life.test_node_in_a_world import play, request
 from tests.node.raw_client import frame
-from tests.node.test_connection_loop import Client
-from tests.node.test_node_in_a_world import play, request
+from tests.node.requests.test_connection_loop import Client
 
 NAMES = [f"t{number}" for number in range(3 * CREATED_PER_REQUEST_MAX)]
 

@@ -13,8 +13,8 @@ from odradek.metadata_quorum.image.metadata_image import (
 from odradek.node.metrics.controller_metrics import ClusterFigures, cluster_figures
 from odradek.serving.layered_map import LayeredMap
 from sim.machine.world import World
+from tests.node.life.test_node_in_a_world import create_topic
 from tests.node.test_metrics import Connect, play_measured, samples
-from tests.node.test_node_in_a_world import create_topic
 
 
 def test_the_figures_of_a_cluster() -> None:

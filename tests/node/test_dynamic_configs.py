@@ -10,8 +10,6 @@ from typing import Any
 import attrs
 import pytest
 
-from bench.odradek_server import launch_odradek, prepare_odradek
-from bench.processes import ServerProcess
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from odradek.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -24,6 +22,8 @@ from odradek.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from odradek.wire.record_batch import RecordBatchBuilder
+from testkit.odradek_server import launch_odradek, prepare_odradek
+from testkit.processes import ServerProcess
 from tests.node.raw_client import RawClient
 
 TOPIC, BROKER, LOGGER = 2, 4, 8

@@ -13,8 +13,8 @@ from odradek.serving.contract import Context
 from odradek.wire.api import ApiKey
 from odradek.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from sim.machine.world import World
-from tests.node.test_connection_loop import Client
-from tests.node.test_node_in_a_world import play, request
+from tests.node.life.test_node_in_a_world import play, request
+from tests.node.requests.test_connection_loop import Client
 
 REQUEST = ApiVersionsRequest("test", "1")
 

@@ -19,9 +19,9 @@ from odradek.wire.messages.headers import RequestHeader
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.test_bad_batches import good_batch
-from tests.node.test_connection_loop import Client
-from tests.node.test_node_in_a_world import play, request
+from tests.node.life.test_node_in_a_world import play, request
+from tests.node.requests.test_bad_batches import good_batch
+from tests.node.requests.test_connection_loop import Client
 
 PARTITIONS = 300
 SLOW_DISK = Weather(worker_seconds=(0.2, 0.4))

@@ -30,10 +30,7 @@ from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.wire.messages.produce import ProduceRequest, ProduceResponse
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.node.raw_client import frame
-from tests.node.test_bad_batches import good_batch
-from tests.node.test_connection_loop import Client, Log
-from tests.node.test_node_in_a_world import (
+from tests.node.life.test_node_in_a_world import (
     create_topic,
     fetch_request,
     play,
@@ -41,6 +38,9 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
+from tests.node.raw_client import frame
+from tests.node.requests.test_bad_batches import good_batch
+from tests.node.requests.test_connection_loop import Client, Log
 
 PORT = 9404
 LISTENER = f"server:{PORT}"

@@ -8,8 +8,8 @@ import pytest
 
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from sim.machine.world import World
-from tests.node.test_connection_loop import Client
-from tests.node.test_node_in_a_world import create_topic, play, request
+from tests.node.life.test_node_in_a_world import create_topic, play, request
+from tests.node.requests.test_connection_loop import Client
 
 
 @pytest.mark.parametrize("replica_id", [1, 2, 2**31 - 1])

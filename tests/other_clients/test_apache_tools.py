@@ -18,11 +18,11 @@ import attrs
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.kafka_server import SHORT_LIVED, java_arguments
-from bench.odradek_server import start_odradek
-from bench.processes import command_prefix
 from odradek import Client, Consumer, Producer
 from odradek.client.admin.admin_quotas import QuotaAlteration, QuotaEntity, QuotaMatch
+from testkit.kafka_server import SHORT_LIVED, java_arguments
+from testkit.odradek_server import start_odradek
+from testkit.processes import command_prefix
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.processes import command_prefix
+from testkit.processes import command_prefix
 from tests.node_process import RunningNode
 from tests.other_clients.drivers import Driver, Sent
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.kafka_server import KafkaUnavailable, ensure_jars
-from bench.odradek_server import start_odradek
 from odradek import Client
 from odradek.client.admin import NewTopic
 from odradek.wire.messages.api_versions import ApiVersionsRequest
 from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from testkit.kafka_server import KafkaUnavailable, ensure_jars
+from testkit.odradek_server import start_odradek
 from tests.cluster.copiers.api import PARTITIONS
 from tests.cluster.copiers.clients import CLASSES
 from tests.kafka_jars import TRANSACTIONS

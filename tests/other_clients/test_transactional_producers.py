@@ -13,9 +13,9 @@ from functools import partial
 import attrs
 import pytest
 
-from bench.kafka_server import KafkaUnavailable, ensure_jars, java_arguments, run_tool
 from odradek import Client, Consumer
 from odradek.client.admin import NewTopic
+from testkit.kafka_server import KafkaUnavailable, ensure_jars, java_arguments, run_tool
 from tests.cluster.copiers.api import PARTITIONS, TRANSACTION_TIMEOUT_MS, Abortable, Fatal, Transactor
 from tests.cluster.copiers.clients import CLASSES, transactor_of
 from tests.node_process import RunningNode

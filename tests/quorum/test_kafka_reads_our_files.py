@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from bench.kafka_server import run_tool
 from odradek.data_plane.metadata_log import METADATA_LOG_DIRECTORY
 from odradek.env.real import RealEnv
 from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
@@ -24,7 +23,8 @@ from odradek.metadata_quorum.replica.storage_format import (
     storage_info,
 )
 from odradek.wire.uuid_text import uuid_to_text
-from tests.quorum.node_parts import (
+from testkit.kafka_server import run_tool
+from tests.quorum.voters.node_parts import (
     CLUSTER_ID,
     ask,
     create,

@@ -23,10 +23,7 @@ from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.network import SimConn
 from sim.machine.world import World
-from tests.node.raw_client import frame
-from tests.node.test_bad_batches import good_batch
-from tests.node.test_connection_loop import Client
-from tests.node.test_node_in_a_world import (
+from tests.node.life.test_node_in_a_world import (
     answer_to,
     create_topic,
     fetch_request,
@@ -34,6 +31,9 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
+from tests.node.raw_client import frame
+from tests.node.requests.test_bad_batches import good_batch
+from tests.node.requests.test_connection_loop import Client
 
 WARM_UP_SECONDS, MEASURED_SECONDS = 10.0, 30.0
 QUOTA = 20_000.0

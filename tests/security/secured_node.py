@@ -13,10 +13,10 @@ import attrs
 import pytest
 import trustme
 
-from bench.odradek_server import launch_odradek
-from bench.processes import ServerProcess, combined_node_properties, free_ports
 from odradek.cli.commands.storage import format_storage_of
-from tests.security.issuer import Issuer
+from testkit.odradek_server import launch_odradek
+from testkit.processes import ServerProcess, combined_node_properties, free_ports
+from tests.security.logins.issuer import Issuer
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 TOKEN_KEY = "a secret of all nodes"

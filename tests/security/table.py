@@ -25,11 +25,17 @@ def rights() -> dict[ApiKey, tuple[str, str]]:
         texts = []
         for name in judges:
             door = (at_broker if name == "broker" else CONTROLLER_DOORS)[api]
-            text = DESCRIBES_ACLS if api == ApiKey.DESCRIBE_ACLS else " ".join((door.__doc__ or "").split())
+            text = DESCRIBES_ACLS if api == ApiKey.DESCRIBE_ACLS else _right(door.__doc__ or "")
             if text not in texts:
                 texts.append(text)
         found[api] = (" On a controller: ".join(texts), ", ".join(judges))
     return found
+
+
+def _right(docstring: str) -> str:
+    """Cut the verb off a door's docstring: "Require WRITE on each topic", "Let in everybody"."""
+    text = " ".join(docstring.split()).removeprefix("Require ").removeprefix("Let in ")
+    return text[:1].upper() + text[1:]
 
 
 def render() -> str:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.kafka_server import SHORT_LIVED, KafkaUnavailable, java_command
-from bench.spark_jars import SPARK_VERSION, spark_jars
 from odradek.spark.worker_process import worker_python
+from testkit.kafka_server import SHORT_LIVED, KafkaUnavailable, java_command
+from testkit.spark_jars import SPARK_VERSION, spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

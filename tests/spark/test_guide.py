@@ -25,8 +25,8 @@ from odradek.spark import quiet
 from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT, blocks
 from tests.node_process import RunningNode
+from tests.spark.sessions.test_worker_python import LAUNCHER
 from tests.spark.streaming import patiently
-from tests.spark.test_worker_python import LAUNCHER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,9 +37,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from bench.kafka_server import CLUSTER_ID, java_arguments, run_tool, start_kafka
-from bench.processes import ServerProcess, free_ports
 from odradek.wire.batches.batch_header import iter_batches
+from testkit.kafka_server import CLUSTER_ID, java_arguments, run_tool, start_kafka
+from testkit.processes import ServerProcess, free_ports
 
 DATA = Path(__file__).parent / "data"
 BYTES_MAX = 100 * 1024

@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 import pytest
 
-from bench.kafka_server import SHORT_LIVED
 from odradek.wire import codec
 from odradek.wire.schema.generate import snake_case
 from odradek.wire.schema.table import FieldFact, MessageFact, messages
 from odradek.wire.structure import Structure
+from testkit.kafka_server import SHORT_LIVED
 from tests.wire.message_values import SHAPES, all_versions, contains, generated
 
 PROGRAM = Path(__file__).parent / "RewriteMessages.java"

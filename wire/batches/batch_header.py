@@ -52,7 +52,7 @@ HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = 61
 assert HEADER.size == HEADER_SIZE
 HEAD: Final = Struct(">qiibIhi")
-"""The first seven of them: what a scan needs that hops from batch to batch."""
+"""The first seven of the fields: all that a scan needs which hops from batch to batch."""
 HEAD_SIZE: Final = 27
 assert HEAD.size == HEAD_SIZE
 
@@ -74,7 +74,7 @@ DELETE_HORIZON_MASK: Final = 0x40
 
 NO_TIMESTAMP: Final = -1
 SEQUENCE_MASK: Final = 0x7FFFFFFF
-"""Sequence numbers go from 0 to this, and begin anew."""
+"""The greatest sequence number; the next one is 0."""
 
 _LENGTH = Struct(">i")
 _CRC = Struct(">I")
@@ -151,7 +151,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buf: Buffer, offset: int = 0) -> BatchHeader:
-    """The header at `offset`; the rest of the batch need not be in `buf`.
+    """Parse the header at `offset`; the rest of the batch need not be in `buf`.
 
     Raises:
         CorruptBatch: fewer than 61 bytes, an impossible length or an unknown magic.
@@ -232,7 +232,7 @@ def set_max_timestamp(
 
 
 def iter_batches(buf: Buffer, offset: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch and where it starts; stops at a tail that is cut, as fetch responses end with one.
+    """Yield each whole batch and its position; stops at a tail that is cut, as fetch responses end with one.
 
     Raises:
         CorruptBatch, InvalidRecord: as `parse_header`.

@@ -77,7 +77,7 @@ class CompressionType(IntEnum):
 
 
 class Inflated:
-    """A count of bytes that decompressions have made, those that failed half-way included."""
+    """Counts the bytes that decompressions have made, including those that failed half-way."""
 
     __slots__ = ("bytes_made",)
 
@@ -86,7 +86,7 @@ class Inflated:
 
 
 def _pieces_max(size: int) -> int:
-    """The largest number of blocks that `size` compressed bytes may consist of."""
+    """Compute the largest number of blocks that `size` compressed bytes may consist of."""
     return 1024 + size // 64
 
 
@@ -94,7 +94,7 @@ def _pieces_max(size: int) -> int:
 
 _GZIP_WBITS = 31
 _GZIP_INPUT_BYTES = 64 * 1024
-"""zlib copies what it has not consumed at each call, so it is fed in pieces."""
+"""zlib copies unconsumed input at each call, so it is fed in pieces."""
 _GZIP_MEMBERS_MAX = 64
 
 
@@ -147,7 +147,7 @@ def _snappy_compress(data: Buffer, level: int | None) -> bytes:
 
 
 def _snappy_block(block: memoryview, size_max: int) -> bytes:
-    """One raw block, its own statement of its size checked first."""
+    """Decompress one raw block, after a check of the size that it states."""
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -270,7 +270,7 @@ def _check_zstd_frames(data: memoryview) -> None:
                 pieces_left -= 1
                 block = data[position] | data[position + 1] << 8 | data[position + 2] << 16
                 last = block & 1
-                # A run-length block holds one byte, however long the run.
+                # A run-length block holds a single byte for a run of any length.
                 position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
             position += 4 * (descriptor >> 2 & 1)
     except (IndexError, struct.error) as error:
@@ -318,7 +318,7 @@ def _unknown(compression_type: int) -> KafkaError:
 
 
 def compress(compression_type: int, data: Buffer, level: int | None = None) -> bytes:
-    """The bytes of `data` under a codec; `level` is the codec's own (None: its default), snappy has none.
+    """Compress `data`; `level` is the codec's own (None: its default), snappy has none.
 
     Raises:
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
@@ -335,9 +335,9 @@ def compress(compression_type: int, data: Buffer, level: int | None = None) -> b
 def decompressed_size(
     compression_type: int, data: Buffer, size_max: int, inflated: Inflated | None = None
 ) -> int:
-    """The number of bytes that `data` decompresses to, found by decompressing it, one chunk in memory at a time.
+    """Compute the number of bytes that `data` decompresses to, by decompressing it, one chunk in memory at a time.
 
-    `inflated` counts what was made, also where that is refused.
+    `inflated` counts the bytes made, even if they are refused.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -365,7 +365,7 @@ def decompressed_size(
 
 
 def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
-    """The decompressed bytes, at most `size_max` of them, and no more memory than that, an eighth and a chunk.
+    """Decompress at most `size_max` bytes; uses no more memory than that, an eighth and a chunk.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -390,7 +390,7 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
 
 
 def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:
-    """The decompressed bytes piece by piece, as far as the caller asks for them: one chunk at a time is held.
+    """Yield the decompressed bytes piece by piece, as far as the caller asks for them: one chunk at a time is held.
 
     Raises while iterating:
         DecompressionBomb: more than `size_max` bytes.

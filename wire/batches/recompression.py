@@ -25,14 +25,15 @@ _ATTRIBUTES = Struct(">h")
 
 
 def codec_of(batch: Buffer) -> int:
-    """The codec that a batch names; -1 where not even a header is there."""
+    """Read the codec that a batch names; -1 where the header is incomplete."""
     return batch[ATTRIBUTES_OFFSET + 1] & COMPRESSION_MASK if len(batch) >= HEADER_SIZE else -1
 
 
 def recompress(
     batch: Buffer, header: BatchHeader, compression_type: int, level: int | None, decompressed_bytes_max: int
 ) -> bytearray:
-    """The same batch under another codec. `header` is the batch's own, and its checksum has been found right.
+    """Compress a batch again under another codec. `header` is the batch's own, and its checksum has been found
+    right.
 
     Raises:
         CorruptBatch: the records do not decompress; DecompressionBomb: they become too large.

@@ -33,7 +33,7 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""The number of records of one length that are found faster at once than one by one."""
+"""The number of records of one length from which a search of all at once is faster than one by one."""
 PAD = 64
 """More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
 
@@ -53,7 +53,7 @@ class RecordPlaces:
     _places: array[int] = attrs.field(factory=lambda: array("q"))
 
     def __len__(self) -> int:
-        """The number of records."""
+        """Return the number of records."""
         return len(self._places)
 
     def add(self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int) -> None:
@@ -88,12 +88,14 @@ class RecordPlaces:
             self.headers.append(header)
 
     def joined(self) -> tuple[Bytes, Int64s]:
-        """All bodies in one buffer with `PAD` zero bytes behind them, and the place of each record in it."""
+        """Join all bodies in one buffer with `PAD` zero bytes behind them; also returns the place of each record in
+        it.
+        """
         data = np.frombuffer(b"".join([*self.bodies, bytes(PAD)]), np.uint8)
         return data, np.frombuffer(self._places, np.int64)
 
     def counts(self) -> Int64s:
-        """The number of records of each of `headers`."""
+        """Return the number of records of each of `headers`."""
         return np.array([header.record_count for header in self.headers], np.int64)
 
 
@@ -140,7 +142,8 @@ def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
 
 
 def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
-    """The number of records from `place` on that are as long as the first, `count` at most, and their size in bytes.
+    """Count the records from `place` on that are as long as the first, `count` at most; also returns their size in
+    bytes.
 
     Zero where the second's differs already, and where the length has more than two bytes.
 
@@ -164,7 +167,7 @@ def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
 
 
 def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
-    """The zigzag number at each of `places`, and the place behind it.
+    """Decode the zigzag number at each of `places`; also returns the places behind them.
 
     Raises:
         InvalidRecord: one of more than ten bytes, or 64 bits.
@@ -193,7 +196,7 @@ def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s, Int64s, Int64s]:
-    """The begin of a part with a length (-1: null) in each record, its length, and the place behind it."""
+    """Find a part with a length (-1: null) in each record: its first place, its length, and the place behind it."""
     length, start = _varints(data, places)
     if ((length < -1) | (length > ends - start)).any():
         raise InvalidRecord(f"a {what} of an impossible length")
@@ -249,7 +252,7 @@ def record_columns(group: RecordPlaces) -> RecordColumns:
 
 
 def record_offsets(headers: list[BatchHeader], delta: Int64s) -> Int64s:
-    """Each record's offset. Raises `InvalidRecord` where they do not grow within their batch."""
+    """Compute each record's offset. Raises `InvalidRecord` where they do not grow within their batch."""
     counts = np.array([header.record_count for header in headers], np.int64)
     base = np.repeat(np.array([header.base_offset for header in headers], np.int64), counts)
     last = np.repeat(np.array([header.last_offset_delta for header in headers], np.int64), counts)

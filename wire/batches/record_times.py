@@ -1,7 +1,7 @@
-"""Offsets and timestamps of a batch's records, one by one: for those who look for a time and not for the records.
+"""Offsets and timestamps of a batch's records, one by one: for searches by time, which need no records.
 
-Nothing of a record is made but the two numbers. Compressed batches are decompressed as far as the caller asks, a chunk at
-a time. Keys, values and headers are passed over unseen, so what is wrong inside them is not noticed.
+Nothing of a record is made but the two numbers. Compressed batches are decompressed as far as the caller asks, a
+chunk at a time. Keys, values and headers are skipped, so errors inside them go unnoticed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEAD_BYTES_MAX = 31
 
 
 def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """(offset, timestamp in milliseconds) of each record of the batch in `buf`, in order.
+    """Yield (offset, timestamp in milliseconds) of each record of the batch in `buf`, in order.
 
     Raises, at the latest where the iteration comes to it:
         CorruptBatch: it is cut, its checksum is wrong, or it does not decompress.

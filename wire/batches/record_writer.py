@@ -1,7 +1,7 @@
 """A whole batch of records written at once: the producer's hot loop.
 
 `odradek.wire.batches.records.RecordBatchBuilder` takes records one by one; here they are all there, so that one loop encodes them
-without a call per record. What the two write is the same, byte for byte (tests/wire/test_record_writer.py).
+without a call per record. What the two write is the same, byte for byte (tests/wire/batches/test_record_writer.py).
 `stamp` puts the producer's numbers into a finished batch, and again when it is repeated under other numbers.
 """
 
@@ -40,7 +40,7 @@ def encode_batch(
     compression_level: int | None = None,
     is_transactional: bool = False,
 ) -> bytearray:
-    """The batch of these records (at least one), without producer and checksum: `stamp` it before it is sent."""
+    """Encode a batch of these records (at least one), without producer and checksum: `stamp` it before it is sent."""
     body = _encode_rows(rows)
     payload = compress(compression_type, body, compression_level) if compression_type else body
     batch = bytearray(
@@ -71,7 +71,7 @@ def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence
 
 
 def _encode_rows(rows: Sequence[Row]) -> bytes:
-    """The records one after another. Lengths below 1024 come from a table: most records need no varint call."""
+    """Encode the records one after another. Lengths below 1024 come from a table: most records need no varint call."""
     table = _TABLE
     end = _TABLE_SIZE
     parts: list[bytes] = []

@@ -62,7 +62,7 @@ class Record(NamedTuple):
 
 
 def varint(number: int) -> bytes:
-    """Zigzag base-128, of any width that the format has (32 and 64 bit encode alike)."""
+    """Encode a zigzag base-128 number of any width that the format has (32 and 64 bit encode alike)."""
     number = (number << 1) ^ (number >> 63)
     if 0x7F < number < 0x4000:
         return bytes((number & 0x7F | 0x80, number >> 7))
@@ -187,7 +187,8 @@ class RecordBatchBuilder:
         return offset
 
     def build(self, last_offset: int | None = None) -> bytearray:
-        """The bytes of the batch. `last_offset` above the last record's keeps a compacted batch's range.
+        """Build the bytes of the batch. A `last_offset` above the last record's keeps the range of a compacted
+        batch.
 
         Raises:
             ValueError: no records and no `last_offset`, or one below the last record's.
@@ -234,7 +235,7 @@ class RecordBatchBuilder:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag number of up to ten bytes and 64 bits, and where it ends.
+    """Read a zigzag number of up to ten bytes and 64 bits; also returns its end.
 
     Raises:
         InvalidRecord: it is longer.
@@ -312,7 +313,7 @@ def parse_fields(
         InvalidRecord: a record contradicts the batch's header or itself.
         IndexError: the bytes end before it does.
     """
-    # Slices that reach behind the data come back short, so each record's end is compared with its length.
+    # Slices beyond the end of the data are too short, so each record's end is compared with its length.
     # Numbers stay in zigzag where they can: even ones are twice their value, 1 is -1 and stands for null.
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.timestamp_type else None

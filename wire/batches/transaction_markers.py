@@ -32,7 +32,7 @@ class EndMarker(NamedTuple):
 def build_marker(
     producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_commit: bool, timestamp_ms: int
 ) -> bytearray:
-    """The batch of a marker, as Kafka's `MemoryRecords.withEndTransactionMarker` makes it."""
+    """Build the batch of a marker, as Kafka's `MemoryRecords.withEndTransactionMarker` does."""
     builder = RecordBatchBuilder(
         producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
     )
@@ -42,7 +42,7 @@ def build_marker(
 
 
 def parse_marker(batch: Buffer) -> EndMarker | None:
-    """The marker in a transactional control batch; None if compaction has left the batch without records.
+    """Parse the marker in a transactional control batch; None if compaction has left the batch without records.
 
     An unreadable marker ends its transaction as a commit, since it does not declare the records void.
     """

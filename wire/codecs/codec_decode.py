@@ -13,7 +13,7 @@ in line: an array is a loop, nothing is called per field.
   first. The same comparison refuses negative lengths, which are nulls where no null is allowed.
 - Memory: an array's count is compared with the bytes that remain, divided by the least size of an element,
   before anything is read.
-- Elements: with a bound, each array's count is also taken from what is left of the bound, and so is each count of
+- Elements: with a bound, each array's count is also subtracted from the rest of the bound, and so is each count of
   tagged fields. A decoder without a bound leaves this out. A message of fewer bytes than the bound allows elements
   may be read by either, since each element takes a byte at least.
 - Tagged fields get their defaults first and are then overwritten; unknown tags are skipped. A known tag must
@@ -155,7 +155,7 @@ class _DecoderSource:
 
     def nested(self, field: PlannedField, structure: type[Structure], target: str) -> None:
         if not field.nullable:
-            # The run before a structure goes on into it.
+            # The run before a structure continues inside it.
             self.line(f"{target} = {self.structure(structure)}")
             return
         # A null struct is -1 as a plain field and 0 in a tagged field; Kafka reads any other byte as "present".
@@ -170,7 +170,7 @@ class _DecoderSource:
         self.indent -= 1
 
     def length(self, field: PlannedField, width: str) -> str:
-        """Read a length: a compact one still has its one added."""
+        """Write the code that reads a length; a compact length stays one too large."""
         n = self.variable("n")
         if field.compact:
             self.run.append((n, "B", 1))
@@ -189,7 +189,7 @@ class _DecoderSource:
         return n
 
     def records_length(self, n: str) -> None:
-        """The rest of a length of two or three bytes in line: records mostly have one."""
+        """Write the code for the rest of a length of two or three bytes in line: records mostly have one."""
         second, third = self.variable("b"), self.variable("b")
         self.indent += 1
         self.line(f"{second} = buf[o]")
@@ -210,7 +210,7 @@ class _DecoderSource:
             self.indent += 1
 
     def span(self, field: PlannedField, target: str) -> None:
-        """A string, bytes or records: a length and as many bytes."""
+        """Write the code for a string, bytes or records: a length and as many bytes."""
         n = self.length(field, "h" if field.type == "string" else "i")
         self.when_not_null(field, n, target)
         self.bytes_of(field, n, target)
@@ -259,7 +259,7 @@ class _DecoderSource:
             self.indent -= 1
 
     def take_elements(self, n: str) -> None:
-        """Take elements from what is left of the bound, where there is one."""
+        """Write the code that subtracts elements from the rest of the bound, if there is one."""
         if self.elements_max is not None:
             self.line(f"left -= {n}")
             self.line("if left < 0:")
@@ -272,7 +272,7 @@ class _DecoderSource:
         self.take_elements(count)
 
     def tags(self, fields: list[PlannedField], targets: dict[str, str]) -> None:
-        """The tagged fields behind a structure."""
+        """Write the code for the tagged fields behind a structure."""
         count = self.variable("tags")
         self.run.append((count, "B", 1))
         self.flush()
@@ -312,7 +312,7 @@ class _DecoderSource:
         self.indent -= 2
 
     def source(self) -> str:
-        """The whole function."""
+        """Write the whole function."""
         result = self.structure(self.cls)
         second = f"{self.elements_max} - left" if self.counts else "o"
         head = [
@@ -331,7 +331,7 @@ class _DecoderSource:
 
 
 def decoder_source(cls: type[Message], version: int) -> str:
-    """The source alone, to read and to measure."""
+    """Write the source alone, to read and to measure."""
     return _DecoderSource(cls, version).source()
 
 

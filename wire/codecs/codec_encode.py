@@ -35,7 +35,7 @@ from odradek.wire.primitives import write_uvarint
 from odradek.wire.structure import Message, Structure
 
 ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
-"""`topic_config_error_code` is not among them: it only says why configs are left out."""
+"""`topic_config_error_code` is left out: it only says why configs are missing."""
 
 
 def _write_length(w: bytearray, n: int) -> None:
@@ -84,7 +84,7 @@ class _EncoderSource:
         return f"{prefix}_{self.variables}"
 
     def packed(self, run: list[tuple[str, str]]) -> str:
-        """The expression that packs a run; an empty expression in it stands for a zero byte."""
+        """Write the expression that packs a run; an empty expression in it stands for a zero byte."""
         layout = "".join(code for code, _ in run)
         values = [value for _, value in run if value]
         if not values:
@@ -161,7 +161,7 @@ class _EncoderSource:
         self.indent -= 1
 
     def sized(self, field: PlannedField, value: str) -> None:
-        """A string, bytes, records or an array: a length and what it counts."""
+        """Write the code for a string, bytes, records or an array: a length and the elements."""
         local = self.variable(field.name)
         width = "h" if field.type == "string" and not field.is_array else "i"
         self.line(f"{local} = {value}")
@@ -254,7 +254,7 @@ class _EncoderSource:
         self.line(f"{outer} += {inner}")
 
     def fixed_run(self, field: PlannedField, value: str) -> list[tuple[str, str]] | None:
-        """The run of a field that has one size whatever its value; None for others."""
+        """Return the run of a field that always has the same size; None for other fields."""
         if field.fixed is not None:
             return [(field.fixed[0], value)]
         if field.structure is None or field.is_array or field.nullable:
@@ -271,7 +271,7 @@ class _EncoderSource:
         return [*run, ("x", "")]
 
     def differs(self, field: PlannedField, value: str) -> str:
-        """The expression that is true when a field does not have its default."""
+        """Write the expression that is true when a field does not have its default."""
         if field.default is None:
             return f"{value} is not None"
         if field.default is list:
@@ -284,7 +284,7 @@ class _EncoderSource:
         return f"({value} is None or {other})" if field.nullable else other
 
     def source(self) -> str:
-        """The whole function."""
+        """Write the whole function."""
         self.structure(self.cls, "m")
         self.flush()
         parameters = "w, m, spills, errors" if self.counts_errors else "w, m, spills=None"
@@ -298,7 +298,9 @@ class _EncoderSource:
 
 
 def make_encoder(cls: type[Message], version: int, counts_errors: bool = False) -> Callable[..., None]:
-    """Compile the encoder of one message class at one version; one that counts takes a dictionary to count in."""
+    """Compile the encoder of one message class at one version; with `counts_errors`, it takes a dictionary for the
+    counts.
+    """
     source = _EncoderSource(cls, version, counts_errors)
     text = source.source()
     exec(compile(text, f"<encoder of {cls.__name__} version {version}>", "exec"), source.names)

@@ -58,7 +58,7 @@ def _contains(text: str, version: int) -> bool:
 
 
 def planned_fields(cls: type[Structure], version: int, flexible: bool) -> list[PlannedField]:
-    """Every field of a structure, in the order of its constructor, as it is at `version`."""
+    """List every field of a structure, in the order of its constructor, as it is at `version`."""
     fields = []
     for attribute in cls.__attrs_attrs__:
         fact: WireField = attribute.metadata["kafka"]
@@ -83,12 +83,12 @@ def planned_fields(cls: type[Structure], version: int, flexible: bool) -> list[P
 
 
 def untagged(fields: list[PlannedField]) -> list[PlannedField]:
-    """The fields that travel in their place."""
+    """Select the fields that are encoded in their place."""
     return [field for field in fields if field.present and field.tag < 0]
 
 
 def tagged(fields: list[PlannedField]) -> list[PlannedField]:
-    """The fields that travel behind a tag, by tag."""
+    """Select the fields that are encoded behind a tag, by tag."""
     return sorted(
         (field for field in fields if field.present and field.tag >= 0), key=lambda field: field.tag
     )
@@ -103,7 +103,7 @@ def is_flexible(cls: type[Message], version: int) -> bool:
 
 
 def size_min(cls: type[Structure], version: int, flexible: bool) -> int:
-    """The fewest bytes that a structure takes: what bounds the count of an array before it is read."""
+    """Compute the fewest bytes that a structure takes: they bound the count of an array before it is read."""
     return int(flexible) + sum(
         _field_size_min(f, version, flexible) for f in untagged(planned_fields(cls, version, flexible))
     )
@@ -122,8 +122,9 @@ def _field_size_min(field: PlannedField, version: int, flexible: bool) -> int:
 
 
 def element_size_min(field: PlannedField, version: int, flexible: bool) -> int:
-    """The fewest bytes of an array's element. Raises LocalProtocolError for 0, since the array's bytes would not
-    bound its count.
+    """Compute the fewest bytes of an array's element.
+
+    Raises LocalProtocolError for 0, since the array's bytes would not bound its count.
     """
     if field.structure is not None:
         size = size_min(field.structure, version, flexible)

@@ -60,7 +60,7 @@ class _Reader:
         return value
 
     def length(self, fact: WireField, width: str) -> int:
-        """A length or count; -1 stands for null."""
+        """Read a length or count; -1 stands for null."""
         if self.flexible and fact.flexible:
             return self.uvarint() - 1
         size = struct.calcsize(width)
@@ -133,7 +133,7 @@ class _Writer:
         self.flexible = flexible
 
     def length(self, w: bytearray, fact: WireField, length: int, width: str) -> None:
-        """A length or count; -1 stands for null."""
+        """Write a length or count; -1 stands for null."""
         if self.flexible and fact.flexible:
             write_uvarint(w, length + 1)
         else:

@@ -10,16 +10,15 @@ Nothing here waits or reads a clock.
 Rules that both ends keep:
 
 1. A frame's length is checked before a byte of it is kept (`max_frame_bytes`).
-2. A connection answers in the order in which it was asked. The server refuses to answer out of order; the
-   client takes the oldest unanswered request for each response and compares the correlation ids.
-3. What the peer does wrong raises RemoteProtocolError, from `next_event`, again at each call: the connection
-   can only be closed. What the owner does wrong raises LocalProtocolError and changes nothing.
+2. A connection answers in the order of its requests. The server refuses to answer out of order; the client takes the
+   oldest unanswered request for each response and compares the correlation ids.
+3. A mistake of the peer raises RemoteProtocolError, from `next_event`, again at each call: the connection can only be
+   closed. A mistake of the owner raises LocalProtocolError and changes nothing.
 4. Unanswered requests are limited. The server then answers PAUSED instead of the next request, until it has
    sent something; the client's `send` raises.
 
-States and what may happen in them stand in two tables, `SERVER` and `CLIENT`. They differ in one place: a server may
-still answer a peer that has finished sending. Every step goes through them, and one that is not there is a
-LocalProtocolError.
+States and their steps stand in two tables, `SERVER` and `CLIENT`. They differ in one place: a server may still answer
+a peer that has finished sending. Every step goes through them, and any other step is a LocalProtocolError.
 
 ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers in
 version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks at the error
@@ -81,13 +80,13 @@ MAX_FRAME_BYTES = 104857600
 """Kafka's default of `socket.request.max.bytes`."""
 _CORRELATION_ID_MAX = 0x7FFFFFFF
 _LARGE_BYTES = 1 << 17
-"""A response from this size on is received into a buffer of its own, without a copy."""
+"""A response of at least this size is received into a buffer of its own, without a copy."""
 
 
 class State(Enum):
     OPEN = "open"
     ENDING = "ending"
-    """The peer has finished sending, and some of what it sent has still to be handed out."""
+    """The peer has finished sending, and some requests or responses are still to be handed out."""
     ENDED = "ended"
     """All that the peer sent has been handed out."""
     FAILED = "failed"
@@ -148,7 +147,7 @@ class _Place:
 
 
 def _begin(table: Table) -> _Place:
-    """The first state of a connection. All steps from here are the table's."""
+    """Find the first state of a connection. All steps from here are the table's."""
     places = {state: _Place(state) for state in table}
     for state, steps in table.items():
         for step, target in steps.items():
@@ -199,7 +198,7 @@ class RequestReceived:
         An ApiVersions request of an unsupported version is an empty one, whatever its body.
 
         Raises:
-            RemoteProtocolError: an unsupported version, or a body that is none.
+            RemoteProtocolError: an unsupported version, or a malformed body.
         """
         cls = request_class(self.api_key)
         if not self.is_supported:
@@ -227,7 +226,7 @@ class ConnectionClosed:
 
 @attrs.frozen
 class ConnectionStatistics:
-    """Counts since the connection began, and what it holds now."""
+    """Counts since the connection began, and its present contents."""
 
     state: State
     frames_received: int
@@ -280,7 +279,7 @@ class _Connection:
         return LocalProtocolError(f"{step.value} on a connection that is {self.state.value}")
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what the socket gave; b"" is the end of the stream.
+        """Take bytes from the socket; b"" is the end of the stream.
 
         Raises:
             LocalProtocolError: the stream has ended or the connection is not open.
@@ -354,7 +353,7 @@ class ServerConnection(_Connection):
     begin: ClassVar[_Place] = _begin(SERVER)
 
     def next_event(self) -> RequestReceived | ConnectionClosed | Signal:
-        """The next thing that happened; call it until NEED_DATA, PAUSED or ConnectionClosed.
+        """Return the next event; call it until NEED_DATA, PAUSED or ConnectionClosed.
 
         Raises:
             UnknownApiKey, RemoteProtocolError: the peer is at fault; close the connection.
@@ -398,7 +397,7 @@ class ServerConnection(_Connection):
         return chunks
 
     def send_nothing(self, correlation_id: int | None = None) -> None:
-        """The oldest unanswered request gets no response (a Produce with acks=0).
+        """Drop the oldest unanswered request without a response (a Produce with acks=0).
 
         Raises:
             LocalProtocolError: as `send`.
@@ -421,7 +420,7 @@ _response_forms: dict[tuple[int, int], tuple[int, Callable[..., tuple[Message, i
 
 
 def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable[..., None]]:
-    """API key, whether the header ends with tagged fields, and the encoder of a request's body."""
+    """Return the API key, whether the header ends with tagged fields, and the encoder of a request's body."""
     form = _request_forms.get((cls, version))
     if form is None:
         api_key = cls.API_KEY
@@ -433,7 +432,7 @@ def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable
 
 
 def _response_form(api_key: int, version: int) -> tuple[int, Callable[..., tuple[Message, int]]]:
-    """The header's version and the decoder of a response's body."""
+    """Return the header's version and the decoder of a response's body."""
     form = _response_forms.get((api_key, version))
     if form is None:
         form = (response_header_version(api_key, version), decoder(response_class(api_key), version))
@@ -468,7 +467,7 @@ class ClientConnection(_Connection):
         self._client_id_bytes = _STRING_LENGTH.pack(len(name)) + name
 
     def send(self, request: Message, version: int, *, expect_response: bool = True) -> bytearray:
-        """The request's frame; its correlation id is `next_correlation_id` as it was before the call.
+        """Encode the request's frame; its correlation id is `next_correlation_id` as it was before the call.
 
         A Produce with acks=0 gets no response: pass `expect_response=False`.
 
@@ -497,7 +496,7 @@ class ClientConnection(_Connection):
         return w
 
     def next_event(self) -> ResponseReceived | ConnectionClosed | Literal[Signal.NEED_DATA]:
-        """The next thing that happened; call it until NEED_DATA or ConnectionClosed.
+        """Return the next event; call it until NEED_DATA or ConnectionClosed.
 
         Raises:
             RemoteProtocolError: the peer is at fault; close the connection.
@@ -515,8 +514,7 @@ class ClientConnection(_Connection):
             raise
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
-        """Receive as the base class does, but the bytes of a large frame go to the buffer that takes it whole, with one
-        copy."""
+        """Receive as the base class does, but copy the bytes of a large frame into a buffer for the whole frame."""
         if self._large is not None:
             with memoryview(data) as view:
                 start = self._large_filled
@@ -535,13 +533,13 @@ class ClientConnection(_Connection):
         self._buffer += data
 
     def place_for_data(self) -> memoryview | None:
-        """The memory that the rest of a large response may be received into; then call `received_in_place`."""
+        """Return memory for the rest of a large response; receive into it, then call `received_in_place`."""
         if self._large is None or self._large_filled >= self._large_size:
             return None
         return self._large[self._large_filled : self._large_size]
 
     def received_in_place(self, count: int) -> None:
-        """The first `count` bytes (at least one) of `place_for_data` are the next ones of the stream."""
+        """Take the first `count` bytes (at least one) of `place_for_data` as the next ones of the stream."""
         if self._large is None or not 0 < count <= self._large_size - self._large_filled:
             raise LocalProtocolError(f"{count} bytes received where there was no place for them")
         self._bytes_received += count

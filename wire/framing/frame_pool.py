@@ -20,7 +20,7 @@ class FramePool:
         self._buffers: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes, with anything in it."""
+        """Take a buffer of at least `size` bytes, with any content."""
         for number, buffer in enumerate(self._buffers):
             if _is_free(buffer):
                 if len(buffer) >= size:
@@ -33,7 +33,7 @@ class FramePool:
         return fresh
 
     def statistics(self) -> dict[str, int]:
-        """Buffers and bytes that are kept."""
+        """Return the number of buffers and bytes that are kept."""
         return {"buffers": len(self._buffers), "bytes": sum(map(len, self._buffers))}
 
 

@@ -32,7 +32,7 @@ Chunk: TypeAlias = bytes | bytearray | memoryview | Sized
 
 LENGTH_SIZE: Final = 4
 HEADER_TAGS_MAX = 1000
-"""Tagged fields of a header. No header has had one so far, and each takes a step to pass over."""
+"""Tagged fields of a header. No header has had one so far, and each takes a step to skip."""
 _LENGTH = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")
 _CORRELATION_ID = Struct(">i")
@@ -52,7 +52,7 @@ class UnknownApiKey(RemoteProtocolError):
 
 
 def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
-    """The length that the 4 bytes at `offset` state, checked before anything is allocated for it.
+    """Read the length that the 4 bytes at `offset` state, checked before anything is allocated for it.
 
     Raises:
         RemoteProtocolError: negative, or more than `max_frame_bytes`.
@@ -72,10 +72,10 @@ def is_supported(api_key: int, api_version: int) -> bool:
 def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, int, str, int]:
     """Read a request's header from the frame `buf[offset:end]`.
 
-    Returns (api_key, api_version, correlation_id, client_id, offset of the body); a null client id is "", as
-    Kafka takes it. The version may be one that nobody serves (`is_supported`). In header version 2 the client
-    id keeps its 2-byte length (KIP-482). An ApiVersions request newer than ours may have any header behind the
-    client id. It is not looked at, since the answer is the same whatever it says (KIP-511).
+    Returns (api_key, api_version, correlation_id, client_id, offset of the body); a null client id becomes "", as in
+    Kafka. The version may be unsupported (`is_supported`). In header version 2 the client id keeps its 2-byte length
+    (KIP-482). An ApiVersions request newer than ours may have any header behind the client id. It is skipped, since
+    the answer does not depend on it (KIP-511).
 
     Raises:
         UnknownApiKey: no such API.
@@ -153,7 +153,7 @@ def frame_response(
     encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None], None],
     response: Any,
 ) -> list[Chunk]:
-    """The frame of a response as chunks to send in order: one bytearray, split only where a spill belongs.
+    """Encode the frame of a response as chunks to send in order: one bytearray, split only where a spill belongs.
 
     `encode` is `odradek.wire.codec.encoder` for the response and its version.
     """

@@ -1,16 +1,17 @@
-"""What a row says of one API at one version, resolved against its message classes. PURE.
+"""The row of one API at one version, resolved against its message classes. PURE.
 
 Theory of operation
 -------------------
-`anatomy(api_key, version)` resolves a row once. It makes small functions from it, as the codecs do: one for the result of a
-refused thing, one for each level around it. Whatever takes requests apart or puts answers together asks it:
+`anatomy(api_key, version)` resolves a row once. It makes small functions from it, as the codecs do: one for the
+result of a refused thing, one for each level around it. Code that takes requests apart or puts answers together uses
+it:
 
 * `heads` are the elements of the outermost lists (topics, groups), for doors and quotas. `without` gives the request
   without some of them, and adds their refusals to its answer.
 * `leaves` are the innermost things (partitions), for requests that are decided in parts. `part` names only some of them,
   `join` makes one answer of all parts' answers.
 * `asking` makes a request of names, `named_results` reads names and results from an answer. Clients do that.
-* `refuse` is the answer to the whole request with one error, `refuse_each` the one that has it once for each thing.
+* `refuse` is the answer to the whole request with one error, `refuse_each` repeats the error for each thing.
 
 Nothing here changes a request. A part shares its things with the request that it comes from.
 """
@@ -44,7 +45,7 @@ class Leaf(NamedTuple):
     path: tuple[int, ...]
     """The positions of the elements around it, from the outermost list in."""
     outer: Any
-    """The element whose list it is in; the request itself where there is one level."""
+    """The element in whose list it is; the request itself where there is one level."""
 
 
 @attrs.frozen
@@ -105,7 +106,7 @@ class Anatomy:
         )
         self._make_whole = _whole_maker(response, row) if refuses_whole else None
         self.within: Anatomy | None = None
-        """The anatomy of one head, where a row has one for it."""
+        """The anatomy of a single head, where a row has one for it."""
         if row.within is not None:
             head = self._levels[0][0]
             self.within = Anatomy(row.within, head.element, head.result_class, version)
@@ -113,13 +114,13 @@ class Anatomy:
     # -- the outermost things ---------------------------------------------------------------------------------
 
     def heads(self, request: Any) -> list[Any]:
-        """The elements of the outermost lists, one list after the other. A list that is null has none."""
+        """List the elements of the outermost lists, one list after the other. A null list has none."""
         if len(self._heads) == 1:
             return getattr(request, self._heads[0]) or []
         return [each for field in self._heads for each in getattr(request, field) or ()]
 
     def only(self, request: Any, kept: Sequence[object]) -> Any:
-        """The request with those heads alone for which `kept` is true."""
+        """Make the request with only those heads for which `kept` is true."""
         flags = iter(kept)
         changes = {}
         for field in self._heads:
@@ -129,7 +130,7 @@ class Anatomy:
         return attrs.evolve(request, **changes)
 
     def refused(self, head: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """The result of a head, with this error for each thing in it."""
+        """Make the result of a head, with this error for each thing in it."""
         return self._make_refused[type(head)]([head], code, text)[0]
 
     def without(
@@ -138,7 +139,9 @@ class Anatomy:
         codes: Sequence[ErrorCode],
         text: Callable[[Any, ErrorCode], str | None] | None = None,
     ) -> tuple[Any, Callable[[Any], Any]]:
-        """The request without the heads that have a code, and a function that adds their refusals to its answer."""
+        """Make the request without the heads that have a code, and a function that adds their refusals to its
+        answer.
+        """
         pairs = [*compress(zip(self.heads(request), codes, strict=True), codes)]
         if self._has_once_heads:
             pairs = _first_of_each(pairs, lambda pair: self.name_of(pair[0]))
@@ -169,13 +172,13 @@ class Anatomy:
         return add
 
     def name_of(self, thing: Any) -> Any:
-        """Return the first name of a thing, or of an element around things: that of the topic, group or user."""
+        """Return the first name of a thing, or of an element around things: the name of its topic, group or user."""
         return self._names[type(thing)](thing)
 
     # -- the answer to the whole ------------------------------------------------------------------------------
 
     def refuse(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """The answer with one error for the whole request, in its form of this version.
+        """Make the answer with one error for the whole request, in its form of this version.
 
         Where a version has no field for it, the answer is empty: DescribeLogDirs before version 3.
         """
@@ -187,7 +190,7 @@ class Anatomy:
         return response
 
     def refuse_each(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """The answer with one error for each thing of the request."""
+        """Make the answer with one error for each thing of the request."""
         field = self._levels[0][0].result_field
         return self._response(**{field: self._each_refused(request, code, text)})
 
@@ -229,7 +232,8 @@ class Anatomy:
     ) -> Any:
         """Make the request about things with these names, of which the first is that of the element around each.
 
-        `thing` makes the thing of a name; without it a thing is its name. Each element comes where it is named first.
+        `thing` makes the thing of a name; without it a thing is its name. Elements stand in the order in which they
+        are first named.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}
@@ -253,7 +257,7 @@ class Anatomy:
     # -- the innermost things, for requests that are decided in parts -----------------------------------------
 
     def leaves(self, request: Any) -> list[Leaf]:
-        """The innermost things, in the order of the request."""
+        """List the innermost things, in the order of the request."""
         return [leaf for levels in self._levels for leaf in _leaves(request, levels, ())]
 
     def sizes(self, request: Any) -> Iterator[int]:
@@ -262,7 +266,7 @@ class Anatomy:
             yield from _sizes(request, levels)
 
     def part(self, request: Any, leaves: Iterable[Leaf]) -> Any:
-        """A request that names only these things, which are in its order."""
+        """Make a request that names only these things, which are in its order."""
         if len(self._levels) == 1:
             return self._narrowed(request, leaves, 0)
         named: dict[str, list[Any]] = {
@@ -288,10 +292,10 @@ class Anatomy:
         responses: Sequence[Any],
         ready: Sequence[Any] = (),
     ) -> Any:
-        """The answers of all parts as one. `numbers` are those of each part's things; `ready` are further results.
+        """Join the answers of all parts. `numbers` are those of each part's things; `ready` are further results.
 
-        Things in one list may have fewer results than they are, where the row puts refused ones apart (`Row.place`).
-        If one part is refused as a whole, that is the answer, unless such an answer names each thing (`Row.each`).
+        A list may have fewer results than things, where the row puts refused ones apart (`Row.place`). If one part
+        is refused as a whole, that is the answer, unless such an answer names each thing (`Row.each`).
         """
         first = responses[0]
         if self.has_whole_error:
@@ -309,7 +313,7 @@ class Anatomy:
         return joined
 
     def _results(self, outer: Any, depth: int) -> Iterable[Any]:
-        """The results of the innermost things in an answer."""
+        """List the results of the innermost things in an answer."""
         levels = self._levels[0]
         values: list[Any] = getattr(outer, levels[depth].result_field)
         if depth == len(levels) - 1:
@@ -317,7 +321,7 @@ class Anatomy:
         return chain.from_iterable(self._results(value, depth + 1) for value in values)
 
     def _nested(self, outer: Any, results: Iterator[Any], depth: int) -> list[Any]:
-        """The results of all that is in `outer`, taken in the order of the request."""
+        """Put results under all elements in `outer`, in the order of the request."""
         levels = self._levels[0]
         values = getattr(outer, levels[depth].field) or ()
         if depth == len(levels) - 1:
@@ -327,9 +331,10 @@ class Anatomy:
 
 
 def anatomy_of(request: Message, version: int | None = None) -> Anatomy:
-    """Find the anatomy of a request's API, of the newest version where none is given.
+    """Find the anatomy of a request's API, by default of the newest version.
 
-    Then the encoder drops what an older version lacks, and the API has one row for all versions.
+    The default is right where the encoder drops fields that an older version lacks, and the API has one row for all
+    versions.
     """
     assert request.API_KEY is not None
     return _newest_anatomy(request.API_KEY) if version is None else anatomy(request.API_KEY, version)
@@ -342,13 +347,13 @@ def _newest_anatomy(api_key: int) -> Anatomy:
 
 
 def refuse(request: Message, code: ErrorCode, text: str | None = None) -> Any:
-    """Make the answer with one error for the whole request, which says nothing of its version."""
+    """Make the answer with one error for the whole request, where it is the same in all versions."""
     return anatomy_of(request).refuse(request, code, text)
 
 
 @cache
 def anatomy(api_key: int, version: int) -> Anatomy:
-    """The anatomy of an API at a version. Loads its messages at first use."""
+    """Make the anatomy of an API at a version. Loads its messages at first use."""
     rows = ROWS.get(ApiKey(api_key), (Row(),))
     row = next(row for row in reversed(rows) if row.since <= version)
     return Anatomy(row, request_class(api_key), response_class(api_key), version)
@@ -370,7 +375,7 @@ def _sizes(outer: Any, levels: Sequence[_Level]) -> Iterator[int]:
 
 
 def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list[Any]:
-    """Drop the things whose name came before."""
+    """Drop things whose name occurred before."""
     first: dict[Any, Any] = {}
     for thing in things:
         first.setdefault(name_of(thing), thing)
@@ -378,7 +383,7 @@ def _first_of_each(things: Iterable[Any], name_of: Callable[[Any], Any]) -> list
 
 
 def _in_order(numbers: Sequence[Sequence[int]], found: Iterable[Sequence[Any]]) -> list[Any]:
-    """The results of all things, by their numbers."""
+    """Sort the results of all things by their numbers."""
     placed = [
         pair for group, some in zip(numbers, found, strict=True) for pair in zip(group, some, strict=True)
     ]
@@ -403,7 +408,7 @@ def _travels(cls: type[Structure], name: str, version: int) -> bool:
 
 
 def _element(cls: type[Structure], field: str) -> type:
-    """The class of the elements of a list: a structure, or that of plain values."""
+    """Find the class of the elements of a list: a structure, or that of plain values."""
     found = _wire_field(cls, field)
     assert found is not None, f"{cls.__name__} has no field {field}"
     assert not isinstance(found.type, (str, type)), f"{cls.__name__}.{field} is no list"
@@ -414,7 +419,7 @@ def _element(cls: type[Structure], field: str) -> type:
 
 
 def _levels(things: str, results: str, request: type, response: type) -> list[_Level]:
-    """The levels of a path, each checked against the classes that it leads through."""
+    """Build the levels of a path, each checked against the classes that it leads through."""
     levels = []
     steps, result_steps = things.split("/"), results.split("/")
     assert len(steps) == len(result_steps), f"{things} and {results} have different levels"
@@ -436,26 +441,26 @@ def _compiled(text: str, **names: object) -> Make:
 
 
 def _namer(name: str) -> Callable[[Any], Any]:
-    """Return the function thing -> its name."""
+    """Make the function thing -> its name."""
     return (lambda thing: thing) if name == _SCALAR else attrgetter(name)
 
 
 def _result_maker(level: _Level, row: Row) -> Make:
-    """Return the function (thing, code, text) -> its result with this error."""
+    """Make the function (thing, code, text) -> its result with this error."""
     given = level.arguments("thing") | {row.code: "code"} | _given(row.refused, level.result_class)
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, code, text: {made}", Result=level.result_class)
 
 
 def _around_maker(level: _Level, inner: _Level) -> Make:
-    """The function (element, results within) -> result of an element that holds others."""
+    """Make the function (element, results within) -> result of an element around these results."""
     given = level.arguments("thing") | {inner.result_field: "within"}
     made = _call("Result", level.result_class, given)
     return _compiled(f"lambda thing, within: {made}", Result=level.result_class)
 
 
 def _whole_maker(response: type[Structure], row: Row) -> Make:
-    """The function (request, code, text) -> answer that refuses the whole."""
+    """Make the function (request, code, text) -> answer that refuses the whole."""
     words = row.whole
     if _wire_field(response, "error_message") is not None and "error_message=" not in words:
         words += " error_message"
@@ -464,7 +469,9 @@ def _whole_maker(response: type[Structure], row: Row) -> Make:
 
 
 def _given(words: str, cls: type[Structure]) -> dict[str, str]:
-    """The arguments for the further fields that a row lists: `name=value`, `name=*` from the request, or the text's field."""
+    """Collect arguments for the further fields that a row lists: `name=value`, `name=*` from the request, or the
+    text's field.
+    """
     arguments = {}
     for word in words.split():
         name, has_value, value = word.partition("=")

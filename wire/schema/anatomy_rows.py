@@ -43,13 +43,13 @@ class Row:
     refused: str = ""
     whole: str = ""
     place: Place = "behind"
-    """Where refused things stand: behind the answered ones, before them, or each at its place in the request."""
+    """The place of refused things: behind the answered ones, before them, or each at its place in the request."""
     ids_since: int | None = None
     """From this version on, things are named by their topic's id, not by its name."""
     once: bool = False
     """True if a thing that is named twice is refused once."""
     each: bool = False
-    """True if an answer that refuses all names each thing beside its `error_code`."""
+    """True if an answer that refuses the whole also names each thing beside its `error_code`."""
     code: str = "error_code"
     since: int = 0
     within: Row | None = None

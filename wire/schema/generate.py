@@ -54,12 +54,12 @@ NOTICE = (
 
 
 def snake_case(name: str) -> str:
-    """`TransactionalId` -> `transactional_id`, `KRaftVersion` -> `kraft_version`."""
+    """Convert a name to snake case: `TransactionalId` -> `transactional_id`, `KRaftVersion` -> `kraft_version`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("KRaft", "Kraft")).lower()
 
 
 def module_of(message: MessageFact) -> str:
-    """The module under `odradek.wire.messages` that a message lives in."""
+    """Name the module under `odradek.wire.messages` that has a message."""
     if message.kind in ("request", "response"):
         return snake_case(re.sub("(Request|Response)$", "", message.name))
     if message.kind == "header":
@@ -75,7 +75,7 @@ def module_of(message: MessageFact) -> str:
 
 
 def _structures(fields: tuple[FieldFact, ...]) -> Iterator[FieldFact]:
-    """Every structure-typed field at any depth, parts before the whole."""
+    """Yield every structure-typed field at any depth, parts before the whole."""
     for field in fields:
         if field.is_structure:
             yield from _structures(field.fields)
@@ -83,7 +83,7 @@ def _structures(fields: tuple[FieldFact, ...]) -> Iterator[FieldFact]:
 
 
 def class_names(group: list[MessageFact]) -> dict[tuple[str, str], str]:
-    """(message, Kafka's structure name) -> class name, for the messages of one module."""
+    """Map (message, Kafka's structure name) to a class name, for the messages of one module."""
     shapes: dict[str, set[tuple[FieldFact, ...]]] = {message.name: {()} for message in group}
     for message in group:
         for field in _structures(message.fields):
@@ -105,7 +105,7 @@ def _python_type(field: FieldFact, type_name: str) -> str:
 
 
 def _default(field: FieldFact, type_name: str) -> str:
-    """The attrs argument for Kafka's default: its own where the table has one, else the type's zero."""
+    """Write the attrs argument for Kafka's default: its own where the table has one, else the type's zero."""
     if field.default == "null" or (field.type == "records" and not field.is_array):
         return "default=None"
     if field.is_array:
@@ -171,7 +171,7 @@ def _describe(message: MessageFact) -> str:
 
 
 def _tables(group: list[MessageFact]) -> Iterator[str]:
-    """The classes of a module of records, by record type."""
+    """Yield the lines of a record module's tables: classes by record type."""
     separator = ["", ""]
     for kind, table in (
         ("metadata", "RECORDS"),
@@ -189,7 +189,7 @@ def _tables(group: list[MessageFact]) -> Iterator[str]:
 
 
 def messages_source(group: list[MessageFact]) -> str:
-    """The source of one module of messages."""
+    """Write the source of one module of messages."""
     names = class_names(group)
     written: set[str] = set()
     body: list[str] = []
@@ -237,7 +237,7 @@ def messages_source(group: list[MessageFact]) -> str:
 
 
 def api_keys_source(facts: list[ApiFact]) -> str:
-    """The source of `wire/api_keys.py`."""
+    """Write the source of `wire/api_keys.py`."""
     lines = [
         f'"""{NOTICE}"""',
         "",
@@ -291,7 +291,7 @@ def api_keys_source(facts: list[ApiFact]) -> str:
 
 
 def error_codes_source(facts: list[ErrorFact]) -> str:
-    """The source of `wire/error_codes.py`."""
+    """Write the source of `wire/error_codes.py`."""
     lines = [
         f'"""{NOTICE}"""',
         "",
@@ -309,7 +309,7 @@ def error_codes_source(facts: list[ErrorFact]) -> str:
         "",
         "    @classmethod",
         "    def _missing_(cls, value: object) -> ErrorCode:",
-        '        """A number that a newer peer has invented, or a hostile one, is UNKNOWN_SERVER_ERROR, as in Kafka."""',
+        '        """Return UNKNOWN_SERVER_ERROR for a number that is not in the table, as Kafka does."""',
         "        return cls.UNKNOWN_SERVER_ERROR",
         "",
         "    @property",
@@ -333,7 +333,7 @@ def error_codes_source(facts: list[ErrorFact]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string literal as the formatter writes it: double quotes unless the text holds more of them."""
+    """Write a string literal as the formatter does: double quotes unless the text holds more of them."""
     return repr(text) if '"' in text and "'" not in text else '"' + text.replace('"', '\\"') + '"'
 
 
@@ -353,7 +353,7 @@ def versions_source(facts: list[VersionFact]) -> str:
 
 
 def sources() -> dict[Path, str]:
-    """Every generated file and its text."""
+    """Generate every file; returns the texts."""
     groups: dict[str, list[MessageFact]] = {}
     for message in messages():
         groups.setdefault(module_of(message), []).append(message)
@@ -371,7 +371,7 @@ def sources() -> dict[Path, str]:
 
 
 def stale_files() -> list[str]:
-    """Files that differ from what the tables say, among them modules that the tables no longer name."""
+    """List files that differ from their generated text, and modules that the tables no longer name."""
     wanted = sources()
     present = {*(PACKAGE / "messages").glob("*.py"), PACKAGE / "api_keys.py", PACKAGE / "error_codes.py"}
     return sorted(

@@ -72,7 +72,7 @@ class ErrorFact:
 
 @attrs.frozen
 class VersionFact:
-    """The first version of an API in which something is so, and the reason in one sentence."""
+    """The first version of an API in which a fact holds, and the reason in one sentence."""
 
     name: str
     version: int
@@ -120,7 +120,7 @@ def _nest(rows: list[list[str]], prefix: str) -> tuple[FieldFact, ...]:
 
 
 def messages() -> list[MessageFact]:
-    """All messages of the table in its order."""
+    """Read all messages of the table in its order."""
     heads: list[tuple[list[str], list[list[str]]]] = []
     for mark, *row in _rows("messages.tsv"):
         if mark == "M":
@@ -142,7 +142,7 @@ def messages() -> list[MessageFact]:
 
 
 def apis() -> list[ApiFact]:
-    """All APIs of the table by key."""
+    """Read all APIs of the table by key."""
     return [
         ApiFact(
             key=int(key),
@@ -159,7 +159,7 @@ def apis() -> list[ApiFact]:
 
 
 def errors() -> list[ErrorFact]:
-    """All error codes of the table by code."""
+    """Read all error codes of the table by code."""
     return [
         ErrorFact(code=int(code), name=name, retriable=retriable == "yes", text=text)
         for code, name, retriable, text in _rows("errors.tsv")
@@ -176,7 +176,7 @@ def versions() -> list[VersionFact]:
 
 
 def version_of(text: str, by_name: Mapping[str, MessageFact]) -> int:
-    """Find the number that `since FIELD`, `after FIELD` or a number stands for. Raises `ValueError` for any other text."""
+    """Find the number for `since FIELD`, `after FIELD` or a plain number. Raises `ValueError` for any other text."""
     if text.isdecimal():
         return int(text)
     word, _, path = text.partition(" ")

@@ -25,7 +25,9 @@ V = TypeVar("V")
 def asking(
     request: M, keys: Iterable[tuple[str, int]], thing: Callable[[TopicPartition], Any] | None = None
 ) -> M:
-    """Return the request about these partitions. `thing` makes the structure of each; without it numbers stand there."""
+    """Make the request about these partitions. `thing` makes the structure of each; without it their numbers stand
+    there.
+    """
     names = (TopicPartition(*key) for key in keys)
     anatomy = _anatomy(request)
     asked: M = anatomy.asking(request, names) if thing is None else anatomy.asking(request, names, thing)

@@ -96,7 +96,9 @@ class ConfigResource:
 
 @attrs.frozen
 class ConfigSynonym:
-    """A value that holds, or would hold without those before it in the list, under this name at this place."""
+    """A value of a key at one of its levels, under the name that it has there. The first in the list is the
+    effective one.
+    """
 
     name: str
     value: str | None
@@ -126,7 +128,7 @@ class ConfigDescription:
     error: CallError | None = None
 
     def __getitem__(self, key: str) -> ConfigEntry:
-        """The entry of a key. Raises `KeyError`, or the error of the description."""
+        """Return the entry of a key. Raises `KeyError`, or the error of the description."""
         if self.error is not None:
             raise self.error
         for entry in self.entries:
@@ -269,7 +271,7 @@ def list_config_resources(
 
 
 def _node_of(resource: ConfigResource) -> int | None:
-    """The only broker that knows this configuration; None if all do."""
+    """Return the only broker that knows this configuration; None if all do."""
     if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not resource.name:
         return None
     try:

@@ -167,7 +167,7 @@ def describe_groups(
 def _describe_newer_groups(
     core: ClientCore, group_ids: Sequence[str], deadline: float
 ) -> Operation[dict[str, GroupDescription | CallError]]:
-    """Groups of the protocol of KIP-848."""
+    """Describe groups of the protocol of KIP-848."""
     from odradek.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
     def message(wanted: list[str], _: int) -> ConsumerGroupDescribeRequest:
@@ -238,7 +238,7 @@ def delete_groups(
 
 
 def group_error(number: int, group_id: str) -> KafkaError | None:
-    """The error of an answer about a group, where Kafka's own text would not name the group."""
+    """Make the error of an answer about a group; names the group where Kafka's own text would not."""
     error = item_error(number, None, f"group {group_id}")
     if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return KafkaError(error.code, f"group {group_id} does not exist")
@@ -280,7 +280,7 @@ def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of an assignment; none when it is empty, or of a make of its own."""
+    """Decode the partitions of an assignment; none when it is empty, or of an unknown protocol."""
     if len(data) < 2:
         return ()
     from odradek.wire.codec import decode
@@ -291,7 +291,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     if version < low:
         return ()
     try:
-        # Newer versions add fields at the end only: what is left over belongs to them.
+        # Newer versions add fields at the end only: the rest of the bytes belongs to them.
         found = decode(ConsumerProtocolAssignment, version, data, 2, exact=False)
     except ProtocolError:
         return ()

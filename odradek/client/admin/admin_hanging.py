@@ -64,7 +64,7 @@ class OldTransaction:
     partition: int
     producer: ActiveProducer
     holds: bool
-    """True if it is the first one that is open there, so that the last stable offset is where it begins."""
+    """True if it is the first open transaction there, so that the last stable offset is its first offset."""
     held_back: int | None
     """Offsets from its begin to the high watermark; None where that is not known."""
     prospect: Prospect
@@ -148,9 +148,10 @@ def find_hanging_transactions(
 def _refused_markers(
     core: ClientCore, told: Mapping[TopicPartition, PartitionProducers], deadline: float
 ) -> Operation[tuple[RefusedMarker, ...]]:
-    """The markers that these partitions refuse, of all transactions whose outcome is decided.
+    """List the markers that these partitions refuse, of all transactions whose outcome is decided.
 
-    The partitions were asked before: epochs only grow, so what is too low now was too low then.
+    The partitions were asked before the coordinators. Epochs only grow, so an epoch that is too low now was too low
+    then.
     """
     listed = yield from list_transactions(core, states=_DECIDED_STATES, timeout=deadline - core.now)
     if not listed:
@@ -179,13 +180,13 @@ def _refuses(marker: RefusedMarker) -> bool:
 
 
 def _coordinator_epochs(core: ClientCore, deadline: float) -> Operation[dict[int, int]]:
-    """The leader epochs of the partitions of `__transaction_state`."""
+    """Look up the leader epochs of the partitions of `__transaction_state`."""
     (topic,) = yield from describe_topics(core, [_STATE_TOPIC], timeout=deadline - core.now)
     return {index: each.leader_epoch for index, each in topic.partitions.items()}
 
 
 def _open(told: PartitionProducers) -> list[ActiveProducer]:
-    """The producers with open transactions, the first one first."""
+    """List the producers with open transactions, the earliest transaction first."""
     found = [each for each in told.producers if each.current_transaction_start_offset >= 0]
     return sorted(found, key=lambda each: each.current_transaction_start_offset)
 
@@ -193,7 +194,7 @@ def _open(told: PartitionProducers) -> list[ActiveProducer]:
 def _transactions_of(
     core: ClientCore, producer_ids: Sequence[int], deadline: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """The transactional ids of these producers, as far as there are any."""
+    """Describe the transactions of these producers, as far as they have transactional ids."""
     if not producer_ids:
         return {}
     listed = yield from list_transactions(core, producer_ids=producer_ids, timeout=deadline - core.now)

@@ -53,12 +53,12 @@ class ReplicaCleaning:
     """All before it has been cleaned."""
     clean_bytes: int
     dirty_bytes: int
-    """What a pass could clean now: the active segment and what is not old enough are left out."""
+    """The bytes that a pass could clean now: the active segment and records that are not old enough are left out."""
     is_under_way: bool
     uncleanable_reason: str | None
     """The reason why the log was set aside; a restart of the broker tries again."""
     last_pass_ended_ms: int | None
-    """Wall-clock time; None if there was no pass since the broker has started. So it is with those below."""
+    """Wall-clock time; None if there was no pass since the broker has started. The same goes for the fields below."""
     last_pass_ms: int | None
     last_pass_bytes_before: int | None
     last_pass_bytes_after: int | None
@@ -72,8 +72,9 @@ class ReplicaCleaning:
 
 @attrs.frozen
 class LogDirReplica:
-    """A replica in a directory. `offset_lag` is how far it is behind the high watermark (or, for a future one that
-    is moving in, behind the current one)."""
+    """A replica in a directory. `offset_lag` is the number of records that it is behind the high watermark. A
+    future replica that is moving in is behind the current replica instead.
+    """
 
     topic: str
     partition: int
@@ -86,7 +87,7 @@ class LogDirReplica:
 
 @attrs.frozen
 class DirectoryHealth:
-    """The state of a directory's disk, as its broker has noticed. Only Odradek's brokers tell it."""
+    """The state of a directory's disk, as its broker has noticed. Only Odradek's brokers report it."""
 
     reserve_bytes: int
     """The room that records leave alone."""
@@ -217,7 +218,7 @@ def describe_log_dirs(
     return [
         found if isinstance(found, BrokerLogDirs) else BrokerLogDirs(node, (), found)
         for node, found in outcomes.items()
-        # One that went while it was asked is none of "all" any longer.
+        # A broker that left while it was asked no longer belongs to "all".
         if brokers is not None or node in core.cluster.brokers
     ]
 

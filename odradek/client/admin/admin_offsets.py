@@ -178,7 +178,7 @@ def list_group_offsets(
             require_stable=require_stable,
         )
         if len(group_ids) == 1:
-            # Brokers before 3.0 know one group per request.
+            # Brokers before 3.0 take one group per request.
             request.group_id = group_ids[0]
             request.topics = topics_of(groups[group_ids[0]], OffsetFetchRequestTopic)
         return request
@@ -289,7 +289,7 @@ def _about_partitions(
     message: Callable[[list[str], int], Any],
     timeout: float | None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
-    """One request to one coordinator about partitions; retried as a whole when the coordinator has moved."""
+    """Send a request about partitions to a group's coordinator; retried as a whole when the coordinator has moved."""
 
     def take(response: Any, _: list[str]) -> Iterable[tuple[str, Any]]:
         errors = {key: error for key, error, _ in results_in(response)}
@@ -321,7 +321,8 @@ def _about_partitions(
 def offset_spans(
     core: ClientCore, partitions: Iterable[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, OffsetSpan | CallError]]:
-    """Return the first and the next offset of each partition, or the error of one whose offsets are not known.
+    """Return the first and the next offset of each partition, or an error for each partition whose offsets are not
+    known.
 
     Raises `ClientError`.
     """
@@ -342,7 +343,7 @@ def offset_spans(
 def offsets_at(
     core: ClientCore, wanted: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int | CallError]]:
-    """The offset of a time (ListOffsets) per partition, with an error of its own for each. -1: no such record."""
+    """Find the offset of a time (ListOffsets) for each partition, or an error of its own. -1: no such record."""
     from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
     def message(keys: list[TopicPartition], timeout_ms: int) -> ListOffsetsRequest:
@@ -396,7 +397,7 @@ def describe_lag(
 def record_times(
     core: ClientCore, offsets: Mapping[TopicPartition, int], deadline: float
 ) -> Operation[dict[TopicPartition, int]]:
-    """The timestamp of the first record at or after an offset, for each partition where one could be read."""
+    """Read the timestamp of the first record at or after an offset, for each partition where that works."""
     from odradek.wire.messages.fetch import FetchPartition, FetchRequest
 
     def partition_of(key: TopicPartition) -> FetchPartition:
@@ -430,15 +431,15 @@ def record_times(
             versions=(0, FETCH_TOPIC_IDS - 1),
         )
         found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
-        # A first batch that is larger than the limit comes only when its partition is the first of the answer, so
-        # the order turns; a round that brings nothing ends it.
+        # A first batch above the limit comes only when its partition is the first of the answer. So the order
+        # turns, and a round without any batch ends it.
         empty = [key for key, outcome in outcomes.items() if outcome is None]
         pending = empty if len(empty) < len(pending) else []
     return found
 
 
 def _first_time(data: Any, offset: int) -> int | None:
-    """The timestamp of the first record from `offset` on; None when there is no whole batch that has one."""
+    """Find the timestamp of the first record from `offset` on; None when no whole batch has one."""
     from odradek.wire.batches.batch_header import iter_batches
     from odradek.wire.batches.records import records
 

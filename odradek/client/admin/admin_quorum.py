@@ -65,7 +65,7 @@ class QuorumDescription:
         return next((voter for voter in self.voters if voter.node_id == self.leader_id), None)
 
     def lag(self, replica: QuorumReplica) -> int | None:
-        """The number of records that a replica is behind the leader; None where it is not known."""
+        """Return the number of records that a replica is behind the leader; None where it is not known."""
         leader = self.leader
         if leader is None or replica.log_end_offset < 0:
             return None

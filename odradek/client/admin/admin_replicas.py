@@ -32,9 +32,10 @@ _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
 
 @attrs.frozen
 class ReplicaLog:
-    """The log of one replica: first offset and next one. `newest_ms` is the timestamp of its newest record, in
-    milliseconds since 1970. `newest_epoch` is the leader epoch in which that record was written. Both are None where
-    there is no record."""
+    """The log of one replica: its first offset and its next offset. `newest_ms` is the timestamp of its newest
+    record, in milliseconds since 1970. `newest_epoch` is the leader epoch in which that record was written. Both are
+    None where there is no record.
+    """
 
     start: int
     end: int
@@ -54,7 +55,7 @@ def describe_replica_logs(
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
     answered = [each for each in wanted if isinstance(ends[each], tuple)]
-    # One that was silent has taken its time already; the others shall not wait for it again.
+    # A silent broker has used up its time already: the answered replicas must not wait for it again.
     starts = yield from _ask(core, answered, _EARLIEST, timeout)
     newest = yield from _ask(core, answered, _NEWEST, timeout)
     found: dict[Replica, ReplicaLog | CallError] = {}
@@ -80,7 +81,7 @@ def describe_replica_logs(
 def _ask(
     core: ClientCore, replicas: Sequence[Replica], timestamp: int, timeout: float | None
 ) -> Operation[dict[Replica, Any]]:
-    """(timestamp, offset, leader epoch) of each, or an error."""
+    """Ask for the timestamp, offset and leader epoch of each replica, or an error."""
     from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 
     def message(asked: list[Replica], timeout_ms: int) -> ListOffsetsRequest:

@@ -1,7 +1,7 @@
 """Delegation tokens: making, renewing, ending, listing them (KIP-48, KIP-373). Operations, PURE.
 
-A token stands for its owner: a client logs in by SCRAM with the token's id and its HMAC. With the HMAC goes all
-that the owner may do, so it does not show in what is printed of a token.
+A token stands for its owner: a client logs in by SCRAM with the token's id and its HMAC. The HMAC gives all rights of
+the owner, so `repr` of a token leaves it out.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def describe_delegation_tokens(
 
 
 def _asked(core: ClientCore, message: Any, timeout: float | None) -> Operation[Any]:
-    """The answer, once a quota of changes lets the request in."""
+    """Send a request once a quota of changes lets it in, and return the answer."""
     deadline = deadline_of(core, timeout)
     yield from reachable(core, deadline)
     answers: list[Any] = []

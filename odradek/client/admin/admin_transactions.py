@@ -80,7 +80,7 @@ class TransactionDescription:
 
 @attrs.frozen
 class FencedProducer:
-    """The outcome of `fence_producer`: what there was before, and the producer id and epoch that count now."""
+    """The outcome of `fence_producer`: the earlier state, and the producer id and epoch that are valid now."""
 
     before: TransactionDescription
     producer_id: int

@@ -38,8 +38,9 @@ class ScramUpsertion:
     def of_password(
         cls, user: str, mechanism: str, password: str, *, salt: bytes, iterations: int = 4096
     ) -> ScramUpsertion:
-        """`salt` is 16 random bytes or more, new for each password. Takes milliseconds. Raises `ValueError` for a
-        mechanism that is unknown."""
+        """Derive the credential of a password. `salt` is 16 random bytes or more, new for each password. Takes
+        milliseconds. Raises `ValueError` for an unknown mechanism.
+        """
         known = MECHANISMS.get(mechanism)
         if known is None:
             raise ValueError(f"mechanism {mechanism!r}: expected one of {', '.join(MECHANISMS)}")
@@ -59,8 +60,7 @@ def describe_user_scram_credentials(
 ) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
     """Return the iterations by mechanism, or an error, for each user (None: for all users).
 
-    The broker that is asked answers by what it knows. Raises `KafkaError` and `ClientError`.
-    """
+    The answer is the asked broker's knowledge. Raises `KafkaError` and `ClientError`."""
     from odradek.wire.messages.describe_user_scram_credentials import (
         DescribeUserScramCredentialsRequest,
         UserName,
@@ -119,6 +119,6 @@ def alter_user_scram_credentials(
 
 
 def _number(mechanism: str) -> int:
-    """Kafka's number of a mechanism; 0, which servers refuse, for an unknown one."""
+    """Return Kafka's number of a mechanism; 0, which servers refuse, for an unknown one."""
     known = MECHANISMS.get(mechanism)
     return 0 if known is None else known.number

@@ -53,8 +53,7 @@ _PROTOCOL_VERSION_MAX = 3
 class MemberSubscription:
     """The subscription that a member sends when it joins.
 
-    `generation` is the one in which it got the partitions that it claims, or -1.
-    """
+    `generation` is that of the assignment which gave it the claimed partitions, or -1."""
 
     member_id: str
     topics: tuple[str, ...]
@@ -79,15 +78,15 @@ class Assignor(Protocol):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Partitions by member. `partition_counts` has every subscribed topic that exists."""
+        """Assign partitions to members. `partition_counts` has every subscribed topic that exists."""
 
     def user_data(self, generation: int) -> bytes | None:
-        """The bytes that a member sends to the leader's assignor with its subscription."""
+        """Make the bytes that a member sends to the leader's assignor with its subscription."""
 
 
 @attrs.frozen
 class RangeAssignor:
-    """Each topic by itself, in contiguous ranges: the first members get one more where it does not divide."""
+    """Each topic by itself, in contiguous ranges: the first members get one partition more where it does not divide."""
 
     name: str = "range"
     cooperative: bool = False
@@ -110,7 +109,7 @@ class RangeAssignor:
         return found
 
     def user_data(self, generation: int) -> bytes | None:
-        """No user data."""
+        """Return None: this assignor needs no user data."""
         return None
 
 
@@ -138,7 +137,7 @@ class RoundRobinAssignor:
         return found
 
     def user_data(self, generation: int) -> bytes | None:
-        """No user data."""
+        """Return None: this assignor needs no user data."""
         return None
 
 
@@ -152,9 +151,10 @@ class CooperativeStickyAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Members' loads differ by one at most where all subscribe alike; otherwise no single move improves them.
+        """Assign partitions so that loads differ by at most one where all members subscribe alike.
 
-        A partition that changes hands is in no assignment of this round.
+        With different subscriptions, no single move improves the result. A partition that changes hands is in no
+        assignment of this round.
         """
         owners = _claims(partition_counts, members)
         found = _balanced(partition_counts, members, owners)
@@ -164,7 +164,7 @@ class CooperativeStickyAssignor:
         }
 
     def user_data(self, generation: int) -> bytes | None:
-        """The generation of the claims, for leaders that know only version 1 of the protocol."""
+        """Encode the generation of the claims, for leaders that know only version 1 of the protocol."""
         return _GENERATION.pack(generation)
 
 
@@ -179,7 +179,7 @@ _BUILT_IN: dict[str, Assignor] = {
 
 
 def assignor_for(named: Any) -> Assignor:
-    """The assignor of a name (`range`, Kafka's class names) or the object itself. Raises `ValueError`."""
+    """Find the assignor of a name (`range`, Kafka's class names); an object is returned itself. Raises `ValueError`."""
     if isinstance(named, str):
         found = _BUILT_IN.get(named) or _BUILT_IN.get(named.rpartition(".")[2])
         if found is None:
@@ -193,7 +193,7 @@ def assignor_for(named: Any) -> Assignor:
 
 
 def _in_order(members: Iterable[MemberSubscription]) -> list[MemberSubscription]:
-    """Static members by their instance id before the others by their member id, as in Kafka."""
+    """Sort static members by instance id before dynamic members by member id, as in Kafka."""
     return sorted(
         members, key=lambda m: (m.group_instance_id is None, m.group_instance_id or "", m.member_id)
     )
@@ -213,8 +213,7 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 def _claims(
     partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
 ) -> dict[TopicPartition, str]:
-    """The owner of each partition, by the members' claims. Of two claims, the one of the later generation holds; of
-    equal ones, neither."""
+    """Find the owner of each partition by the members' claims. The later generation wins; of equal ones, neither."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in _in_order(members):
         for key in member.owned:
@@ -255,7 +254,8 @@ def _balanced(
 
 
 def _even_out(found: Assignment, readers: Mapping[str, list[str]]) -> None:
-    """Move single partitions, from the member with most of those that can give, to one with at least two less.
+    """Move single partitions to a member with at least two less, each time from the most loaded member that can give
+    one.
 
     Each move lowers the sum of the squared loads, so it ends.
     """
@@ -280,7 +280,7 @@ def _give_one(found: Assignment, giver: str, readers: Mapping[str, list[str]]) -
 
 
 def encode_subscription(subscription: MemberSubscription) -> bytes:
-    """ConsumerProtocolSubscription, version 3, behind its version."""
+    """Encode a ConsumerProtocolSubscription, version 3, behind its version."""
     owned: dict[str, list[int]] = {}
     for topic, partition in sorted(subscription.owned):
         owned.setdefault(topic, []).append(partition)
@@ -297,7 +297,7 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
 
 
 def decode_subscription(member_id: str, group_instance_id: str | None, metadata: bytes) -> MemberSubscription:
-    """A member's words. Newer versions only append fields. Raises `MalformedMessage`."""
+    """Decode a member's subscription. Newer versions only append fields. Raises `MalformedMessage`."""
     message = decode(ConsumerProtocolSubscription, *_version(metadata), exact=False)
     generation = message.generation_id
     user_data = message.user_data
@@ -315,7 +315,7 @@ def decode_subscription(member_id: str, group_instance_id: str | None, metadata:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """ConsumerProtocolAssignment, version 3, behind its version."""
+    """Encode a ConsumerProtocolAssignment, version 3, behind its version."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -328,7 +328,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(assignment: bytes) -> list[TopicPartition]:
-    """The partitions that the leader has given; nothing in an empty assignment. Raises `MalformedMessage`."""
+    """Decode the partitions that the leader has assigned; none in an empty assignment. Raises `MalformedMessage`."""
     if not assignment:
         return []
     message = decode(ConsumerProtocolAssignment, *_version(assignment), exact=False)
@@ -336,7 +336,7 @@ def decode_assignment(assignment: bytes) -> list[TopicPartition]:
 
 
 def _version(data: bytes) -> tuple[int, bytes, int]:
-    """The version to read with, and what `decode` wants besides."""
+    """Read the version, and return it with `decode`'s other arguments."""
     if len(data) < _VERSION.size:
         raise MalformedMessage("a group member's data is cut")
     (version,) = _VERSION.unpack_from(data)

@@ -41,8 +41,9 @@ __all__ = ["Commits"]
 
 _SECONDS_BEFORE_REBALANCE = 10.0
 _REBALANCE_SECONDS_MAX = 10.0
-"""The time for which a member that is not joining itself repeats a commit that a rebalance keeps out. Kafka's coordinator
-says so until the group's leader has assigned; another's may wait for this member to join."""
+"""The time for which a member that is not joining repeats a commit that was refused for a rebalance. Kafka's
+coordinator refuses until the group's leader has assigned; other coordinators may wait for this member to join.
+"""
 _GROUP_MOVES = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
 _NEVER = float("inf")
 
@@ -57,13 +58,13 @@ class _Batch:
     """Those of the partitions that the member had when the commit was asked for."""
     deadline: float
     may_grow: bool
-    """True until it is sent, unless somebody waits for it by itself."""
+    """True until it is sent, unless a caller waits for this batch alone."""
     is_done: bool = False
     error: Exception | None = None
 
 
 class Commits:
-    """The commits of a consumer: when automatic ones are due, and the outcomes of those that ended."""
+    """The commits of a consumer: the time of the next automatic one, and the outcomes of those that ended."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Commits:
         arrived: Signal,
         positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
     ) -> None:
-        """`arrived` is notified when a commit has ended; `positions` tells how far the application has come."""
+        """`arrived` is notified when a commit has ended; `positions` returns the application's positions."""
         self._core = core
         self._settings = settings
         self._subscription = subscription
@@ -91,7 +92,7 @@ class Commits:
         self.completed: deque[
             tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
         ] = deque()
-        """Commits that ended, for the shell to tell the application of."""
+        """Commits that ended, whose callbacks the shell has still to call."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The commit that is under way, and those that wait for it."""
@@ -104,7 +105,7 @@ class Commits:
         return now >= self.due_at
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
-        """Commit. As with Java's client, the coordinator hears nothing of an empty commit.
+        """Commit. As in Java's client, an empty commit sends no request.
 
         Raises `KafkaError` (ILLEGAL_GENERATION and its like: other members have the partitions), `ClientError`.
         """
@@ -128,7 +129,7 @@ class Commits:
             self._arrived.notify()
 
     def _send_with_others(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Operation[None]:
-        """Commit together with those that wait. Raises as `commit`."""
+        """Commit together with commits that wait. Raises as `commit`."""
         if not offsets:
             return
         who = self._member()
@@ -255,14 +256,14 @@ class Commits:
         return membership.member, given_up
 
     def _are_held(self, batch: _Batch, keys: Iterable[TopicPartition]) -> bool:
-        """True if one of these partitions is held without a break since the commit was asked for."""
+        """True if one of these partitions was held without a break since the commit was requested."""
         partitions = self._subscription.partitions
         return any(key in batch.held and partitions.get(key) is batch.held[key] for key in keys)
 
     def _wait_for_group(
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
-        """Wait for what decides on offsets that a rebalance kept out. Returns True if they are to be sent again."""
+        """Wait for the join that decides on refused offsets. Returns True if they are to be sent again."""
         membership, core = self._membership, self._core
         if membership is None or who.generation < 0:
             return False
@@ -283,7 +284,7 @@ class Commits:
         return True
 
     def _topic_ids(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
-        """The ids of the topics that these partitions were read from, or else are of now."""
+        """Return the ids of the topics that these partitions were read from, or else their present ids."""
         known = self._core.cluster.topics
         found = {}
         for key in keys:
@@ -296,7 +297,7 @@ class Commits:
         return found
 
     def _note_gone(self, refusal: CommitRefused) -> None:
-        """Leave partitions out of automatic commits, as long as they are those of a topic that is gone."""
+        """Leave partitions of deleted topics out of automatic commits, until their topic has another id."""
         gone = [key for key, error in refusal.errors.items() if isinstance(error, TopicGone)]
         ids = self._topic_ids(gone)
         for key in gone:
@@ -306,7 +307,7 @@ class Commits:
             self.gone[key] = ids.get(key)
 
     def _automatic(self, keys: Iterable[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions that an automatic commit covers."""
+        """Return the positions that an automatic commit covers."""
         offsets = self._positions(keys)
         if self.gone:
             ids = self._topic_ids(self.gone)
@@ -334,7 +335,7 @@ class Commits:
         if self._core.now < self.due_at:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
-        # All of them, also those that stand still: a commit that is not repeated expires (KIP-211).
+        # All positions, also unchanged ones: a commit that is not repeated expires (KIP-211).
         offsets = self._automatic(None)
         membership = self._membership
         idle = self._subscription.grouped and (
@@ -344,7 +345,7 @@ class Commits:
             self._core.start(self.commit_later(offsets, None), self._core.now)
 
     def commit_before_rebalance(self, keys: Iterable[TopicPartition]) -> Operation[None]:
-        """Commit these positions before others get the partitions, if commits are automatic."""
+        """Commit these positions before other members get the partitions, if commits are automatic."""
         if self._membership is not None and self._membership.is_member:
             yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
 

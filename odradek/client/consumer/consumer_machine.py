@@ -136,7 +136,7 @@ class ConsumerMachine:
         )
 
     def background(self) -> list[Operation[None]]:
-        """The operations to start once."""
+        """List the operations to start once."""
         running = [self._fetching.run(), self._positions.run(), self._metadata.run()]
         if self.membership is not None:
             running.append(self.membership.run())
@@ -190,10 +190,11 @@ class ConsumerMachine:
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """The records that `what` takes; empty when something else is due first, and then the shell calls `wait`.
+        """Return the records that `what` takes; empty when something else is due first, and then the shell calls
+        `wait`.
 
-        `waited`: this poll has waited already, so a commit is not due again, even with a short interval. Raises the
-        error of a partition whose turn has come.
+        With `waited`, this poll has waited already, so a commit is not due again, even with a short interval.
+        Raises the error of a partition whose turn has come.
         """
         if self._is_due(now, waited=waited):
             return []
@@ -209,7 +210,7 @@ class ConsumerMachine:
         return found
 
     def hand_out(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
-        """The records that a poll returned just now, one by one; it ends early when something else is asked for."""
+        """Yield the records of the last poll one by one; ends early when another call takes them back."""
         before = {
             state.key: (state, state.serial, OffsetAndMetadata(*position))
             for state, position in self.delivery.positions_before.items()
@@ -232,12 +233,12 @@ class ConsumerMachine:
         handout.records.clear()
 
     def committed_by_hand(self) -> None:
-        """The application commits all positions, so it is done with the record that was yielded last, too."""
+        """Note a commit of all positions by the application: it is done with the record that was yielded last, too."""
         if self.handout is not None:
             self.handout.done = self.handout.yielded
 
     def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions of a handout, but for partitions that were sought or taken away since."""
+        """Compute the positions of a handout, except for partitions that were sought or taken away since."""
         found = {}
         for key, position in handout.positions(done).items():
             state, serial, _ = handout.before[key]
@@ -272,7 +273,7 @@ class ConsumerMachine:
         return membership.state is MembershipState.JOINING and not membership.cooperative
 
     def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """The second step of a poll: wait until there is something to take, or the time is up.
+        """Wait until there is something to take, or the time is up: the second step of a poll.
 
         Raises `KafkaError`, `ClientError`, `Wakeup`: what the application must know.
         """
@@ -329,7 +330,7 @@ class ConsumerMachine:
         return None
 
     def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Prepare a join: commit, and give up what has to be given up."""
+        """Prepare a join: commit, and give up partitions as the protocol demands."""
         owned = list(self.subscription.partitions)
         if membership.lost:
             return self._tell(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
@@ -354,7 +355,7 @@ class ConsumerMachine:
             membership.prepared()
 
     def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Adopt an assignment after a join: give up what it lacks (cooperative), take up what is new."""
+        """Adopt an assignment after a join: give up partitions that it lacks (cooperative), take up new ones."""
         owned = self.subscription.partitions
         given = dict.fromkeys(membership.assignment)
         gone = [key for key in owned if key not in given]
@@ -390,7 +391,9 @@ class ConsumerMachine:
         *,
         always: bool = False,
     ) -> RebalanceEvent | None:
-        """Have the listener told, then go on; without partitions there is nothing to tell, unless `always`."""
+        """Have the shell call the listener, then go on with `then`. Without partitions no call is due, unless
+        `always`.
+        """
         if not keys and not always:
             then()
             return None
@@ -403,7 +406,7 @@ class ConsumerMachine:
         return self._event
 
     def told(self, event: RebalanceEvent) -> None:
-        """The listener has been told of this event (even if it raised)."""
+        """Called when the listener has returned from this event (even if it raised)."""
         if event is self._event:
             then, self._event, self._on_told = self._on_told, None, None
             if then is not None:
@@ -467,7 +470,7 @@ class ConsumerMachine:
     def positions(
         self, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The next offset that the application reads in each partition, where that is known."""
+        """Return the next offset that the application reads in each partition, where that is known."""
         found = {}
         handout = self.handout
         unsettled = self._unsettled(handout, handout.yielded) if handout is not None else {}
@@ -497,11 +500,11 @@ class ConsumerMachine:
         self._stir()
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the partitions that are paused."""
         return {key for key, state in self.subscription.partitions.items() if state.paused}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """The consumer's lag in offsets, behind the end that it may see, by the last fetch; None: not known."""
+        """Compute the lag in offsets behind the end that this consumer may see, by the last fetch; None: not known."""
         state = self.subscription.state(key)
         read_committed = self.settings.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
@@ -509,7 +512,7 @@ class ConsumerMachine:
         return None if end is None or position is None else max(0, end - position.offset)
 
     def position(self, key: TopicPartition, timeout: float) -> Operation[int]:
-        """The next offset that the application gets; waits until it is known. Raises `RequestTimedOut`."""
+        """Return the next offset that the application gets; waits until it is known. Raises `RequestTimedOut`."""
         deadline = self.core.now + timeout
         while True:
             state = self.subscription.state(key)
@@ -536,27 +539,26 @@ class ConsumerMachine:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """The first record at or after each time; None where there is none."""
+        """Find the first record at or after each time; None where there is none."""
         found = yield from self.list_offsets(times_ms, timeout)
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
     def offsets_at(
         self, keys: Iterable[TopicPartition], *, end: bool, timeout: float
     ) -> Operation[dict[TopicPartition, int]]:
-        """The first or the end offset of each partition."""
+        """Find the first or the end offset of each partition."""
         wanted = dict.fromkeys(keys, LATEST if end else EARLIEST)
         found = yield from self.list_offsets(wanted, timeout)
         return {key: listed.offset for key, listed in found.items()}
 
     def partitions_of(self, topic: str, timeout: float) -> Operation[list[Partition]]:
-        """A topic's partitions in order. Raises `KafkaError`."""
+        """List a topic's partitions in order. Raises `KafkaError`."""
         yield from topics_with_metadata(self.core, [topic], deadline=self.core.now + timeout, refresh=True)
         found = self.core.cluster.topic(topic)
         return [found.partitions[index] for index in sorted(found.partitions)]
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The member's place in the group, as of its last join; that of an outsider before that, and without a
-        subscription.
+        """Describe the member's place in the group as of its last join; without one, that of an outsider.
 
         A member that was thrown out keeps its old place until it has joined again, as in Kafka's client. An
         outsider's offsets are never refused.
@@ -570,7 +572,7 @@ class ConsumerMachine:
         return ConsumerGroupMetadata(group_id, member.generation, member.member_id, member.group_instance_id)
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Figures of each partition that is assigned, since it was; -1 for what is not known yet."""
+        """Return figures of each assigned partition since its assignment; -1 for unknown ones."""
         positions = self.positions()
         found = {}
         for key, state in self.subscription.partitions.items():
@@ -584,7 +586,7 @@ class ConsumerMachine:
         return found
 
     def statistics(self) -> dict[str, int | str]:
-        """Figures of this moment."""
+        """Return figures of this moment."""
         membership = self.membership
         passing = self._fetching.last_error or self._metadata.last_error
         return {

@@ -28,8 +28,9 @@ _LOOK_AGAIN_RECORDS = 8
 class BatchRecords:
     """The records of the batch that begins at `position` of `data` and whose header is `header`.
 
-    `last_shapes` is kept by the caller, from batch to batch. Raises `CorruptBatch`, `InvalidRecord` (both `KafkaError`), as
-    `odradek.wire.batches.records.records`; what is wrong with a record is raised by the `take` that comes to it.
+    `last_shapes` is kept by the caller, from batch to batch. Raises `CorruptBatch`, `InvalidRecord` (both
+    `KafkaError`), as `odradek.wire.batches.records.records`. The error of a record is raised by the `take` that
+    reaches it.
     """
 
     __slots__ = ("_data", "_error", "_partition", "_place", "_shapes", "_topic", "header", "is_used_up")
@@ -60,14 +61,16 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        # Position, twice the offset delta that is due, records left, and when to look for a run next. The first record's
-        # timestamp delta is 0, whatever those of the others are: a new shape begins with the second.
+        # Position, twice the next offset delta, records left, and when to look for a run again. The first
+        # record's timestamp delta is 0, whatever the other deltas are: a new shape begins with the second.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
         """True once all records were taken, and nothing is wrong behind them."""
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
-        """The next records, at most so many; less where one follows that cannot be decoded, which the next call raises."""
+        """Decode the next records, at most so many; fewer before a record that cannot be decoded, which the next
+        call raises.
+        """
         if self._error is not None:
             raise self._error
         found: list[ConsumerRecord] = []
@@ -82,7 +85,7 @@ class BatchRecords:
         return found
 
     def _parse(self, found: list[ConsumerRecord], count_max: int) -> None:
-        """Runs of one shape by columns, what lies between them one by one."""
+        """Parse runs of one shape by columns, and the records between them one by one."""
         header, data = self.header, self._data
         position, due, left, look_at, look_less = self._place
         first = header.record_count
@@ -122,7 +125,7 @@ class BatchRecords:
         self.is_used_up = True
 
     def _run(self, shape: Shape, position: int, count: int, offset: int) -> Iterable[ConsumerRecord]:
-        """The records of a run whose shape is proved."""
+        """Make the records of a run whose shape is proved."""
         header, data = self.header, self._data
         keys, values = shape.keys_and_values(data, position, count)
         timestamps: Iterable[int] = (
@@ -140,7 +143,7 @@ class BatchRecords:
         values: Iterator[bytes | None],
         headers: Iterator[tuple[Header, ...]],
     ) -> Iterable[ConsumerRecord]:
-        """The records of these columns, made without a step of Python for each, until there is no offset more.
+        """Make the records of these columns without a step of Python for each, until there is no offset more.
 
         All columns may be one iterator, from which they take in turn.
         """

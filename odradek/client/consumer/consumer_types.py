@@ -60,8 +60,7 @@ class ConsumerRecord(NamedTuple):
 class RawBatch(NamedTuple):
     """One record batch as it lies in the log, checksum verified if `check.crcs`; `data` keeps its fetch in memory.
 
-    Records below `start_offset` were read before and are to be dropped: a broker sends whole batches only.
-    """
+    A broker sends whole batches only, so drop records below `start_offset`: they were read before."""
 
     topic: str
     partition: int
@@ -130,8 +129,8 @@ class OffsetAndTimestamp(NamedTuple):
 class RebalanceListener:
     """Callbacks about the partitions of a consumer; override those that you need.
 
-    All are called from within `poll`, `close` and `unsubscribe`, in the thread that called these, and may use the
-    consumer (commit, seek). With the cooperative protocol only the difference is named.
+    All are called from within `poll`, `close` and `unsubscribe`, in their caller's thread, and may use the consumer
+    (commit, seek). With the cooperative protocol only the difference is named.
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
@@ -156,13 +155,13 @@ class RebalanceKind(Enum):
 
 @attrs.frozen
 class RebalanceEvent:
-    """A call that a listener must get. The machine goes on when `told` says that it is done."""
+    """A call that a listener must get. The machine goes on when the shell reports its end (`ConsumerMachine.told`)."""
 
     kind: RebalanceKind
     partitions: list[TopicPartition]
 
     def tell(self, listener: Any) -> Any:
-        """Call the listener's method for this event. Returns what it returned: an awaitable if the method is async."""
+        """Call the listener's method for this event. Returns its result: an awaitable if the method is async."""
         if self.kind is RebalanceKind.ASSIGNED:
             return listener.on_partitions_assigned(self.partitions)
         if self.kind is RebalanceKind.REVOKED:
@@ -178,11 +177,11 @@ class Wakeup(ClientError):
 
 
 class UndecodableRecord(ClientError):
-    """The record at `offset`, or the batch around it, cannot be decoded; what came before it has been handed out.
-
-    Every poll that comes to it raises this again: `seek((topic, partition), next_offset)` passes it, `pause` leaves it for
-    later. `__cause__` is what a deserializer raised, or `odradek.wire.batches.batch_errors.CorruptBatch` or `InvalidRecord`. `record` has
-    the bytes that a deserializer refused, None where there is no record to be had.
+    """The record at `offset`, or the batch around it, cannot be decoded; all records before it have been handed out.
+    Every poll that reaches it raises this again: `seek((topic, partition), next_offset)` passes it, `pause` leaves it
+    for later. `__cause__` is the deserializer's exception, or `odradek.wire.batches.batch_errors.CorruptBatch` or
+    `InvalidRecord`. `record` has the bytes that a deserializer refused, None where the record itself cannot be
+    decoded.
     """
 
     def __init__(
@@ -236,7 +235,7 @@ class CommitRefused(KafkaError):
 
 
 class OffsetsOutOfRange(ClientError):
-    """Positions are outside of what the log holds now, and `auto.offset.reset` is `none`."""
+    """Positions are outside of the log, and `auto.offset.reset` is `none`."""
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())
@@ -247,8 +246,7 @@ class OffsetsOutOfRange(ClientError):
 class TruncationDetected(ClientError):
     """The log was truncated below the position: records that were read are no longer part of it (KIP-320).
 
-    `diverging` is where the common history ends, None where the broker cannot tell.
-    """
+    `diverging` is the end of the common history, None where the broker does not know it."""
 
     def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:
         where = "at an unknown offset" if diverging is None else f"at {diverging.offset}"

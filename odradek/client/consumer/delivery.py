@@ -86,7 +86,8 @@ class Delivery:
 
     def _raise_error(self, state: PartitionState) -> None:
         if isinstance(state.error, (NoOffsetForPartition, TruncationDetected)):
-            # Again at each poll, until the application seeks: a loop that overlooks it would wait for ever, or skip records.
+            # Raise it again at each poll, until the application seeks: a loop that misses it would wait for
+            # ever, or skip records.
             raise state.error.with_traceback(None)
         if state.error is not None:
             error, state.error = state.error, None
@@ -142,13 +143,13 @@ class Delivery:
         )
 
     def _end_batch(self, state: PartitionState, header: BatchHeader) -> None:
-        """The position moves behind the batch, even where compaction has taken its last records."""
+        """Move the position behind the batch, even where compaction has removed its last records."""
         state.batch = None
         state.chunks[0].position += header.size
         self._move(state, header.next_offset, header.partition_leader_epoch)
 
     def _undecodable(self, state: PartitionState, chunk: Chunk, error: KafkaError) -> None:
-        """Keep the error for the poll that comes to it, and fetch again: the bytes may be sound elsewhere."""
+        """Keep the error for the poll that reaches it, and fetch again: another replica's bytes may be sound."""
         offset = state.position
         assert offset is not None
         next_offset = offset + 1
@@ -164,9 +165,9 @@ class Delivery:
         self.chunk_used_up = True
 
     def _hand_over(self, state: PartitionState, found: list[ConsumerRecord], count_max: int) -> bool:
-        """Give the application some of what is parsed; False where one that cannot be deserialized is in the way.
+        """Give the application some parsed records; False where the next one cannot be deserialized.
 
-        Raises `UndecodableRecord` for that one while `found` is empty.
+        Raises `UndecodableRecord` for that record if `found` is still empty.
         """
         parsed, start = state.parsed, state.parsed_index
         end = min(start + count_max, len(parsed))
@@ -194,7 +195,7 @@ class Delivery:
     def _deserialized(
         self, records: list[ConsumerRecord]
     ) -> tuple[list[ConsumerRecord], UndecodableRecord | None]:
-        """The records up to the first that a deserializer refuses, and what it says of that one."""
+        """Apply the deserializers up to the first record that one refuses; also returns its error."""
         key, value = self._settings.key_deserializer, self._settings.value_deserializer
         found: list[ConsumerRecord] = []
         for record in records:
@@ -246,7 +247,7 @@ class Delivery:
         self.chunk_used_up = True
 
     def take_batches(self, bytes_max: int) -> list[RawBatch]:
-        """Whole batches, of one partition or more, until they have `bytes_max` bytes (one batch at least)."""
+        """Take whole batches, of one partition or more, until they have `bytes_max` bytes (one batch at least)."""
         found: list[RawBatch] = []
         size = 0
         for state in list(self._ready):
@@ -312,7 +313,9 @@ class Delivery:
 
 
 def _is_abort_marker(chunk: Chunk) -> bool:
-    """KIP-98: a control record's key is a version and a type. Compaction may have left no record."""
+    """True if the batch is an abort marker (KIP-98): its record's key is a version and a type. Compaction may have
+    left no record.
+    """
     found = records(chunk.data, chunk.position, decompressed_bytes_max=1 << 16)
     key = found[0].key if found else None
     return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT

@@ -73,7 +73,7 @@ _Asked = dict[TopicPartition, tuple[PartitionState, int, int]]
 
 
 def needs_validation(core: ClientCore, state: PartitionState) -> bool:
-    """True if the partition has a newer leader than the one that the position was checked with (KIP-320)."""
+    """True if the partition has a newer leader than the leader that has confirmed the position (KIP-320)."""
     topic = core.cluster.topics.get(state.key.topic)
     partition = topic.partitions.get(state.key.partition) if topic is not None else None
     return (
@@ -129,7 +129,7 @@ class Fetching:
                     self._take(node, call, asked)
 
     def buffered_bytes(self) -> int:
-        """The number of bytes that were fetched and not yet used."""
+        """Count the bytes that were fetched and not yet used."""
         return sum(state.buffered_bytes for state in self._subscription.partitions.values())
 
     def close_sessions(self, *, timeout: float) -> Operation[None]:
@@ -375,7 +375,7 @@ class Fetching:
         self._reset(state)
 
     def _reset(self, state: PartitionState) -> None:
-        """Go on where `auto.offset.reset` says, or have the application told."""
+        """Apply `auto.offset.reset`: seek, or keep an error for the application."""
         assert state.fetch_offset is not None
         policy = self._settings.auto_offset_reset
         if policy == "none":

@@ -45,7 +45,7 @@ class Member:
 
 
 class Coordinator(CoordinatorFinder):
-    """The broker that coordinates one group, and what a consumer asks it about offsets."""
+    """The broker that coordinates one group, and the requests about offsets that a consumer sends to it."""
 
     def __init__(self, core: ClientCore, group_id: str) -> None:
         super().__init__(core, CoordinatorKind.GROUP, group_id)
@@ -63,8 +63,8 @@ class Coordinator(CoordinatorFinder):
     ) -> Operation[None]:
         """Commit. `topic_ids` are those of the topics that the offsets were read from.
 
-        Each partition is judged by itself. Raises `CommitRefused` with those that are refused for good, once all others
-        are written.
+        Each partition is judged by itself. Raises `CommitRefused` with the partitions that are refused for good, once
+        the rest is written.
         """
         pending = dict(offsets)
         refused: dict[TopicPartition, KafkaError] = {}
@@ -121,7 +121,7 @@ class Coordinator(CoordinatorFinder):
     def committed(
         self, keys: Iterable[TopicPartition], *, deadline: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """The group's commits; None where there is none. Waits for open transactions (KIP-447)."""
+        """Fetch the group's commits; None where there is none. Waits for open transactions (KIP-447)."""
         pending = list(dict.fromkeys(keys))
         known = self._core.cluster.topics
         topic_ids = {
@@ -144,7 +144,7 @@ class Coordinator(CoordinatorFinder):
                 errors = dict.fromkeys(pending, refusal)
             for topic in answer.topics if not answer.error_code else ():
                 for partition in topic.partitions:
-                    # Before version 8 there is one group, whose topics have names alone.
+                    # Before version 8 a request has one group, and its topics have names only.
                     name = topic.name or names[topic.topic_id]
                     key = TopicPartition(name, partition.partition_index)
                     if partition.error_code:
@@ -222,7 +222,7 @@ class _UnknownTopics:
         self._suspects: set[TopicPartition] = set()
 
     def look(self, errors: Mapping[TopicPartition, KafkaError]) -> Operation[None]:
-        """Ask for metadata of those topics that were refused as unknown, if there are any."""
+        """Fetch metadata of the topics that were refused as unknown, if there are any."""
         unknown = [key for key, error in errors.items() if error.code in _TOPIC_UNKNOWN]
         if not unknown:
             return
@@ -241,12 +241,12 @@ class _UnknownTopics:
 
 
 def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds, ids_since: int) -> int | None:
-    """Names of topics are the only way where an id is not known."""
+    """Return the greatest version to use: without every topic's id, the last version with names."""
     return None if all(key in topic_ids for key in keys) else ids_since - 1
 
 
 def _passing(error: KafkaError | ClientError) -> bool:
-    """Retriable by the same request: not so once the group has moved on to another generation."""
+    """True if the same request may succeed later; not so once the group has moved on to another generation."""
     return is_retriable(error) and not (
         isinstance(error, KafkaError) and error.code is ErrorCode.REBALANCE_IN_PROGRESS
     )

@@ -1,13 +1,13 @@
-"""Being a member of a group by the classic protocol: joining, heartbeats, rebalances, leaving. PURE.
+"""Membership of a group by the classic protocol: joining, heartbeats, rebalances, leaving. PURE.
 
 Theory of operation
 -------------------
 Two parties share a `GroupMembership`. Its operation `run` talks to the coordinator in the background. So heartbeats
 go on while the application works, and a join goes on between polls. The application's side runs inside polls, because
-it needs the application. It prepares a rebalance: it commits, and calls the listener for partitions to be given up.
-It adopts an assignment: it calls the listener for new partitions. The state says whose turn it is:
+it needs the application. It prepares a rebalance: it commits, and calls the listener for partitions to give up. It
+adopts an assignment: it calls the listener for new partitions. The state says whose turn it is:
 
-| state | what it is | turn |
+| state | meaning | turn |
 | --- | --- | --- |
 | IDLE | outside of the group: before a subscription, after leaving, or refused by the coordinator | - |
 | PREPARING | a rebalance is due; heartbeats go on while a member | application |
@@ -17,13 +17,15 @@ It adopts an assignment: it calls the listener for new partitions. The state say
 
 Rules
 -----
-* Eager assignors: everything is given up before JOINING. Cooperative ones (KIP-429): members keep what they have, and
-  list it when they join. What the new assignment lacks is given up while ADOPTING; then they join once more.
+* Eager assignors: members give up everything before JOINING. Cooperative ones (KIP-429): members keep their
+  partitions, and list them when they join. Partitions that the new assignment lacks are given up while ADOPTING; then
+  the members join once more.
 * A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
-* `max.poll.interval.ms` without a poll: the member leaves, so that others get its partitions. The next poll rejoins.
-* Static members (KIP-345) keep their place when they go: they send no LeaveGroup. One that another has taken the
-  place of is `fenced` for good. A new membership would take the place back, and the two would do so in turns.
-* A join is held back by the coordinator until the others have come: its deadline is the rebalance timeout. Heartbeats
+* `max.poll.interval.ms` without a poll: the member leaves, so that other members get its partitions. The next poll
+  rejoins.
+* Static members (KIP-345) keep their place when they go: they send no LeaveGroup. A member whose place another client
+  has taken is `fenced` for good. Otherwise the two would take the place from each other in turns.
+* The coordinator holds a join back until all members have joined: its deadline is the rebalance timeout. Heartbeats
   behind it find out that the connection is dead. A SyncGroup is held back only as long as the leader needs. So when a
   firewall silently drops its connection, that costs two request timeouts. A JoinGroup then costs the rebalance
   timeout, as in Kafka's client.
@@ -105,7 +107,7 @@ _TRANSITIONS = frozenset(
 
 
 class _Rejoin(Exception):
-    """The join has to begin anew, now."""
+    """Begin the join anew, now."""
 
 
 class GroupMembership:
@@ -138,8 +140,9 @@ class GroupMembership:
         self.member_id = ""
         self.generation = -1
         self.known_as = Member(group_instance_id=settings.group_instance_id)
-        """This member as of its last join. It outlives the membership. What was read under it is committed under it,
-        so the coordinator refuses offsets of partitions that others have by now."""
+        """This member as of its last join. It outlives the membership. Records that were read under it are committed
+        under it, so the coordinator refuses offsets of partitions that other members have by now.
+        """
         self.is_leader = False
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
@@ -191,14 +194,14 @@ class GroupMembership:
         )
 
     def polled(self) -> None:
-        """The application is alive; a consumer that has subscribed, and is no member, joins."""
+        """Note that the application is alive; a consumer that has subscribed, and is no member, joins."""
         self.last_poll = self._core.now
         if self.state is _IDLE and self._subscription.topics and self.fenced is None:
             self._poll_interval_exceeded = False
             self._become(_PREPARING)
 
     def want_rejoin(self, reason: str) -> None:
-        """The subscription or its topics changed: join again, at once or after the join under way."""
+        """Join again because the subscription or its topics changed: at once, or after the join under way."""
         self.rejoin_reason = reason
         if self.state in (_STABLE, _ADOPTING):
             self._become(_PREPARING)
@@ -206,12 +209,12 @@ class GroupMembership:
             self._rejoin_wanted = True
 
     def prepared(self) -> None:
-        """The application has given up what it had to: join."""
+        """Join, since the application has prepared the rebalance."""
         self.lost = False
         self._become(_JOINING)
 
     def adopted(self) -> None:
-        """The application has taken its partitions up."""
+        """Become stable, since the application has taken its partitions up."""
         if self.state is _ADOPTING:
             self._become(_STABLE)
         if self._rejoin_wanted:
@@ -219,7 +222,9 @@ class GroupMembership:
             self.want_rejoin(self.rejoin_reason)
 
     def topics_updated(self) -> None:
-        """Metadata is fresh: a leader whose topics have grown or gone has the group assign again."""
+        """Compare fresh metadata with the assignment: if partitions have changed, a leader has the group assign
+        again.
+        """
         if (
             self.is_leader
             and self.state is _STABLE
@@ -228,7 +233,7 @@ class GroupMembership:
             self.want_rejoin("the topics' partitions have changed")
 
     def stop(self) -> None:
-        """Stop being a member; `leave` tells the coordinator."""
+        """Stop being a member; `leave` also sends a LeaveGroup."""
         self._become(_IDLE)
 
     # In the background
@@ -266,7 +271,7 @@ class GroupMembership:
         self._changed.notify()
 
     def _forget(self, *, keep_id: bool) -> None:
-        """The coordinator does not know this member, or not in this generation."""
+        """Give up a membership, or only its generation, that the coordinator does not know."""
         if not keep_id:
             self.member_id = ""
         self.generation = -1
@@ -277,7 +282,7 @@ class GroupMembership:
         self._changed.notify()
 
     def refused(self, error: KafkaError) -> None:
-        """Act on the refusal of a commit, by what it says about the membership."""
+        """React to the refusal of a commit, which may mean that the membership has ended."""
         code = error.code
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fence(error)
@@ -365,7 +370,7 @@ class GroupMembership:
         yield from self.leave("max.poll.interval.ms has passed without a poll", timeout=_GRACE_SECONDS)
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
-        """Tell the coordinator that this member leaves; errors are ignored. Static members leave without a request."""
+        """Leave the group; errors are ignored. Static members send no request."""
         if self.state is not _IDLE:
             self._become(_IDLE)
         member_id, self.member_id, self.generation = self.member_id, "", -1
@@ -387,7 +392,7 @@ class GroupMembership:
     # Joining
 
     def _join(self) -> Operation[None]:
-        """One attempt; raises what the application must know."""
+        """Try to join once; raises the errors that the application must see."""
         core = self._core
         self._answered = False
         try:
@@ -486,8 +491,8 @@ class GroupMembership:
             if self.state is not _JOINING:
                 raise _Rejoin
             if until is not None and core.now >= until and not call.done:
-                # Behind the request, so the answer says nothing; but a coordinator that lost its power and is back
-                # refuses the bytes, and who only waits would never hear of it.
+                # This call is behind the JoinGroup, so its answer means nothing. But a coordinator that lost
+                # its power and is back refuses the bytes: a client that only waits would never notice.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -538,13 +543,14 @@ class GroupMembership:
             ) from error
 
     def _sync_seconds_max(self) -> float:
-        """Long enough for the group's leader, which asks for metadata first, and no longer."""
+        """Compute the time for the group's leader, which asks for metadata first."""
         rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
         return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 
     def _assign(self, joined: JoinGroupResponse) -> Operation[dict[str, bytes]]:
-        """Assign as the leader: get fresh metadata, then run the assignor that the coordinator has chosen; what each
-        member is told."""
+        """Assign as the leader: get fresh metadata, then run the assignor that the coordinator chose. Returns each
+        member's assignment.
+        """
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
         if assignor is None:
             raise ClientError(
@@ -561,7 +567,8 @@ class GroupMembership:
         self.group_topics = tuple(topics)
         yield from self._learn(topics)
         counts = self._partition_counts = self._counts(topics)
-        # A large group takes its assignor seconds, and neither other calls nor heartbeats wait for that.
+        # Beside the core: the assignor may take seconds for a large group, and calls and heartbeats must not
+        # wait for it.
         work = self._core.compute(partial(_shares, assignor, dict(counts), members))
         while not work.done:
             until = self._core.now + self._settings.heartbeat_interval_ms / 1000
@@ -570,7 +577,7 @@ class GroupMembership:
                 raise _Rejoin
             node = self._coordinator.node
             if not work.done and node is not None:
-                # Its answer says nothing that the SyncGroup's would not.
+                # Its answer means nothing that the SyncGroup's would not.
                 deadline = self._core.now + self._settings.session_timeout_ms / 1000
                 self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
         shares: dict[str, bytes] = work.result()

@@ -16,13 +16,13 @@ __all__ = ["Handout"]
 
 @attrs.define(eq=False)
 class Handout:
-    """Records of one poll that an iterator yields. The iterator ends when the records are taken away."""
+    """Records of one poll that an iterator yields. The iterator ends when another call takes the records back."""
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
     """State of each partition in it: its state, the state's serial, and the position before the poll."""
     done: int = 0
-    """The number of records that the application has called done, by a commit of its own."""
+    """The number of records that the application has settled by a commit of its own."""
     left: Iterator[ConsumerRecord] = attrs.field(
         init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
     )
@@ -36,7 +36,7 @@ class Handout:
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions behind the first `done` records, for the partitions that have more."""
+        """Compute positions behind the first `done` records, for the partitions that have more."""
         records = self.records
         keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}

@@ -43,7 +43,7 @@ class FetchSession:
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
-        """The next request for exactly these partitions; the caller adds limits. Answered before the next."""
+        """Make the next request for exactly these partitions; the caller adds limits. Answer it before the next."""
         if with_ids != self._with_ids:
             self.start_over()
             self._with_ids = with_ids
@@ -67,7 +67,7 @@ class FetchSession:
         )
 
     def answered(self, session_id: int) -> None:
-        """The broker took the request; 0: it keeps no session (for now)."""
+        """Note that the broker took the request; id 0: it keeps no session (for now)."""
         if session_id == 0:
             self.session_id = self.epoch = 0
         elif session_id != self.session_id:
@@ -85,13 +85,13 @@ class FetchSession:
         self.session_id = self.epoch = 0
 
     def closing_request(self) -> FetchRequest | None:
-        """The request that ends the session; None without a session."""
+        """Make the request that ends the session; None without a session."""
         if self.session_id == 0:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=_FINAL_EPOCH)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name under which this topic id was asked for."""
+        """Find the name under which this topic id was requested."""
         return next((key.topic for key, want in self.partitions.items() if want.topic_id == topic_id), None)
 
 

@@ -36,7 +36,7 @@ __all__ = ["Positions", "duration_ms"]
 
 
 def duration_ms(policy: str) -> int:
-    """The duration of `by_duration:PnDTnHnMn.nS`, which is checked already, in milliseconds."""
+    """Parse the duration of `by_duration:PnDTnHnMn.nS`, which is checked already, to milliseconds."""
     found = re.fullmatch(r"(?i)by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?", policy)
     assert found is not None
     days, hours, minutes, seconds = (float(text or 0) for text in found.groups())
@@ -44,9 +44,8 @@ def duration_ms(policy: str) -> int:
 
 
 class Positions:
-    """The positions of a consumer: the offset at which it reads on in each partition.
-
-    `failed(state, error)` keeps what the application must know; `wall_ms()` is the time.
+    """The positions of a consumer: the next offset to read in each partition. `failed(state, error)` keeps errors for
+    the application; `wall_ms()` is the time.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Positions:
                 yield Wait(until=self._retry_at, signals=[self._news])
 
     def _round(self) -> Operation[bool]:
-        """One look at everything; whether there was anything to do."""
+        """Look at all partitions once; returns whether there was anything to do."""
         states = list(self._subscription.partitions.values())
         uncommitted = [state for state in states if state.needs_committed]
         # A topic that is not known yet makes news once it is.
@@ -143,7 +142,7 @@ class Positions:
                 state.reset(self._settings.auto_offset_reset)
 
     def _from_policy(self, states: list[PartitionState]) -> Operation[None]:
-        """All at once; where that fails, topic by topic, so that a topic that is gone stops no other."""
+        """Reset all positions at once; where that fails, topic by topic, so that a missing topic stops no other."""
         serials = {state.key: state.serial for state in states}
         try:
             yield from self._list(states, serials)
@@ -171,7 +170,7 @@ class Positions:
         )
         young = {key: LATEST for key, listed in found.items() if listed.offset < 0}
         if young:
-            # No record is that young: go on with the next one that comes.
+            # No record is that young: go on with the next record to come.
             found |= yield from list_offsets(
                 self._core, young, timeout=timeout, isolation_level=self._isolation_level
             )
@@ -227,7 +226,9 @@ class Positions:
     def _validated(
         self, state: PartitionState, leader_epoch: int, error: int, end_epoch: int, end_offset: int
     ) -> None:
-        """`end_offset` is where the leader's records of `end_epoch`, the fetched one's or an older, end."""
+        """Take in a leader's answer: its records of `end_epoch`, the fetched epoch or an older one, end at
+        `end_offset`.
+        """
         code = error_code(error)
         if code is not ErrorCode.NONE:
             self._later()

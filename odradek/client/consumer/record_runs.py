@@ -29,7 +29,7 @@ _ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
 
 
 def _columns_of_deltas() -> tuple[bytes, bytes, bytes]:
-    """The bytes of the zigzag varints of 0, 1, 2, ...: first, second and third, zero where there is none."""
+    """List the bytes of the zigzag varints of 0, 1, 2, ...: first, second and third, zero where there is none."""
     first, second, third = bytearray(), bytearray(), bytearray()
     for delta in range(_DELTAS_MAX):
         value = 2 * delta
@@ -69,7 +69,7 @@ class Shape:
 
     @classmethod
     def of(cls, data: bytes, position: int) -> Shape | None:
-        """The shape of the record that begins at `position`; None where it is not of the simple kind.
+        """Find the shape of the record that begins at `position`; None where it is not of the simple kind.
 
         Raises `IndexError` where the data ends first.
         """
@@ -113,7 +113,7 @@ class Shape:
         return True
 
     def run_length(self, data: bytes, position: int, count_max: int, delta: int) -> int:
-        """The number of the next `count_max` records that have this shape; the first has the offset delta `delta`."""
+        """Count how many of the next `count_max` records have this shape; the first has the offset delta `delta`."""
         size = self.size
         count = min(count_max, (len(data) - position) // size, _DELTAS_MAX - delta)
         if count < RUN_MIN:
@@ -138,7 +138,7 @@ class Shape:
         return count if min(first) >= 0x80 and max(second) < 0x80 else 0
 
     def timestamps(self, data: bytes, position: int, count: int, base: int) -> list[int]:
-        """The timestamps (ms) of a run that `run_length` has proved; `base` is the batch's base timestamp."""
+        """Decode the timestamps (ms) of a run that `run_length` has proved; `base` is the batch's base timestamp."""
         end = position + count * self.size
         first = data[position + self.timestamp : end : self.size]
         if self.offset - self.timestamp == 1:
@@ -152,7 +152,7 @@ class Shape:
     def keys_and_values(
         self, data: bytes, position: int, count: int
     ) -> tuple[Iterator[bytes | None], Iterator[bytes | None]]:
-        """The keys and the values of a run of records that `run_length` has proved; None for null."""
+        """Return the keys and the values of a run of records that `run_length` has proved; None for null."""
         run = memoryview(data)[position : position + count * self.size]
         keys, values = self.key_rows, self.value_rows
         return (
@@ -162,7 +162,9 @@ class Shape:
 
 
 class LastShapes:
-    """The shapes of the last runs: the batches of a topic are alike, and to compare one costs less than to find it."""
+    """The shapes of the last runs: the batches of a topic are alike, and to compare a shape costs less than to find
+    it.
+    """
 
     __slots__ = ("_shapes",)
 
@@ -172,7 +174,8 @@ class LastShapes:
     def run(
         self, data: bytes, position: int, count_max: int, delta: int, *, known_only: bool
     ) -> tuple[Shape | None, int]:
-        """A shape that the next records have, a known one or (unless `known_only`) a new one, and how many have it.
+        """Find a shape that the next records have, a known one or (unless `known_only`) a new one; also returns
+        their number.
 
         Raises `IndexError` where the data ends first.
         """
@@ -193,7 +196,9 @@ def _rows(place: int, part_size: int, size: int) -> Struct | None:
 
 
 def _length(data: bytes, position: int) -> tuple[int, int]:
-    """A length as a zigzag varint of at most three bytes (-2 where it is longer), and what follows it."""
+    """Decode a length, a zigzag varint of at most three bytes (-2 where it is longer); also returns the next
+    position.
+    """
     value = shift = 0
     for at in range(position, position + 3):
         byte = data[at]
@@ -205,7 +210,7 @@ def _length(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _behind(data: bytes, position: int) -> int:
-    """The place behind the varint that begins at `position`."""
+    """Find the position behind the varint that begins at `position`."""
     while data[position] >= 0x80:
         position += 1
     return position + 1

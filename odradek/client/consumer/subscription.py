@@ -1,12 +1,12 @@
 """The partitions that a consumer reads, and its progress in each. PURE.
 
-A partition has three offsets. `position` is the next that the application gets. `fetch_offset` is the next to
-be asked for; it is ahead of the position by what is fetched already (`chunks`). The third is the group's
-committed offset, which the coordinator keeps. A partition is read once it has a position. That comes from a
+A partition has three offsets. `position` is the next offset that the application gets. `fetch_offset` is the next
+offset to request; it is ahead of the position by the records that are fetched already (`chunks`). The third is the
+group's committed offset, which the coordinator keeps. A partition is read once it has a position. That comes from a
 seek, from the group's commit (`needs_committed`), or from the reset policy (`reset_to`).
 
-A partition that is taken away and comes back has a new `PartitionState`, and `seek` counts `serial` up. So an
-answer to an earlier request finds another state or serial, and is dropped.
+A partition that is taken away and comes back has a new `PartitionState`, and `seek` counts `serial` up. So the answer
+to an earlier request no longer matches, and is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Chunk", "PartitionState", "Subscription"]
 
 @attrs.define(eq=False)
 class Chunk:
-    """The records that one fetch brought of one partition: whole batches, read up to `position` of `data`."""
+    """The records of one partition that one fetch returned: whole batches, read up to `position` of `data`."""
 
     data: memoryview
     end: int
@@ -70,17 +70,17 @@ class PartitionState:
     """The next few of the batch's records, from `parsed_index` on."""
     parsed_index: int = 0
     returned: deque[ConsumerRecord] = attrs.field(factory=deque)
-    """Records that the application gave back, to be handed out before all others."""
+    """Records that the application gave back; they are handed out again first."""
     returned_end: tuple[int, int] = (0, -1)
     """Position and its epoch once these are handed out again."""
     records_taken: int = 0
     bytes_taken: int = 0
     """Bytes of the batches that were read, as they were fetched."""
     error: Exception | None = None
-    """An error to be raised by the poll that reaches it: behind what was fetched before it."""
+    """An error for the poll that reaches it, after all records that were fetched before it."""
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
-        """Read from `offset` on; what was fetched is dropped."""
+        """Read from `offset` on; fetched records are dropped."""
         self.drop_fetched()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = leader_epoch
@@ -98,7 +98,7 @@ class PartitionState:
         self.reset_to = reset_to
 
     def drop_fetched(self) -> None:
-        """Forget what was fetched, and what is being fetched."""
+        """Forget the fetched records, and those of a fetch under way."""
         self.serial += 1
         self.chunks.clear()
         self.buffered_bytes = 0
@@ -121,8 +121,7 @@ class PartitionState:
 class Subscription:
     """The topics, pattern or single partitions that the application subscribed to, and the partitions that it reads.
 
-    Only one of the three kinds may be in use; the others raise `RuntimeError`.
-    """
+    Only one of the three kinds may be in use; a call for another kind raises `RuntimeError`."""
 
     def __init__(self) -> None:
         self.topics: tuple[str, ...] = ()
@@ -166,7 +165,7 @@ class Subscription:
         self._replace((), committed=False)
 
     def assign_manually(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
-        """Read exactly these; those that were read before go on where they were."""
+        """Read exactly these partitions; those that were read before keep their positions."""
         self._only(grouped=False)
         self.manual = True
         self._replace(keys, committed=committed)
@@ -182,7 +181,8 @@ class Subscription:
         }
         for key, state in old.items():
             if key not in self.partitions:
-                # Another member may read it by now, or this one from another position: a poll must not find it.
+                # Another member may read the partition by now, or this one from another position: a poll must
+                # not return old records.
                 state.drop_fetched()
 
     def _only(self, *, grouped: bool) -> None:
@@ -190,7 +190,7 @@ class Subscription:
             raise RuntimeError("subscribe and assign exclude each other: unsubscribe first")
 
     def state(self, key: TopicPartition) -> PartitionState:
-        """The partition. Raises `ValueError` unless it is assigned."""
+        """Return the state of a partition. Raises `ValueError` unless it is assigned."""
         state = self.partitions.get(key)
         if state is None:
             raise ValueError(f"partition {key[0]}-{key[1]} is not assigned to this consumer")
@@ -200,5 +200,5 @@ class Subscription:
         return key in self.partitions
 
     def names(self) -> list[str]:
-        """The topics that metadata is needed of."""
+        """List the topics whose metadata is needed."""
         return list(dict.fromkeys([*self.topics, *(key.topic for key in self.partitions)]))

@@ -55,7 +55,7 @@ def judged(
 
 @lru_cache(maxsize=256)
 def hints_of(annotated: Any) -> dict[str, Any]:
-    """Return what the fields of a class, or the parameters of an operation, are.
+    """Return the types of a class's fields, or of an operation's parameters.
 
     The names of the core and of results may be there for type checkers only; neither is judged.
     """
@@ -135,7 +135,7 @@ def _judge_union(what: str, value: Any, kinds: tuple[Any, ...]) -> Any:
                 return judge(what, value, kind)
             except (TypeError, ValueError) as error:
                 errors.append(error)
-    # A value of the right type that is out of range says more than one of the wrong type.
+    # A right type with a value out of range makes a better error than a wrong type.
     raise next((error for error in errors if isinstance(error, ValueError)), errors[0])
 
 

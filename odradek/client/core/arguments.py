@@ -38,7 +38,7 @@ INT64_MAX = (1 << 63) - 1
 TEXT_BYTES_MAX = (1 << 15) - 1
 """The most bytes that a name has in Kafka's protocol."""
 TIMESTAMP_MS_MAX = 1 << 62
-"""Half of what 64 bits hold: so the difference between any two times has a place in a batch."""
+"""Half of the range of 64 bits: so the difference between any two times fits into a batch."""
 NO_TIMESTAMP = -1
 NO_HEADERS: tuple[Header, ...] = ()
 SECONDS_MAX = 2_000_000.0
@@ -46,7 +46,7 @@ SECONDS_MAX = 2_000_000.0
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
-    """Return a key or value as it is sent: bytes, or a copy of what can still change."""
+    """Return a key or value as it is sent: bytes, or a copy of a buffer that can still change."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -55,7 +55,7 @@ def as_bytes(what: str, value: Any) -> bytes | None:
 
 
 def as_integer(what: str, value: Any, least: int = 0, most: int = INT32_MAX) -> int:
-    """Return what `operator.index` takes, within its bounds: int, and the integers of numpy and pandas."""
+    """Convert a value by `operator.index`, within bounds: int, and the integers of numpy and pandas."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -109,7 +109,7 @@ def as_seconds(what: str, value: Any) -> float | None:
 
 
 def as_callback(what: str, value: Any) -> Any:
-    """Return what can be called, or None."""
+    """Check that a value can be called, or is None; returns it."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is {kind_of(value)}, expected something to call, or None")
     return value
@@ -171,5 +171,5 @@ def as_topic_partitions(what: str, values: Any) -> list[TopicPartition]:
 
 
 def kind_of(value: Any) -> str:
-    """Return what an error calls a value of the wrong type."""
+    """Name a wrong type as an error shows it."""
     return "None" if value is None else f"a {type(value).__name__}"

@@ -101,7 +101,7 @@ class BrokerConnection:
         self._negotiation: bytearray | None = None
         self._has_tls = config.security is not None and config.security.tls is not None
         self._has_answered = False
-        """True once a call was answered: whatever ends this connection then is no wrong security."""
+        """True once a call was answered: the cause of a later end is not wrong security."""
 
     @property
     def address_text(self) -> str:
@@ -119,7 +119,7 @@ class BrokerConnection:
         return self._wire.bytes_expected
 
     def closed_text(self) -> str:
-        """The end of the stream, for people. A listener that wants TLS or a login says so by closing alone."""
+        """Explain the end of the stream to people. A listener that wants TLS or a login shows it only by closing."""
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
             return (
@@ -146,7 +146,7 @@ class BrokerConnection:
         self._negotiation = self._wire.send(request, version)
 
     def data_to_send(self, now: float) -> bytearray:
-        """The bytes to be sent now. Calls that cannot be encoded for this broker fail."""
+        """Return the bytes to be sent now. Calls that cannot be encoded for this broker fail."""
         if (
             now >= self._renew_at
             and self.state is ConnectionState.READY
@@ -178,7 +178,7 @@ class BrokerConnection:
         return data
 
     def _version(self, call: Call) -> int:
-        """The highest version that client, broker and call allow."""
+        """Choose the highest version that client, broker and call allow."""
         key = call.request.API_KEY
         low, high = api_versions(key)
         if call.version_min > high:
@@ -200,7 +200,7 @@ class BrokerConnection:
         self._finish_calls(now)
 
     def place_for_data(self) -> memoryview | None:
-        """The memory that the rest of a large answer may be received into; then call `received_in_place`."""
+        """Return memory for the rest of a large answer; receive into it, then call `received_in_place`."""
         return self._wire.place_for_data()
 
     def received_in_place(self, count: int, now: float) -> None:
@@ -307,7 +307,9 @@ class BrokerConnection:
         self._negotiation = self._wire.send(SaslAuthenticateRequest(token), version)
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline of this connection: of a call, of connecting, of a throttle, or of its idle time."""
+        """Compute the earliest deadline of this connection: of a call, of connecting, of a throttle, or of its idle
+        time.
+        """
         due = math.inf  # asked for after each receive: without a list of them all
         for call in self.in_flight:
             if call.deadline < due:
@@ -338,7 +340,7 @@ class BrokerConnection:
         return now >= self._connect_deadline and self.state in _OPENING
 
     def take_overdue(self, now: float) -> list[Call]:
-        """Remove and return the calls whose deadline has passed; those with a `connection_id` were sent."""
+        """Remove and return the calls whose deadline has passed; a call with a `connection_id` was sent."""
         overdue = [call for call in (*self.in_flight, *self.waiting) if call.deadline <= now]
         if overdue:
             self.in_flight = deque(call for call in self.in_flight if call.deadline > now)

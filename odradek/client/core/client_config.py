@@ -32,7 +32,7 @@ class ClientConfig:
     """The seconds without metadata after which known brokers are forgotten for the bootstrap addresses (KIP-1102)."""
     request_timeout: float = 30.0
     api_timeout: float = 60.0
-    """The seconds that an admin's call may take with all its requests, unless the call has a timeout of its own."""
+    """The seconds that an admin's call may take with all its requests, unless the call names other ones."""
     retry: RetryPolicy = _RETRY
     reconnect: RetryPolicy = _RECONNECT
     frame_bytes_max: int = 100 << 20

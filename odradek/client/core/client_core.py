@@ -18,11 +18,11 @@ Rules
 -----
 * A call that was not sent when its connection ended is placed anew if any broker will do, and fails with
   `BrokerUnavailable` otherwise. A call that was sent fails with `ConnectionBroken`. What the broker did with it is
-  unknown, so only the operation can tell whether to repeat it.
+  unknown, so only the operation can decide whether to repeat it.
 * A call whose deadline passes after it was sent takes its connection along. Answers come in order, so calls behind it
   would be late too.
-* An address that failed is left alone for a backoff; a call to it fails at once meanwhile. Waiting is the
-  operations' business. Each attempt to connect in a row has twice the time of the one before, up to a maximum.
+* After a failure an address is not tried for a backoff; a call to it fails at once meanwhile, and its operation
+  waits. Each further attempt to connect has twice the time of the attempt before, up to a maximum.
 * Without metadata for too long, the known brokers are forgotten and the bootstrap addresses asked (KIP-899, KIP-1102).
 * A connection that has nothing to do for `connection_idle_max` is closed.
 
@@ -76,7 +76,7 @@ class Connect:
 
 @attrs.frozen
 class Send:
-    """Send all of `data` after what was to be sent before."""
+    """Send all of `data` after the data of earlier effects."""
 
     connection_id: int
     data: bytes | bytearray
@@ -176,11 +176,11 @@ class ClientCore:
         return work
 
     def signal(self) -> Signal:
-        """A new signal for operations of this core."""
+        """Make a signal for operations of this core."""
         return Signal(self._signalled)
 
     def backoff(self, attempt: int) -> float:
-        """Seconds to wait before the next attempt of an operation."""
+        """Compute the seconds to wait before the next attempt of an operation."""
         return self.config.retry.delay(attempt, self.rng)
 
     def metadata_asked(self) -> None:
@@ -225,12 +225,12 @@ class ClientCore:
         self._tasks.pop(task, None)
 
     def effects(self) -> list[Effect]:
-        """The actions that the shell has to perform now, in this order. Each is returned once."""
+        """Return the actions that the shell has to perform now, in this order. Each is returned once."""
         effects, self._effects = self._effects, []
         return effects
 
     def next_deadline(self) -> float | None:
-        """The time at which `tick` is due, unless something is reported before; None: never."""
+        """Compute the time at which `tick` is due, unless something is reported before; None: never."""
         while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
             heapq.heappop(self._timers)
         deadlines = [self._timers[0][0]] if self._timers else []
@@ -292,12 +292,12 @@ class ClientCore:
         self._run_ready()
 
     def place_for_data(self, connection_id: int) -> memoryview | None:
-        """The memory that the next bytes of this connection may be received into, instead of being copied there."""
+        """Return memory for the next bytes of this connection, if it has some; bytes are then not copied."""
         connection = self._by_id.get(connection_id)
         return None if connection is None else connection.place_for_data()
 
     def received_in_place(self, connection_id: int, count: int, now: float) -> None:
-        """Report that the first `count` bytes (at least one) of `place_for_data` came."""
+        """Report that the first `count` bytes (at least one) of `place_for_data` have arrived."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is not None:
@@ -334,7 +334,7 @@ class ClientCore:
 
     @property
     def trouble(self) -> str:
-        """Why no broker is connected, as far as attempts have failed; empty while one is."""
+        """The reason why no broker is connected, if attempts have failed; empty while one is connected."""
         if not self._trouble or any(each.state is ConnectionState.READY for each in self._by_id.values()):
             return ""
         return "; ".join(dict.fromkeys(each.reason for each in self._trouble.values()))
@@ -366,7 +366,7 @@ class ClientCore:
         self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:
-        """The number of bytes still to come of a large answer on this connection; 0 when it has not begun."""
+        """Return the number of bytes still to come of a large answer on this connection; 0 when none has begun."""
         connection = self._by_id.get(connection_id)
         return connection.bytes_expected if connection is not None else 0
 
@@ -396,7 +396,7 @@ class ClientCore:
         self._connections.clear()
 
     def statistics(self) -> dict[str, int]:
-        """Figures of this moment: connections, calls in flight and waiting, running operations."""
+        """Return figures of this moment: connections, calls in flight and waiting, running operations."""
         connections = list(self._by_id.values())
         return {
             "connections": len(connections),
@@ -481,7 +481,9 @@ class ClientCore:
         return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
-        """The idlest open connection, else one being opened, else a new one to an address without recent trouble."""
+        """Choose the idlest open connection, else one being opened, else a new one to an address without recent
+        trouble.
+        """
         missing_since = self._metadata_missing_since
         if (
             self.config.rebootstrap
@@ -530,7 +532,7 @@ class ClientCore:
             self._effects.append(Send(connection.connection_id, data))
 
     def _expire(self, connection: BrokerConnection) -> None:
-        """Fail what is overdue on this connection; see the rules above."""
+        """Fail the overdue calls of this connection, by the rules above."""
         if connection.connect_overdue(self.now):
             self._effects.append(Close(connection.connection_id))
             waited = connection.connect_seconds
@@ -577,7 +579,7 @@ class ClientCore:
                 call.fail(BrokerUnavailable(reason))
 
     def _nonce(self) -> str:
-        """Random text. It is a digest, so that it tells nothing of the generator."""
+        """Make random text. As a digest, it reveals nothing of the generator's state."""
         return hashlib.sha256(self.rng.getrandbits(256).to_bytes(32, "big")).hexdigest()
 
     def _forget(self, connection: BrokerConnection) -> None:

@@ -128,7 +128,7 @@ class CommonSettings:
     metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, parse.LONG)
     """The time without metadata after which the client begins again at `bootstrap.servers` (KIP-1102)."""
     metadata_recovery_strategy: str = _key("rebootstrap", parse.recovery)
-    """`rebootstrap`, or `none`: what to do when no known broker answers (KIP-899)."""
+    """`rebootstrap` or `none`: the reaction when no known broker answers (KIP-899)."""
     security_protocol: str = _key("PLAINTEXT", parse.protocol)
     """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
     sasl_mechanism: str = _key("GSSAPI", parse.mechanism)
@@ -238,7 +238,7 @@ class CommonSettings:
         return made
 
     def security(self) -> ClientSecurity | None:
-        """Encryption and login. Raises `ValueError` for keys that contradict each other."""
+        """Make the settings for encryption and login. Raises `ValueError` for keys that contradict each other."""
         return client_security(
             self.security_protocol,
             LoginKeys(
@@ -282,7 +282,9 @@ class CommonSettings:
         return values[name] if name in values else getattr(attrs.fields(cls), name).default
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """The core's configuration. With `fail_fast`, a client that has never reached a broker fails calls at once."""
+        """Make the core's configuration. With `fail_fast`, a client that has never reached a broker fails calls at
+        once.
+        """
         return ClientConfig(
             client_id=self.client_id or "odradek",
             connect_timeout=self.socket_connection_setup_timeout_ms / 1000,
@@ -359,7 +361,7 @@ class ProducerSettings(CommonSettings):
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Kafka's rules: idempotence gives way unless it was asked for; the delivery has time for one request."""
+        """Apply Kafka's rules: idempotence gives way unless it was set; the delivery has time for one request."""
         obstacles = {
             "acks must be all": cls._value(values, "acks") != -1,
             "retries must be above 0": cls._value(values, "retries") == 0,
@@ -389,7 +391,7 @@ class ProducerSettings(CommonSettings):
             values["delivery_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """The base's configuration, with the producer's pipeline."""
+        """Make the base's configuration, with the producer's pipeline."""
         return attrs.evolve(
             super().client_config(fail_fast=fail_fast),
             in_flight_max=self.max_in_flight_requests_per_connection,
@@ -418,7 +420,7 @@ class ConsumerSettings(CommonSettings):
     exclude_internal_topics: bool = _key(True, parse.boolean)
     """True: a pattern matches no internal topics, and `topics()` leaves them out."""
     fetch_max_bytes: int = _key(50 << 20, parse.AT_LEAST_0)
-    """Bytes of the answer to one fetch, at most; a first batch that is larger comes all the same."""
+    """Bytes of the answer to one fetch, at most; a larger first batch is sent all the same."""
     fetch_max_wait_ms: int = _key(500, parse.AT_LEAST_0)
     """The time that a broker waits for `fetch.min.bytes`."""
     fetch_min_bytes: int = _key(1, parse.AT_LEAST_0)
@@ -438,7 +440,7 @@ class ConsumerSettings(CommonSettings):
     max_partition_fetch_bytes: int = _key(1 << 20, parse.AT_LEAST_0)
     """Bytes of one partition in the answer to a fetch, at most."""
     odradek_consumer_timeout_ms: int | None = _key(None, parse.timeout_or_none)
-    """The silence after which a loop over the consumer ends; None: it goes on for ever."""
+    """The silence after which a loop over the consumer ends; None: it never ends."""
     max_poll_interval_ms: int = _key(300_000, parse.AT_LEAST_1)
     """The time between two polls after which a member leaves its group."""
     max_poll_records: int = _key(500, parse.AT_LEAST_1)
@@ -457,7 +459,7 @@ class ConsumerSettings(CommonSettings):
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """Kafka's rules: commits need a group, a session outlives its heartbeats."""
+        """Apply Kafka's rules: commits need a group, a session outlives its heartbeats."""
         if cls._value(values, "group_id") is None:
             if values.get("enable_auto_commit"):
                 raise ValueError("enable.auto.commit=true needs a group.id")
@@ -481,7 +483,7 @@ class AdminSettings(CommonSettings):
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
-        """A call lasts at least as long as one of its requests, as in Kafka."""
+        """Ensure that a call lasts at least as long as one of its requests, as in Kafka."""
         least = cls._value(values, "request_timeout_ms")
         if cls._value(values, "default_api_timeout_ms") < least:
             if "default_api_timeout_ms" in values:
@@ -489,14 +491,14 @@ class AdminSettings(CommonSettings):
             values["default_api_timeout_ms"] = least
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """The base's configuration, with the time of a whole call."""
+        """Make the base's configuration, with the time of a whole call."""
         return attrs.evolve(
             super().client_config(fail_fast=fail_fast), api_timeout=self.default_api_timeout_ms / 1000
         )
 
 
 def merged_properties(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration and keyword arguments (`linger_ms=5`) as one mapping of Kafka's keys; keywords win."""
+    """Merge a configuration and keyword arguments (`linger_ms=5`) into one mapping of Kafka's keys; keywords win."""
     return {**(config or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
 
 
@@ -506,7 +508,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
-    """A key that is no field. Raises `ValueError` unless its value changes nothing."""
+    """Check a key that is no field. Raises `ValueError` unless its value changes nothing."""
     neutral = NEUTRAL_ONLY.get(key)
     if neutral is not None:
         text = "" if value is None or value == [] else str(value).lower()

@@ -45,7 +45,7 @@ class LoginKeys:
 
 
 def client_security(protocol: str, login: LoginKeys, stores: TlsSettings) -> ClientSecurity | None:
-    """The security that the keys ask for; None for plaintext. Raises `ValueError`, which shows no secrets."""
+    """Make the security that the keys describe; None for plaintext. Raises `ValueError`, which shows no secrets."""
     if protocol == "PLAINTEXT":
         return None
     tls = None
@@ -105,7 +105,9 @@ def _parsed(jaas: str) -> JaasLine:
 
 
 def _token_request(login: LoginKeys) -> TokenRequest:
-    """The way to a token (KIP-768). Before Kafka 4.1, id, secret and scope stood in the login module's options."""
+    """Make the request for a token (KIP-768). Before Kafka 4.1, id, secret and scope stood in the login module's
+    options.
+    """
     options = {} if not login.jaas else _parsed(login.jaas).options
     url = login.token_endpoint
     if not url:

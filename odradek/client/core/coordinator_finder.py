@@ -1,7 +1,7 @@
-"""The coordinator of a group or of a transactional id: it is found, asked, and looked for again when it is lost. PURE.
+"""The coordinator of a group or of a transactional id: it is found, asked, and searched again when it is lost. PURE.
 
-A coordinator has a lane of its own, where order counts. Brokers answer the requests of a connection one by one, and may
-hold a JoinGroup back for minutes. So what is sent beside one takes the lane of other requests.
+A coordinator has a lane of its own, where order counts. Brokers answer the requests of a connection one by one, and
+may hold a JoinGroup back for minutes. So requests beside a JoinGroup take the lane of other requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CoordinatorFinder:
     def __init__(self, core: ClientCore, kind: CoordinatorKind, key: str) -> None:
         self.node: int | None = None
         self.lane = COORDINATOR_LANE
-        """The lane of requests, but for JoinGroup and what must come behind it."""
+        """The lane of requests, except JoinGroup and requests that must follow it."""
         self._core = core
         self._kind = kind
         self._key = key
@@ -51,8 +51,9 @@ class CoordinatorFinder:
         self.node = None
 
     def find(self, *, deadline: float) -> Operation[int]:
-        """The coordinator's broker id. Raises a `KafkaError` that is not retriable, and at the deadline the last
-        error."""
+        """Find the coordinator's broker id. Raises a `KafkaError` that is not retriable, and at the deadline the
+        last error.
+        """
         from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 
         core = self._core
@@ -83,7 +84,7 @@ class CoordinatorFinder:
     def request(
         self, message: Any, *, deadline: float, version_min: int = 0, version_max: int | None = None
     ) -> Operation[Any]:
-        """One request to the coordinator, looked for if need be; a broken connection is tried again."""
+        """Send a request to the coordinator, which is searched if need be; a broken connection is tried again."""
         attempt = 0
         core = self._core
         while True:

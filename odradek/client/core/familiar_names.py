@@ -55,7 +55,7 @@ class FamiliarKey:
 
 @attrs.frozen
 class FamiliarMethod:
-    """A method that other clients have and this one calls otherwise. `of` is the class here that lacks it."""
+    """A method that other clients have and this one calls otherwise. `of` is this client's class that lacks it."""
 
     of: str
     name: str
@@ -293,7 +293,8 @@ class Resolved:
 
 
 def resolved(given: Mapping[str, Any], known: Collection[str], *, on_trio: bool) -> Resolved:
-    """Return a configuration with this client's keys in the place of other clients'; `known` are all that it may have.
+    """Return a configuration with this client's keys in the place of other clients'; `known` are all keys that it may
+    have.
 
     Raises `ValueError` for a key that is refused, or given by two names. A client on trio takes a name that two clients
     use differently as aiokafka does, a blocking one as kafka-python.

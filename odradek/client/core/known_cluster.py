@@ -68,7 +68,7 @@ class Partition:
 
 @attrs.define
 class _SeenEpoch:
-    """A leader epoch that is known from elsewhere than Metadata, and how many answers in a row had an older one."""
+    """A leader epoch that is known from elsewhere than Metadata, and how many answers in a row had an older epoch."""
 
     leader_epoch: int
     denied: int = 0
@@ -85,7 +85,7 @@ class Topic:
 
 
 class Cluster:
-    """The brokers and those topics that were asked for."""
+    """The brokers, and the topics that were requested."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -104,7 +104,7 @@ class Cluster:
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
-        """Take in an answer. With `complete` it lists every topic, so all others are deleted."""
+        """Apply a Metadata answer. With `complete` it lists every topic, so all others are deleted."""
         self.updates += 1
         if response.cluster_id != self.cluster_id:
             self._ids.clear()
@@ -156,7 +156,7 @@ class Cluster:
         return partition
 
     def note_epoch(self, name: str, index: int, leader_epoch: int) -> bool:
-        """Take note that records of this leader epoch are committed; True if the leader known so far is older.
+        """Note that records of this leader epoch are committed; True if the leader known so far is older.
 
         Such a leader is not asked any more: its log may end before those records.
         """
@@ -190,7 +190,7 @@ class Cluster:
         return True
 
     def note_features(self, features: dict[str, int], epoch: int) -> None:
-        """Take in the features that a broker tells of, unless another has told of a later epoch."""
+        """Apply the features that a broker reports, unless another broker has reported a later epoch."""
         if epoch >= self._features_epoch:
             self.features, self._features_epoch = features, epoch
 
@@ -217,7 +217,9 @@ class Cluster:
         return True
 
     def topic(self, name: str) -> Topic:
-        """The topic. Raises `KafkaError` with the error that the broker gave for it, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return a topic. Raises `KafkaError` with the error that the broker gave for it, or
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
         topic = self.topics.get(name)
         if topic is None:
             code = self.topic_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -225,7 +227,7 @@ class Cluster:
         return topic
 
     def partition(self, name: str, index: int) -> Partition:
-        """The partition. Raises as `topic` does, also for an index that the topic does not have."""
+        """Return a partition. Raises as `topic` does, also for an index that the topic does not have."""
         partition = self.topic(name).partitions.get(index)
         if partition is None:
             raise KafkaError(
@@ -235,14 +237,14 @@ class Cluster:
         return partition
 
     def leader(self, name: str, index: int) -> int:
-        """The broker id of the leader. Raises LEADER_NOT_AVAILABLE while there is none, else as `partition`."""
+        """Return the broker id of the leader. Raises LEADER_NOT_AVAILABLE while there is none, else as `partition`."""
         partition = self.partition(name, index)
         if partition.leader < 0:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {name}-{index} has no leader")
         return partition.leader
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id, where the client knows it."""
+        """Find the name of the topic with this id, where the client knows it."""
         return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
 
 

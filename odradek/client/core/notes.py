@@ -60,7 +60,7 @@ class Notes:
         self._waiting.append(Note(level, text))
 
     def settled(self, key: Hashable) -> bool:
-        """Forget a key, because its trouble is over; True if something was said of it."""
+        """Forget a key, because its trouble is over; True if a note about it was added."""
         return self._said.pop(key, None) is not None
 
     def take(self) -> list[Note]:

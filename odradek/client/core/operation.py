@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class Call:
-    """One request to one broker, and what became of it.
+    """One request to one broker, and its outcome.
 
-    `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max`
-    caps the version that is negotiated (an operation that lacks what a newer version needs says so here). Below
-    `version_min` a field that counts would be left out; it may name a version that Kafka calls unstable.
-    Calls of different `lane`s never wait behind each other: each lane has a connection of its own to the
-    broker. Once `done`, exactly one of `response` and `error` is set. A request without an answer (Produce
-    with acks=0) is the exception. It is done when it is handed to the connection, and has neither.
+    `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max` caps
+    the version that is negotiated (for operations that lack an argument of newer versions). Below `version_min` an
+    important field would be left out; it may name a version that Kafka calls unstable. Calls of different `lane`s
+    never wait behind each other: each lane has a connection of its own to the broker. Once `done`, exactly one of
+    `response` and `error` is set. A request without an answer (Produce with acks=0) is the exception. It is done when
+    it is handed to the connection, and has neither.
     """
 
     request: Any
@@ -60,7 +60,7 @@ class Call:
             self.on_done()
 
     def result(self) -> Any:
-        """The response; raises the error of a call that failed."""
+        """Return the response; raises the error of a call that failed."""
         if self.error is not None:
             raise self.error
         return self.response
@@ -78,13 +78,13 @@ class Work:
     on_done: Callable[[], None] | None = None
 
     def finish(self, value: Any, error: Exception | None) -> None:
-        """Finish with what the function returned, or raised."""
+        """Finish with the function's result, or its exception."""
         self.value, self.error, self.done = value, error, True
         if self.on_done is not None:
             self.on_done()
 
     def result(self) -> Any:
-        """The value that the function returned. Raises what it raised."""
+        """Return the function's value. Raises its exception."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -118,8 +118,10 @@ class Signal:
 
 @attrs.frozen(eq=False)
 class Wait:
-    """A wait until all `calls` are done (or the first, with `first`), the clock reaches `until`, or one of `signals` is
-    notified: what comes first."""
+    """A wait that ends when all `calls` are done (or the first of them, with `first`).
+
+    It ends earlier when the clock reaches `until`, or when one of `signals` is notified.
+    """
 
     calls: Sequence[Call | Work] = ()
     first: bool = False
@@ -180,7 +182,7 @@ class Task(Generic[T]):
             self.on_done()
 
     def result(self) -> T:
-        """The value that the operation returned. Raises what it raised."""
+        """Return the operation's value. Raises its exception."""
         if not self.done:
             raise AssertionError("the operation is not over")
         if self._error is not None:

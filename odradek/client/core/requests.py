@@ -125,7 +125,7 @@ def topics_with_metadata(
 def known_leaders(
     core: ClientCore, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Partitions by the broker id of their leader, and those that have no leader (or are unknown) just now."""
+    """Sort partitions by the broker id of their leader; also returns those without a (known) leader just now."""
     by_leader: dict[int, list[TopicPartition]] = {}
     without: list[TopicPartition] = []
     for key in partitions:

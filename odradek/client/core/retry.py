@@ -18,7 +18,7 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def delay(self, attempt: int, rng: random.Random) -> float:
-        """Seconds to wait after the failure number `attempt` (from 0)."""
+        """Compute the seconds to wait after the failure number `attempt` (from 0)."""
         # A float cannot hold 2 ** 1024: the exponent stops where every sensible maximum is long reached.
         delay = min(self.backoff * 2.0 ** min(attempt, 60), self.backoff_max)
         return delay * rng.uniform(1 - self.jitter, 1 + self.jitter)

@@ -68,7 +68,7 @@ class Routed:
 
 
 Route: TypeAlias = "Callable[[ClientCore, Sequence[Any], float], Operation[Routed]]"
-"""`route(core, items, deadline)`: asked anew for every attempt, about the items that are still without an outcome."""
+"""`route(core, items, deadline)`: called for every attempt, with the items that still have no outcome."""
 
 
 def scatter(
@@ -82,12 +82,12 @@ def scatter(
     versions: tuple[int, int | None] = (0, None),
     repeat_after_loss: bool = True,
 ) -> Operation[Outcomes[K, V]]:
-    """The outcome of every item, in the order of `items`.
+    """Find the outcome of every item, in the order of `items`.
 
     `request(items, timeout_ms)` makes the message for the items of one broker, in a version of `versions` (lowest and
-    highest; None: any). `take(response, items)` reads their outcomes from its answer. An item that an answer leaves out has UNKNOWN_SERVER_ERROR. With
-    `repeat_after_loss` False a request that may have been performed is not repeated when its connection
-    broke. Raises only what `route` raises, such as `ClientError` when every broker is out of reach.
+    highest; None: any). `take(response, items)` reads their outcomes from its answer; a missing item has
+    UNKNOWN_SERVER_ERROR. With `repeat_after_loss` False, a request is not repeated when its connection broke, since it
+    may have been performed. Raises only the errors of `route`, such as `ClientError` when no broker is in reach.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -139,7 +139,7 @@ def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuar
 
 
 def _allowed_at(core: ClientCore, response: Any, error: KafkaError) -> float:
-    """The time from which the quota allows another attempt; now for other errors."""
+    """Compute the time from which the quota allows another attempt; now for other errors."""
     if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         return core.now
     throttle_ms: int = response.throttle_time_ms
@@ -153,10 +153,10 @@ def within_quota(
     take: Callable[[Any], Iterable[tuple[str, KafkaError | None]]],
     deadline: float,
 ) -> Operation[None]:
-    """Ask about all names, and again about those that a quota refuses, when the throttle time is over (KIP-599).
+    """Ask about all names; names that a quota refuses are repeated when the throttle time is over (KIP-599).
 
-    `ask` performs the request; `take` reads its answer, keeps the outcomes, and gives the error of each name. A refusal
-    whose wait would end behind the deadline stays the outcome. Raises what `ask` raises.
+    `ask` performs the request; `take` reads its answer, keeps the outcomes, and gives the error of each name. A
+    refusal whose wait would end behind the deadline stays the outcome. Raises the errors of `ask`.
     """
     attempt, pending = 0, set(names)
     while pending:
@@ -178,7 +178,7 @@ def within_quota(
 
 
 def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:
-    """The outcomes in an answer, and an error for each item that it leaves out."""
+    """Complete the outcomes in an answer with an error for each item that it leaves out."""
     answered = dict(outcomes)
     for item in asked:
         if item not in answered:
@@ -195,12 +195,12 @@ def _as_call_error(error: Exception) -> CallError:
 
 
 def deadline_of(core: ClientCore, timeout: float | None) -> float:
-    """The deadline of a call: `timeout` seconds from now, or `ClientConfig.api_timeout` for None."""
+    """Compute the deadline of a call: `timeout` seconds from now, or `ClientConfig.api_timeout` for None."""
     return core.now + (core.config.api_timeout if timeout is None else timeout)
 
 
 def item_error(number: int, text: str | None, subject: str) -> KafkaError | None:
-    """The error of an item in an answer; None for code 0."""
+    """Make the error of an item in an answer; None for code 0."""
     return None if number == 0 else broker_error(number, text, subject)
 
 
@@ -212,7 +212,7 @@ def decided(
     *,
     repeat_after_loss: bool = True,
 ) -> Operation[Any]:
-    """The answer of the controller to one question, by way of any broker.
+    """Ask the controller one question, by way of any broker.
 
     `message(timeout_ms)` makes the request. `failure(response)` finds the error of the whole answer, which is
     raised. A retriable error (NOT_CONTROLLER: the quorum has no leader just now) is tried again until the
@@ -240,7 +240,7 @@ def decided(
 
 
 def any_broker(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Every broker can answer (the controller is behind each). Waits until one is reachable."""
+    """Route to any broker, since the controller is behind each. Waits until one is reachable."""
     yield from reachable(core, deadline)
     return Routed({None: list(items)})
 
@@ -252,7 +252,7 @@ def reachable(core: ClientCore, deadline: float) -> Operation[None]:
 
 
 def this_broker(node_of: Callable[[Any], int | None]) -> Route:
-    """The broker that the item itself names; None: any. An id that is not in the cluster is a final error."""
+    """Route to the broker that the item itself names; None: any. An id that is not in the cluster is a final error."""
 
     def route(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
         yield from refresh_metadata(core, (), timeout=deadline - core.now)
@@ -272,7 +272,7 @@ def this_broker(node_of: Callable[[Any], int | None]) -> Route:
 
 
 def to_leaders(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Items are (topic, partition): the partition's leader. A topic or partition that is not there is final."""
+    """Route items (topic, partition) to the partition's leader. An unknown topic or partition is a final error."""
     names = list(dict.fromkeys(topic for topic, _ in items))
     yield from refresh_metadata(core, names, timeout=deadline - core.now)
     routed = Routed()
@@ -289,19 +289,19 @@ def to_leaders(core: ClientCore, items: Sequence[Any], deadline: float) -> Opera
 
 
 def to_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Items are group ids: the group's coordinator."""
+    """Route items (group ids) to the group's coordinator."""
     return _to_coordinators(core, items, deadline, _GROUP_KEY, "group")
 
 
 def to_transaction_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
-    """Items are transactional ids: the coordinator of their transactions."""
+    """Route items (transactional ids) to the coordinator of their transactions."""
     return _to_coordinators(core, items, deadline, _TRANSACTION_KEY, "transactional id")
 
 
 def _to_coordinators(
     core: ClientCore, items: Sequence[Any], deadline: float, key_type: int, noun: str
 ) -> Operation[Routed]:
-    """Coordinators by FindCoordinator, batched since version 4 (KIP-699)."""
+    """Route to coordinators by FindCoordinator, batched since version 4 (KIP-699)."""
     from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 
     yield from reachable(core, deadline)
@@ -339,6 +339,6 @@ def _to_coordinators(
 
 
 def _known(core: ClientCore, broker: Broker) -> Broker:
-    """The broker as metadata has it (with its rack), unless its address is news."""
+    """Return the broker as metadata has it (with its rack), unless its address is new."""
     known = core.cluster.brokers.get(broker.node_id)
     return known if known is not None and (known.host, known.port) == (broker.host, broker.port) else broker

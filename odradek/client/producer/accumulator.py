@@ -92,9 +92,9 @@ class Batch:
     leave it open."""
     done: bool = False
     outcome_taken: bool = False
-    """True once somebody has asked for the outcome of one of its records."""
+    """True once the application has asked for the outcome of one of its records."""
     whole: Batch | None = None
-    """The batch that this one is a half of."""
+    """The batch that was cut in two, of which this is a half."""
     base_offset: int = -1
     log_append_time_ms: int = -1
     error: Exception | None = None
@@ -104,7 +104,7 @@ class Batch:
     on_done: list[Callable[[Batch], None]] = attrs.field(factory=list, repr=False)
 
     def outcome(self, index: int) -> tuple[int, int, Exception | None]:
-        """Offset, broker's timestamp (each -1 if unknown) and error of the record at this place, once `done`."""
+        """Return offset, broker's timestamp (each -1 if unknown) and error of the record at this place, once `done`."""
         if self.parts is not None:
             first, part = self.parts[bisect_right(self.parts, index, key=lambda each: each[0]) - 1]
             return part.outcome(index - first)
@@ -115,18 +115,18 @@ class Batch:
 
     @property
     def is_heard_of(self) -> bool:
-        """True if somebody has asked for the outcome of this batch, or of that which it is a half of."""
+        """True if the application has asked for the outcome of this batch, or of the batch of which it is a half."""
         return self.outcome_taken or (self.whole is not None and self.whole.is_heard_of)
 
     def failure(self) -> Exception | None:
-        """The first error of any of its records, once `done`."""
+        """Find the first error of any of its records, once `done`."""
         self.outcome_taken = True
         if self.parts is not None:
             return next((error for _, part in self.parts if (error := part.failure()) is not None), None)
         return self.error
 
     def finish(self) -> None:
-        """Tell everybody that it is done."""
+        """Call the callbacks, since the batch is done."""
         self.done = True
         self.rows = []
         self.data = None
@@ -139,7 +139,7 @@ class Batch:
 class Lane:
     """One partition's batches on their way, and the sequence numbers of its producer (KIP-98).
 
-    `batches` wait to be sent, those to be repeated first; `in_flight` are sent, in the order of their sequence numbers.
+    `batches` wait to be sent, repeated ones first; `in_flight` are sent, in the order of their sequence numbers.
     `open` is the last of `batches` while records may be added to it.
     """
 
@@ -153,7 +153,7 @@ class Lane:
     producer_epoch: int = -1
     next_sequence: int = 0
     batches_sent: int = 0
-    """Each once, however often it was repeated; what was split counts as one more."""
+    """Each batch counts once, however often it was repeated; a split one counts once more."""
     established: bool = False
     """True if the broker has a batch under these numbers, so that it refuses gaps."""
     records_acknowledged: int = 0
@@ -169,13 +169,13 @@ class Lane:
         return f"{self.topic}-{self.partition}"
 
     def count_acknowledged(self, batch: Batch) -> None:
-        """Count what the broker has taken."""
+        """Count the records of a batch that the broker has acknowledged."""
         self.records_acknowledged += batch.record_count
         self.batches_acknowledged += 1
         self.bytes_acknowledged += len(batch.data or b"")
 
     def metrics(self) -> dict[str, int]:
-        """The figures of one partition: since the start, and of this moment."""
+        """Return the figures of one partition: since the start, and of this moment."""
         waiting = [*self.batches, *self.in_flight]
         return {
             "records": self.records_acknowledged,
@@ -275,7 +275,7 @@ class Accumulator:
         return batch
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """The figures of each partition that was written to."""
+        """Return the figures of each partition that was written to."""
         return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
@@ -283,7 +283,7 @@ class Accumulator:
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
 
     def out_of_memory(self) -> BufferFull:
-        """The error for a record that had no room within `max.block.ms`."""
+        """Make the error for a record that had no room within `max.block.ms`."""
         settings = self._settings
         return BufferFull(
             f"buffer.memory ({settings.buffer_memory} bytes) is in use for max.block.ms ({settings.max_block_ms})"
@@ -306,12 +306,12 @@ class Accumulator:
         deadline: float | None = None,
         any_size: bool = False,
     ) -> Batch | None:
-        """Put a record that `append` had no place for into a new batch, which is returned; None when memory
-        is short.
+        """Put a record that `append` had no place for into a new batch, which is returned; None when memory is
+        short.
 
-        The topic is known. `deadline` is the batch's if not `delivery.timeout.ms` says it; with `any_size` the broker
-        is to judge what is too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`), or
-        UNKNOWN_TOPIC_OR_PARTITION.
+        The topic is known. `deadline` is the batch's if not `delivery.timeout.ms` says it; with `any_size` the
+        broker alone decides which records are too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above
+        `max.request.size` or `buffer.memory`), or UNKNOWN_TOPIC_OR_PARTITION.
         """
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _headers_size(headers)
         limit = min(self._settings.max_request_size, self._settings.buffer_memory)
@@ -353,7 +353,8 @@ class Accumulator:
     def add_encoded(
         self, topic: str, partition: int, data: bytearray, record_count: int, now: float
     ) -> Batch | None:
-        """A batch that its maker has encoded (`odradek.wire.batches.record_writer`), behind all that its partition has; None without memory.
+        """Add a batch that the caller has encoded (`odradek.wire.batches.record_writer`) behind all batches of its
+        partition; None when memory is short.
 
         The topic is known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
         UNKNOWN_TOPIC_OR_PARTITION.
@@ -482,8 +483,9 @@ class Accumulator:
         return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 
     def _draw(self, state: _TopicState) -> Lane:
-        """Another sticky partition, at random: among those with a leader that takes records, rather one with a
-        short queue."""
+        """Draw another sticky partition at random, among those with a leader that takes records; short queues are
+        likelier.
+        """
         candidates = [state.lanes[index] for index in state.available] or state.lanes
         if self.blocked:
             leaders = {index: partition.leader for index, partition in state.topic.partitions.items()}

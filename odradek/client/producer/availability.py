@@ -29,6 +29,8 @@ class Availability:
         self._silent_since.pop(node, None)
 
     def blocked(self, wanted: Container[int | None], now: float) -> frozenset[int]:
-        """Return who has been silent for too long. Those that nothing waits for (`wanted` lacks them) are forgotten."""
+        """Return the brokers that have been silent for too long. Brokers that nothing waits for (`wanted` lacks
+        them) are forgotten.
+        """
         self._silent_since = {node: since for node, since in self._silent_since.items() if node in wanted}
         return frozenset(node for node, since in self._silent_since.items() if since <= now - self._timeout)

@@ -19,7 +19,7 @@ _REMEMBERED_KEYS_MAX = 8192
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash (unsigned) that Kafka's clients use: MurmurHash2 with Kafka's seed.
+    """Compute the 32-bit hash (unsigned) that Kafka's clients use: MurmurHash2 with Kafka's seed.
 
     It takes 2 us for a key of 16 bytes, so the latest keys of usual size are remembered: most come again.
     """
@@ -44,5 +44,5 @@ _remembered = lru_cache(maxsize=_REMEMBERED_KEYS_MAX)(_murmur2)
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of a key in a topic with so many partitions."""
+    """Choose the partition of a key in a topic with so many partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -25,7 +25,9 @@ _VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
 def produce_request(
     settings: ProducerSettings, taken: Sequence[tuple[Lane, Batch]]
 ) -> tuple[ProduceRequest, int]:
-    """The request for these encoded batches, and its greatest version: without a topic's id an older one."""
+    """Make the request for these encoded batches; also returns its greatest version: an older one without a topic's
+    id.
+    """
     topics: dict[tuple[str, bytes], TopicProduceData] = {}
     version_max = _VERSION_MAX
     for lane, batch in taken:
@@ -50,7 +52,7 @@ def produce_request(
 def answers_by_partition(
     cluster: Cluster, response: ProduceResponse | None
 ) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
-    """Answers by topic and partition: by the topic's name, or its id where the answer has no names.
+    """Sort answers by partition: by the topic's name, or its id where the answer has no names.
 
     The cluster learns the brokers that the answer names.
     """

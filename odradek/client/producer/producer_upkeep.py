@@ -67,8 +67,7 @@ class IdentityKeeper(_Beside):
     """The producer id, fetched when it is needed (KIP-98). `current` is None before it is known. `needed` is
     false when idempotence is off or the broker does not support it.
 
-    `refused` is called with an error that no repetition can mend, `troubled` with others.
-    """
+    `refused` is called with an error that no repetition can mend, `troubled` with any other error."""
 
     def __init__(
         self,
@@ -125,7 +124,9 @@ class IdentityKeeper(_Beside):
 
 
 class TopicRefresher(_Beside):
-    """Asks about the topics that `names` gives when they are `wanted` anew, or known for `max_age` seconds."""
+    """Fetches metadata of the topics that `names` returns when they are `wanted` anew, or known for `max_age`
+    seconds.
+    """
 
     def __init__(
         self,

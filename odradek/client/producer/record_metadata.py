@@ -24,7 +24,7 @@ class RecordMetadata(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, index: int, timestamp_ms: int) -> RecordMetadata:
-        """The metadata of the record at a place in a batch that is done. Raises the record's error."""
+        """Make the metadata of one record in a batch that is done. Raises the record's error."""
         offset, append_time_ms, error = batch.outcome(index)
         if error is not None:
             raise error
@@ -48,7 +48,7 @@ class Delivered(NamedTuple):
     def of(
         cls, batch: Batch, index: int, timestamp_ms: int, key: bytes | None
     ) -> tuple[Exception | None, Delivered]:
-        """The error, or None, and the place of the record at a place in a batch that is done."""
+        """Return the error (or None) and the place of one record in a batch that is done."""
         offset, append_time_ms, error = batch.outcome(index)
         if error is not None or append_time_ms < 0:
             append_time_ms = timestamp_ms

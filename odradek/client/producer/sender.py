@@ -15,26 +15,25 @@ Rules (KIP-98, KIP-360, KIP-951)
 * A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker
   refuses gaps and recognizes repetitions. So up to five requests may be in flight, and still no record is
   lost, doubled or out of order.
-* A broker knows the last five batches of a producer. Behind one that has no answer only four more are sent, whatever
-  their own answers are. After a change of leaders they come over different connections. The new leader may have taken
-  those behind a batch of which the old one says nothing. A sixth would make the broker forget it, and it would be
-  sent anew.
-* A broker that does not know a producer accepts any number as its first. So the first batch under new numbers
-  goes alone. Otherwise, if it were refused, the broker would accept one behind it, which would then come
-  before it.
-* Once something of a queue must be repeated, the queue waits until all its requests have their answers, then sends again
-  from the oldest on.
-* The queue is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its
-  sequence number: refused for good, or given up. Or the broker lacks the numbers before the oldest one.
-  Batches that may be in the log at that moment fail with the same error: sent under new numbers, they might
-  appear twice.
+* A broker knows the last five batches of a producer. Behind a batch without an answer only four more are sent, even
+  if those are answered. After a change of leaders, the new leader may have taken the later batches, while the old
+  leader still owes the answer to the first. A sixth batch would make the broker forget the first, and its repetition
+  would be appended again.
+* A broker that does not know a producer accepts any number as its first. So the first batch under new numbers goes
+  alone. Otherwise, if it were refused, the broker would accept the next batch, and order would be lost.
+* Once a batch of a queue must be repeated, the queue first waits for the answers to all its requests. Then it sends
+  again from the oldest on.
+* The queue is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its sequence
+  number: refused for good, or given up. Or the broker lacks the numbers before the oldest batch. Batches that may be
+  in the log at that moment fail with the same error: sent under new numbers, they might appear twice.
 * A batch that is too large for the broker is cut in two, which keep its range of numbers. It fails instead if
   an earlier attempt may have written all of it, or if it is a single record.
 * A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
 * `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
 * Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
-* With a `transactional.id` a queue is never rebased. A batch that leaves unwritten fails the transaction. What waits is
-  dropped then, what is in flight is waited for. `Transactions` says which queues may send, and under which epoch.
+* With a `transactional.id` a queue is never rebased. A batch that leaves unwritten fails the transaction. Waiting
+  batches are dropped then, batches in flight are awaited. `Transactions` says which queues may send, and under which
+  epoch.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ __all__ = ["Sender"]
 
 _SEQUENCE_END = 1 << 31
 _WORTH_A_NOTE_SECONDS = 1.0
-"""The age from which the repetition of a batch is said in the log."""
+"""The age from which the repetition of a batch is logged."""
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
 _FAILED_KEPT_MAX = 1000
@@ -115,7 +114,7 @@ class Sender:
         self.closing = False
         self.counts: Counter[str] = Counter()
         self.failed: deque[Batch] = deque(maxlen=_FAILED_KEPT_MAX)
-        """The latest batches that failed, for who wants to know whether their failure was heard of."""
+        """The latest batches that failed; `Producer` warns about those whose failure the application never saw."""
         self._core = core
         self._settings = settings
         self._accumulator = accumulator
@@ -173,7 +172,7 @@ class Sender:
         return now + self._linger < self.wake_at
 
     def statistics(self) -> dict[str, int]:
-        """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        """Return figures since the start (batches, records, requests, refusals by code) and of this moment."""
         return {
             **self.counts,
             **({} if self.transactions is None else self.transactions.statistics()),
@@ -217,7 +216,7 @@ class Sender:
     # One step
 
     def _step(self) -> float:
-        """Send what can be sent; return when to look again if nothing happens."""
+        """Send all batches that can be sent; return when to look again if nothing happens."""
         core = self._core
         self._expire()
         transactions = self.transactions
@@ -277,7 +276,7 @@ class Sender:
         return partition.leader
 
     def _send_to(self, node: int, lanes: list[Lane]) -> float:
-        """Requests to one broker, while there is something ready and room in its pipeline."""
+        """Send requests to one broker, while there is something ready and room in its pipeline."""
         settings = self._settings
         until = _NEVER
         waiting = deque(lanes)
@@ -339,7 +338,9 @@ class Sender:
         return True
 
     def _cannot_encode(self, lane: Lane, batch: Batch, cause: Exception) -> None:
-        """Fail one batch whose records have no bytes. It has no sequence number yet, unless it is a half of another."""
+        """Fail one batch whose records cannot be encoded. It has no sequence number yet, unless it is a half of
+        another.
+        """
         error = RecordsNotEncoded(f"{batch.record_count} records for {lane} cannot be encoded: {cause!r}")
         error.__cause__ = cause
         self._accumulator.take(lane)
@@ -468,7 +469,7 @@ class Sender:
             self._accumulator.complete(batch)
 
     def _trouble(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool = False) -> None:
-        """Repeat the batch if that is allowed, else fail it and settle the numbers of those behind it."""
+        """Repeat the batch if that is allowed, else fail it and settle the sequence numbers of later batches."""
         if (
             not batch.done
             and is_retriable(error)
@@ -482,7 +483,7 @@ class Sender:
             self._finish(batch, error)
 
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
-        """Put the batch back in its place: behind those with older numbers, before all that were never sent."""
+        """Put the batch back in its place: behind those with older numbers, before all batches that were never sent."""
         batch.last_error = error
         waited = self._core.now - batch.opened_at
         if waited >= _WORTH_A_NOTE_SECONDS:
@@ -533,7 +534,7 @@ class Sender:
             lane.rebase = error
 
     def _drop_discarded(self, transactions: Transactions) -> None:
-        """Fail what waits, once the transaction has failed or is being aborted; answers in flight are waited for."""
+        """Fail waiting batches, once the transaction has failed or is being aborted; batches in flight are awaited."""
         error = transactions.discarded_because()
         if error is None:
             return
@@ -567,7 +568,7 @@ class Sender:
         if topic is not None and topic.topic_id != lane.topic_id:
             idempotent = self._identity.needed and self.transactions is None
             if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
-                # The topic was made anew: what the old one had of our batches is gone with it.
+                # The topic was made anew: batches in the old topic's log are gone with it.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False
@@ -609,7 +610,7 @@ class Sender:
     # Time
 
     def _expire(self) -> None:
-        """Fail what was not delivered in time."""
+        """Fail batches that were not delivered in time."""
         now = self._core.now
         for lane in list(self._accumulator.active):
             for batch in lane.in_flight:
@@ -641,7 +642,9 @@ class Sender:
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """True if `batch`, which comes back, goes before `other`: by their sequence numbers (which wrap), if they have some."""
+    """True if `batch`, which is repeated, goes before `other`: by their sequence numbers (which wrap), if they have
+    some.
+    """
     if batch.base_sequence < 0:
         return batch.number < other.number
     if other.base_sequence < 0:

@@ -40,7 +40,7 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     },
     ApiKey.ADD_PARTITIONS_TO_TXN: {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
-        # Not attempted because of another partition, whose own error says more.
+        # Not attempted because of another partition, whose own error is the cause.
         ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.RETRY,
         ErrorCode.PRODUCER_FENCED: Verdict.FATAL,
         ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FATAL,
@@ -76,7 +76,7 @@ _FATAL_OF_PRODUCE = frozenset(
 
 
 def verdict(key: ApiKey, code: ErrorCode) -> Verdict:
-    """What an error code in the answer of a transactional request means."""
+    """Judge an error code in the answer of a transactional request."""
     found = _OF_REQUEST[key].get(code)
     if found is None:
         found = _COMMON.get(code)
@@ -84,7 +84,7 @@ def verdict(key: ApiKey, code: ErrorCode) -> Verdict:
 
 
 def worst(key: ApiKey, codes: Iterable[ErrorCode]) -> tuple[Verdict, ErrorCode]:
-    """The greatest verdict on the codes of an answer, and the first code that has it."""
+    """Find the greatest verdict on the codes of an answer, and the first code that has it."""
     return max(((verdict(key, code), code) for code in codes), key=lambda each: each[0])
 
 

@@ -1,19 +1,18 @@
-"""The state of a producer's transaction: which call and which news may come next. PURE, and without any protocol.
+"""The state of a producer's transaction: which calls and which events may come next. PURE, and without any protocol.
 
-| state | what it is | calls that are allowed |
+| state | meaning | calls that are allowed |
 | --- | --- | --- |
 | UNINITIALIZED | there is no producer id yet | init_transactions |
-| INITIALIZING | the coordinator was asked for one, perhaps in vain | init_transactions again |
+| INITIALIZING | InitProducerId was sent, perhaps without an answer | init_transactions again |
 | READY | no transaction is open | begin_transaction |
 | IN_TRANSACTION | one is open | sends, offsets, prepare, commit_transaction, abort_transaction |
 | PREPARED | all is written, or soon; another system decides (KIP-939) | prepare again, commit_transaction, abort_transaction |
-| COMMITTING | the outcome is being told, perhaps in vain | commit_transaction again |
+| COMMITTING | EndTxn was sent, perhaps without an answer | commit_transaction again |
 | ABORTING | the same | abort_transaction again |
 | ABORTABLE_ERROR | something is lost, so the transaction must not commit | abort_transaction |
 | FATAL_ERROR | the producer is fenced, or the coordinator refuses it | close |
 
-A call that timed out leaves its state as it is, and is made again: nobody knows yet what the coordinator did.
-"""
+A call that timed out leaves the state as it is, and is made again: what the coordinator did is unknown."""
 
 from __future__ import annotations
 
@@ -77,14 +76,15 @@ _TRANSITIONS: dict[tuple[TransactionState, Step], TransactionState] = {
     (_S.ABORTABLE_ERROR, Step.ABORT): _S.ABORTING,
 }
 _NEWS = frozenset({Step.INITIALIZED, Step.FOUND_PREPARED, Step.END})
-"""Steps that no caller makes: where one is impossible, that is a bug."""
+"""Steps that no caller makes: an impossible one is a bug."""
 _MAY_FAIL = frozenset({_S.IN_TRANSACTION, _S.PREPARED, _S.COMMITTING})
 """States in which a failure leaves nothing but to abort; while aborting it changes nothing."""
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
 class TransactionMachine:
-    """The state of one producer's transactions, and what its end will need.
+    """The state of one producer's transactions, and the facts that ending one needs. `error` is the exception that
+    ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
 
     `error` is what ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
     """
@@ -93,7 +93,7 @@ class TransactionMachine:
         self.state = TransactionState.UNINITIALIZED
         self.error: TransactionAbortableError | TransactionFatalError | None = None
         self.started = False
-        """True once the coordinator knows of this transaction, so that it must be told the outcome."""
+        """True once the coordinator knows of this transaction, so that an EndTxn must be sent."""
         self.perhaps_started = False
         """True if a request that starts the transaction has no answer."""
         self.ended = False
@@ -101,7 +101,7 @@ class TransactionMachine:
         self.bump_needed = False
         """True if sequence numbers were given to records that may not be in the log (KIP-360)."""
         self.id_is_lost = False
-        """True if the coordinator has forgotten the producer id: it is not told the outcome then."""
+        """True if the coordinator has forgotten the producer id: no EndTxn is sent then."""
 
     def make(self, step: Step) -> None:
         """Change the state. Raises `IllegalTransactionCall`, or the error that the state stands for."""
@@ -134,7 +134,7 @@ class TransactionMachine:
             TransactionState.ABORTABLE_ERROR,
             TransactionState.FATAL_ERROR,
         ):
-            # Each caller gets an exception of its own: a traceback is not to be shared.
+            # Each caller gets an exception of its own: tracebacks must not be shared.
             raise type(self.error)(*self.error.args) from self.error.__cause__
 
     def fail(self, cause: Exception) -> None:
@@ -161,10 +161,10 @@ class TransactionMachine:
 
     @property
     def is_open(self) -> bool:
-        """True if a transaction is open, also one that has failed."""
+        """True if a transaction is open, even a failed one."""
         return self.may_abort or self.state is TransactionState.PREPARED
 
     @property
     def may_abort(self) -> bool:
-        """True if a transaction is open that nobody else decides about, and abort_transaction is due."""
+        """True if a transaction is open that no other system decides about, and abort_transaction is due."""
         return self.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)

@@ -1,10 +1,11 @@
-"""A producer's transactions: the operations behind its calls, and what the sender asks before it sends. PURE.
+"""A producer's transactions: the operations behind its calls, and the conditions under which the sender may send.
+PURE.
 
 Theory of operation
 -------------------
 `TransactionMachine` knows which call may come next. `Transactions` talks to the transaction coordinator and to the
 groups' coordinators. The calls are operations (`initialize`, `send_offsets`, `end`), of which one runs at a time. The
-sender asks `admits` before it sends a partition's batches, and tells of records that failed.
+sender asks `admits` before it sends a partition's batches, and reports records that failed.
 
 There are two protocols, by the level of the finalized feature `transaction.version`:
 
@@ -17,8 +18,9 @@ There are two protocols, by the level of the finalized feature `transaction.vers
 Rules
 -----
 * Sequence numbers start again from 0 under each new epoch: the sender sees another `current`.
-* The outcome is told when all records have theirs: a batch that comes after the marker might hang in no transaction.
-* A commit is told only if all records are written. One that failed leaves nothing but to abort.
+* EndTxn is sent when all records have their outcomes: a batch that came after the marker would belong to no
+  transaction.
+* A commit is sent only if all records are written. After a record that failed, the transaction can only abort.
 * An epoch that has ended a transaction of the first protocol is not used in the second. EndTxn is answered before the
   markers are written, so offsets that join by themselves might count for the transaction before.
 * A call that runs out of time is made again, since what the coordinator did is unknown. Offsets are the exception: a
@@ -154,7 +156,7 @@ class Transactions:
         return False
 
     def discarded_because(self) -> Exception | None:
-        """The error of records that must not be sent any more; None while they may."""
+        """Return the error of records that must not be sent any more; None while they may."""
         machine = self.machine
         if machine.keeps_records:
             return None
@@ -183,7 +185,7 @@ class Transactions:
             self._call = ""
 
     def initialize(self, timeout: float) -> Operation[None]:
-        """Get a producer id; what a former producer of this transactional id left open is aborted."""
+        """Get a producer id, which aborts an open transaction of a former producer of this transactional id."""
         with self._alone(Step.INITIALIZE.value):
             self.machine.make(Step.INITIALIZE)
             yield from self._take_identity(_NOBODY, self._core.now + timeout)
@@ -392,7 +394,7 @@ class Transactions:
     def _add_partitions(self) -> Operation[None]:
         """Add the partitions that wait for it, and those that come meanwhile.
 
-        Asks until there is an answer: without one, nobody could tell whether there is something to abort.
+        Repeats until there is an answer: without one, it is unknown whether there is something to abort.
         """
         from odradek.wire.messages.add_partitions_to_txn import (
             AddPartitionsToTxnRequest,
@@ -449,9 +451,9 @@ class Transactions:
         coordinator: CoordinatorFinder | None = None,
         harmless: ErrorCode = ErrorCode.NONE,
     ) -> Operation[Any]:
-        """One request, repeated as long as that may help. Raises `TransactionError`, and `RequestTimedOut`.
+        """Send a request, repeated as long as that may help. Raises `TransactionError`, and `RequestTimedOut`.
 
-        The code `harmless` is as good as none.
+        The code `harmless` counts as success.
         """
         coordinator = coordinator or self._coordinator
         version_max = None if self._is_implicit else _VERSIONS_MAX_EXPLICIT.get(key)
@@ -509,12 +511,12 @@ class Transactions:
         raise TransactionError(f"the transaction cannot be ended: {cause}") from cause
 
     def statistics(self) -> dict[str, int]:
-        """Figures since the start (transactions by outcome, refusals by request and code)."""
+        """Return figures since the start (transactions by outcome, refusals by request and code)."""
         return dict(self.counts)
 
 
 def _as_text(identity: Identity) -> str:
-    """The state of a prepared transaction, as Kafka's PreparedTxnState writes it."""
+    """Format the state of a prepared transaction as Kafka's PreparedTxnState does."""
     return f"{identity.producer_id}:{identity.producer_epoch}"
 
 

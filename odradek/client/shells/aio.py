@@ -99,7 +99,7 @@ class AsyncClient:
         return await self.run(request(self.core, message, node=node, timeout=timeout))
 
     async def metadata(self, topics: Sequence[str] | None = None) -> Cluster:
-        """Fresh metadata of these topics (None: of all) and of the brokers."""
+        """Fetch metadata of these topics (None: of all) and of the brokers."""
         return await self.run(refresh_metadata(self.core, topics, timeout=self.config.request_timeout))
 
     def step(self) -> None:
@@ -135,7 +135,9 @@ class AsyncClient:
         self._deferred.append(function)
 
     def _speak(self) -> None:
-        """Write what the core has to say, and call callbacks. One that uses this client comes back here: its own follow."""
+        """Write the core's notes to the log, and call callbacks. A callback that uses this client only appends: its
+        notes follow.
+        """
         if not self._is_speaking:
             self._is_speaking = True
             on_error = self.config.on_error
@@ -228,7 +230,9 @@ class AsyncClient:
             self._lost(connection, error)
 
     async def _write(self, connection: _Connection, conn: Conn) -> None:
-        """Send what waits, then end. Most requests fit into the first call, so most connections need no such task."""
+        """Send the bytes that wait, then end. Most requests fit into the first call, so most connections need no
+        such task.
+        """
         outgoing = connection.outgoing
         try:
             while outgoing:

@@ -113,8 +113,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     ) -> SentRecord:
         """Send a record, and return as soon as it is in a batch; arguments and errors are those of the blocking `Producer.send`.
 
-        Gives other tasks their turn once in a batch.
-        """
+        Lets other tasks run once in a batch."""
         settings = self.settings
         if settings.value_serializer is not None:
             value = settings.value_serializer(value)
@@ -188,7 +187,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         finally:
             self._accumulator.flushing -= 1
 
-    # Transactions: see `odradek.client.shells.producer.Producer` for what the calls do and raise
+    # Transactions: `odradek.client.shells.producer.Producer` documents the calls and their errors.
 
     def limit_transaction_version(self, level_max: int) -> None:
         """Work by this level of `transaction.version` at most, as an older client would. Counts from the next begin on."""
@@ -276,7 +275,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
 
     @contextmanager
     def _failing_transaction(self) -> Iterator[None]:
-        """A record that is refused before it is in a batch fails its transaction, as in Kafka's client."""
+        """Fail the transaction when a record is refused before it is in a batch, as in Kafka's client."""
         try:
             yield
         except (KafkaError, ClientError) as error:
@@ -323,7 +322,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         return self._sender.statistics()
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return figures of each partition that was written to, as those of the blocking producer."""
+        """Return figures of each partition that was written to, as the blocking producer does."""
         return self._accumulator.partition_metrics()
 
     def _step(self) -> None:
@@ -354,7 +353,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             self._room = None
 
     def _send_all(self) -> Operation[None]:
-        """Run the sender. A bug in it ends the producer; every later call and every record says which."""
+        """Run the sender. A bug in it ends the producer; every later call and every record raises it."""
         try:
             yield from self._sender.run()
         except Exception as error:

@@ -88,7 +88,7 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
 
 @attrs.define(eq=False)
 class _LastCall:
-    """A consumer that nobody closes commits nothing, and leaves its group (`leaving.py`)."""
+    """Leaves the group of a consumer that was never closed, without a commit (`leaving.py`)."""
 
     machine: ConsumerMachine
     task: Task[None] | None = None
@@ -143,7 +143,7 @@ class Consumer(ConsumerSteering):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            # The record that an iterator yielded last may be what went wrong: it is not done with.
+            # The record that an iterator yielded last may have caused the exception: it is not done.
             self._settle(last_is_done=False)
         self.close()
 
@@ -191,7 +191,7 @@ class Consumer(ConsumerSteering):
         """Subscribe to topics, or to all topics whose whole name matches a pattern: the group assigns partitions of them.
 
         A string names one topic; a pattern comes from `re.compile`. The subscription takes effect with the next
-        `poll`, and takes the place of the one before.
+        `poll`, and replaces the former one.
         """
         wanted, heard_by = topics_of(topics), listener_of(listener)
         self._settle()
@@ -232,11 +232,9 @@ class Consumer(ConsumerSteering):
         return self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records one by one: for ever, or until none has come for `odradek.consumer.timeout.ms`.
-
-        Meanwhile positions, and so commits, count the records that were yielded. Records that were polled but not
-        yielded come with the next loop or poll. A `with` block that an exception ends does not commit the record that
-        was yielded last.
+        """Yield records one by one: until the loop is left, or until none has come for `odradek.consumer.timeout.ms`.
+        Meanwhile positions, and so commits, count the yielded records. Polled records that were not yielded come with
+        the next loop or poll. If an exception ends a `with` block, the last yielded record is not committed.
         """
         timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
@@ -350,7 +348,7 @@ class Consumer(ConsumerSteering):
         offsets: Committable | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit these offsets (the next to be read), or a record that is done with, or all positions, and wait for it.
+        """Commit these offsets (the next to be read), or a processed record, or all positions, and wait for it.
 
         A record stands for the offset behind it, in its partition alone. Beside a rebalance it waits for the new
         generation, at most `timeout` seconds.

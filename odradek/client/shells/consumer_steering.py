@@ -38,7 +38,7 @@ Committable: TypeAlias = ByPartition[OffsetAndMetadata | int] | ConsumerRecord
 
 
 class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
-    """The calls that do not wait. `_machine` is the shell's; a call waits `_timeout` seconds, unless it says how long."""
+    """The calls that do not wait. `_machine` is the shell's; a call waits `_timeout` seconds by default."""
 
     _machine: ConsumerMachine
     _timeout: float
@@ -50,7 +50,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @abstractmethod
     def _look(self, question: Callable[[], T]) -> T:
-        """Ask the machine, as a call of the one thread that uses the consumer."""
+        """Read from the machine, as a call of the one thread that uses the consumer."""
 
     @abstractmethod
     def _peek(self, question: Callable[[], T]) -> T:
@@ -147,7 +147,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._peek(self._machine.partition_metrics)
 
     def _offsets(self, offsets: Committable | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to be committed: these, that behind a record, or all positions."""
+        """Collect the offsets to commit: these, or the offset behind a record, or all positions."""
         if offsets is None:
             return self._peek(self._all_positions)
         if isinstance(offsets, ConsumerRecord):
@@ -161,7 +161,7 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._timeout if seconds is None else seconds
 
     def _run_callbacks(self) -> None:
-        """Tell the application of commits that ended, in the thread or task that polls."""
+        """Call the callbacks of commits that ended, in the thread or task that polls."""
         completed = self._machine.commits.completed
         while completed:
             callback, offsets, error = completed.popleft()
@@ -193,7 +193,7 @@ def poll_seconds(timeout: float) -> float:
 
 
 def topics_of(topics: Iterable[str] | str | re.Pattern[str]) -> list[str] | re.Pattern[str]:
-    """Return what to subscribe to, read once. Raises `TypeError` and `ValueError`."""
+    """Check the topics or the pattern to subscribe to, read once. Raises `TypeError` and `ValueError`."""
     if isinstance(topics, re.Pattern):
         if not isinstance(topics.pattern, str):
             raise TypeError("topics is a pattern of bytes, expected one of text")
@@ -206,7 +206,7 @@ def topics_of(topics: Iterable[str] | str | re.Pattern[str]) -> list[str] | re.P
 
 
 def listener_of(listener: Any) -> Any:
-    """Return what hears of partitions that come and go. Raises `TypeError`."""
+    """Check a rebalance listener; returns it. Raises `TypeError`."""
     if listener is None:
         return RebalanceListener()
     methods = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")

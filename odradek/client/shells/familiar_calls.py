@@ -21,9 +21,8 @@ SECONDS_USUAL_MAX = 300.0
 
 
 class _Elsewhere:
-    """A method that is called otherwise here: it is missing, and the error says what to call.
-
-    A `__getattr__` would do as well, but it makes each attribute of a client slower, and `send` has many.
+    """A method of other clients that has another name here: the error names it. A `__getattr__` would do as well, but
+    it makes each attribute of a client slower, and `send` uses many.
     """
 
     def __init__(self, name: str, ours: str) -> None:
@@ -37,7 +36,7 @@ class _Elsewhere:
 
 
 class FamiliarFace:
-    """A client that says what the methods of other clients are called here; `known_as` is its class in the table."""
+    """A client whose errors name its own methods for those of other clients; `known_as` is its class in the table."""
 
     def __init_subclass__(cls, known_as: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

@@ -98,8 +98,8 @@ class IoThread:
     def run(self, operation: Operation[T], timeout_seconds: float | None = None) -> T:
         """Run an operation to its end, from any thread but the client's own (that is: not from callbacks).
 
-        Raises what the operation raises; `RequestTimedOut` when `timeout_seconds` have passed; `ClientClosed`.
-        An operation that is given up, by the time or by a KeyboardInterrupt, ends where it stands.
+        Raises the operation's errors; `RequestTimedOut` when `timeout_seconds` have passed; `ClientClosed`. A timeout
+        or a KeyboardInterrupt ends the operation where it stands.
         """
         if self.is_own_thread():
             raise RuntimeError("a callback may not wait for its own client")
@@ -205,7 +205,7 @@ class IoThread:
         try:
             while not self._closing.is_set():
                 with self.lock:
-                    # From here on others send a byte to wake us, so nothing that they did is overlooked.
+                    # From here on, other threads send a byte to wake us, so we miss nothing that they did.
                     self._asleep = True
                     self._take_posted()
                     self.core.tick(time.monotonic())

@@ -45,7 +45,7 @@ class Leaver(Protocol):
     """The last acts of a client that nobody closes. `begin` and `is_over` are called in its thread, under its lock."""
 
     def begin(self) -> None:
-        """Begin to send what is there, or to leave."""
+        """Begin to send the records that are there, or to leave the group."""
 
     @property
     def is_over(self) -> bool:
@@ -69,7 +69,7 @@ class NothingToLeave:
 
 @attrs.define(eq=False)
 class Leaving:
-    """The way out of one client."""
+    """The ways in which a client that was never closed ends."""
 
     io: IoThread
     leaver: Leaver
@@ -100,7 +100,7 @@ def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
     leaving = Leaving(io, leaver)
     open_clients[leaving] = None
     io.on_end = partial(open_clients.pop, leaving, None)
-    # At the end of the process `_at_exit` comes first, and counts.
+    # At the end of the process `_at_exit` runs instead.
     weakref.finalize(face, leaving.begin).atexit = False
 
 
@@ -134,7 +134,7 @@ _children_ends: set[int] = set()
 
 
 def _at_exit() -> None:
-    """End what is open, within a time for all together."""
+    """End all open clients, within a time for all together."""
     deadline = time.monotonic() + EXIT_SECONDS
     waiting = [each for each in open_clients if not each.io.closed]
     for each in waiting:

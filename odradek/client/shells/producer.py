@@ -82,7 +82,7 @@ class _End:
     failure: BaseException | None = None
 
     def send_all(self, io: IoThread) -> Operation[None]:
-        """Run the sender. A bug in it ends the producer; every later call and every record says which."""
+        """Run the sender. A bug in it ends the producer; every later call and every record raises it."""
         try:
             yield from self.sender.run()
         except Exception as error:
@@ -103,10 +103,10 @@ class _End:
         self.sender.fail_unacknowledged(self.failure)
         self.room.notify_all()
 
-    # For a producer that nobody closes
+    # For a producer that is never closed
 
     def begin(self) -> None:
-        """Send what is there, and nothing more."""
+        """Send the records that are there, and take no more."""
         self.closing = True
         self.sender.closing = True
         self.sender.signal.notify()
@@ -125,9 +125,9 @@ class _End:
 class Producer(FamiliarFace, known_as="Producer"):
     """A client that writes records; `config` has Kafka's keys ("linger.ms"), keyword arguments the same (`linger_ms`).
 
-    Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends what it
-    has. When the process ends, all producers have 5 s together; a warning counts what was given up. Raises `ValueError`
-    for a bad configuration.
+    Safe for several threads. Use it as a context manager, or call `close`. A producer that is dropped sends the
+    records that it has. When the process ends, all producers have 5 s together; a warning counts the records that
+    were given up. Raises `ValueError` for a bad configuration.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
@@ -168,13 +168,13 @@ class Producer(FamiliarFace, known_as="Producer"):
     ) -> RecordFuture:
         """Send a record in the background, and return a future for its place.
 
-        `value` and `key` are bytes or None, or what the serializers take; a bytearray is copied. `headers` are pairs of
-        a str and bytes, read once. `timestamp_ms` None is the present. Blocks for at most `max.block.ms`, when the
+        `value` and `key` are bytes or None, or values for the serializers; a bytearray is copied. `headers` are pairs
+        of a str and bytes, read once. `timestamp_ms` None is the present. Blocks for at most `max.block.ms`, when the
         topic's partitions are not known yet or `buffer.memory` is in use. `on_delivery(error, delivered)` is called
         once there is an outcome, in the producer's thread (`Delivered`).
 
         Raises:
-            KafkaError: MESSAGE_TOO_LARGE (above `max.request.size`), or what the broker answers about the topic.
+            KafkaError: MESSAGE_TOO_LARGE (above `max.request.size`), or the broker's error for the topic.
             BufferFull: no memory within `max.block.ms`.
             ClientError: no metadata within `max.block.ms`, or the producer is closed.
             TransactionError: the transaction can only be aborted, or the producer only be closed.
@@ -304,7 +304,7 @@ class Producer(FamiliarFace, known_as="Producer"):
     def init_transactions(self) -> None:
         """Prepare for transactions: the first call of a producer with a `transactional.id`. Waits for `max.block.ms` at most.
 
-        Aborts what an earlier producer of this id left open, and fences that producer.
+        Aborts an open transaction of an earlier producer of this id, and fences that producer.
 
         Raises:
             RequestTimedOut: no answer in time; call again.
@@ -410,7 +410,7 @@ class Producer(FamiliarFace, known_as="Producer"):
             self._say_what_nobody_knows()
 
     def _say_what_nobody_knows(self) -> None:
-        """Write one warning about failures whose outcome nobody has taken."""
+        """Write one warning about failed records whose outcome the application never asked for."""
         failed = [batch for batch in self._sender.failed if not batch.is_heard_of]
         self._sender.failed.clear()
         if failed:
@@ -469,7 +469,7 @@ class Producer(FamiliarFace, known_as="Producer"):
 
     @contextmanager
     def _failing_transaction(self) -> Iterator[None]:
-        """A record that is refused before it is in a batch fails its transaction, as in Kafka's client."""
+        """Fail the transaction when a record is refused before it is in a batch, as in Kafka's client."""
         try:
             yield
         except (KafkaError, ClientError) as error:

@@ -50,7 +50,7 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         return False
 
     def running(self) -> bool:
-        """True until the record is acknowledged, or fails for good."""
+        """Return True until the record is acknowledged, or fails for good."""
         return not self._batch.done
 
     def done(self) -> bool:
@@ -90,7 +90,9 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._producer.call_when_done(batch, call)
 
     def __getattr__(self, name: str) -> Any:
-        """The private attributes that `concurrent.futures.wait`, `as_completed` and `repr` look at in a future."""
+        """Provide the private attributes that `concurrent.futures.wait`, `as_completed` and `repr` read from a
+        future.
+        """
         batch = self._batch
         if name == "_state":
             return "FINISHED" if batch.done else "RUNNING"

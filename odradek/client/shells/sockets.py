@@ -36,7 +36,7 @@ _RECEIVE_BYTES = 1 << 19
 _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 _FEED_BYTES = 1 << 16
-"""Encrypted bytes that are decrypted before we look what came of them."""
+"""Encrypted bytes that are decrypted before we look at the plain bytes."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 _Place: TypeAlias = tuple[Any, ...]
@@ -44,7 +44,7 @@ _Place: TypeAlias = tuple[Any, ...]
 
 
 class _Connection:
-    """One socket; `addresses` are those still to be tried."""
+    """One socket; `addresses` are the addresses still to be tried."""
 
     def __init__(
         self, connection_id: int, addresses: list[_Place], tls: Callable[[], TlsSession] | None
@@ -56,7 +56,7 @@ class _Connection:
         self.has_shaken_hands = False
         self.idle = IdleBytes()
         self.answer_bytes = 0
-        """Bytes that TLS itself had to say while the server took nothing."""
+        """Bytes that TLS itself had to send while the server took nothing."""
         self.addresses = addresses
         self.socket: socket.socket | None = None
         self.connected = False
@@ -96,8 +96,9 @@ class Sockets:
                 sock.close()
 
     def drain(self, seconds_max: float) -> None:
-        """Hand over to the system what still waits to be sent, for at most `seconds_max`. Requests without
-        answers (acks=0) would be lost otherwise."""
+        """Hand over to the system the bytes that still wait, for at most `seconds_max`. Requests without answers
+        (acks=0) would be lost otherwise.
+        """
         deadline = time.monotonic() + seconds_max
         with selectors.DefaultSelector() as writable:
             for connection in self._connections.values():
@@ -115,7 +116,7 @@ class Sockets:
         return self._selector.select(None if timeout is None else min(timeout, _SELECT_SECONDS_MAX))
 
     def handle(self, ready: Ready) -> None:
-        """Report to the core what came of these sockets."""
+        """Report to the core the events of these sockets."""
         for key, events in ready:
             if key.fileobj is self._finished_receiver:
                 self._take_finished()
@@ -132,7 +133,7 @@ class Sockets:
                 self._read(connection)
 
     def perform_effects(self) -> None:
-        """Do what the core wants done, until it wants nothing."""
+        """Perform the core's effects, until there are none."""
         while effects := self._core.effects():
             for effect in effects:
                 match effect:
@@ -147,7 +148,7 @@ class Sockets:
                             self._forget(connection)
                     case Compute(work):
                         self._beside(work.function, partial(self._computed, work))
-            # Only now: what several steps of the core had to send goes in one system call.
+            # Sent only now: the bytes of several steps of the core go in one system call.
             unsent, self._unsent = self._unsent, {}
             for connection in unsent:
                 if connection.socket is not None:
@@ -179,7 +180,7 @@ class Sockets:
     # Beside
 
     def _beside(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
-        """Call `function` in a thread of its own; then `handle` calls `then` with its outcome."""
+        """Call `function` in a thread of its own; later, `handle` calls `then` with its outcome."""
         if self._finished_receiver is None:
             self._finished_receiver, self._finished_sender = socket.socketpair()
             self._finished_receiver.setblocking(False)
@@ -206,7 +207,7 @@ class Sockets:
         except OSError:
             if self._finished_sender.fileno() >= 0:
                 raise
-            # Closed meanwhile: nobody waits for it any longer.
+            # Closed meanwhile: no caller waits for it any longer.
 
     def _take_finished(self) -> None:
         assert self._finished_receiver is not None
@@ -281,7 +282,7 @@ class Sockets:
         failed(connection.connection_id, f"TLS: {reason}", time.monotonic())
 
     def _send_encrypted(self, connection: _Connection, tls: TlsSession) -> None:
-        """Send what TLS itself has to say. A server that makes it say much, and takes nothing, is given up."""
+        """Send the bytes that TLS itself has to send. A server that causes many and takes none is given up."""
         if not tls.outgoing:
             return
         said = tls.take()
@@ -300,7 +301,7 @@ class Sockets:
             if connection.has_shaken_hands:
                 self._read_decrypted(connection, tls, fed)
             else:
-                # OpenSSL bounds the size of each message, and allows no others in between.
+                # OpenSSL bounds the size of each message, and accepts no other messages in between.
                 self._shake_hands(connection, tls)
             if connection.socket is None:
                 return
@@ -406,7 +407,7 @@ class Sockets:
 
 
 def _numeric(host: str, port: int) -> list[_Place]:
-    """The address to connect to if the host is a numeric one, for which the resolver is not needed; else empty."""
+    """Return the address to connect to if the host is numeric, so that no resolver is needed; else an empty list."""
     for family, address in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
         try:
             socket.inet_pton(family, host)
@@ -417,13 +418,13 @@ def _numeric(host: str, port: int) -> list[_Place]:
 
 
 def _resolved(host: str, port: int) -> list[_Place]:
-    """The addresses of a name; takes as long as the system's resolver does. Raises `OSError`, `UnicodeError`."""
+    """Resolve a name; takes as long as the system's resolver does. Raises `OSError`, `UnicodeError`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(family, kind, proto, address) for family, kind, proto, _, address in found]
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Have the kernel find out within half a minute that a peer is gone, also while we only wait for it."""
+    """Set keepalives, so that the kernel notices a dead peer within half a minute, also while we only wait for it."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):  # not on every system

@@ -8,7 +8,7 @@ __all__ = ["opened_tls"]
 
 
 def opened_tls(settings: TlsSettings) -> Tls:
-    """Raises `ValueError` if keys or certificates cannot be used."""
+    """Load keys and certificates. Raises `ValueError` if they cannot be used."""
     from odradek.env.real_tls import open_tls
 
     try:

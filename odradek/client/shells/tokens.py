@@ -11,7 +11,7 @@ __all__ = ["opened_tokens"]
 
 
 def opened_tokens(security: ClientSecurity | None) -> Tokens | None:
-    """The way to a token for each login; None where logins need none."""
+    """Make the function that returns a token for each login; None where logins need none."""
     if security is None or security.credentials is None or not security.credentials.needs_token:
         return None
     if security.tokens is not None:
@@ -23,7 +23,7 @@ def opened_tokens(security: ClientSecurity | None) -> Tokens | None:
 
 
 def _called(callback: Tokens) -> str:
-    """The token that the application gives. Raises `TokenUnavailable`, whatever the application raises."""
+    """Call the application's callback for a token. Raises `TokenUnavailable` in place of the callback's exceptions."""
     try:
         token = callback()
     except Exception as error:

@@ -53,7 +53,7 @@ ANSWERS_MAX = 10_000
 _Resource: TypeAlias = tuple[int, bool, str]
 """Type, whether the name is a prefix, and the name."""
 _Client: TypeAlias = tuple[str, str]
-"""Principal and host, each of which may be the one that stands for all."""
+"""Principal and host; each may be the wildcard that stands for all (`ANY_PRINCIPAL`, `ANY_HOST`)."""
 _Group: TypeAlias = Mapping[_Client, tuple[Acl, ...]]
 """The rules about one resource."""
 _Right: TypeAlias = tuple[int, int, str, str]
@@ -88,11 +88,13 @@ class AclIndex:
 
     @classmethod
     def of(cls, acls: Mapping[bytes, Acl]) -> AclIndex:
-        """The index of these ACLs."""
+        """Build the index of these ACLs."""
         return cls().changed({}, acls)
 
     def changed(self, before: Mapping[bytes, Acl], changes: Mapping[bytes, Acl | None]) -> AclIndex:
-        """The index after these ACLs have come, or gone (None). `before` has the ACLs of this index by their ids."""
+        """Make the index that has these ACLs added, or removed (None). `before` has the ACLs of this index by their
+        ids.
+        """
         gone = [before[acl_id] for acl_id in changes if acl_id in before]
         new = [acl for acl in changes.values() if acl is not None]
         made = AclIndex()
@@ -105,7 +107,7 @@ class AclIndex:
         return made
 
     def _group(self, resource: _Resource, clients: Mapping[_Client, tuple[list[Acl], list[Acl]]]) -> _Group:
-        """The rules about a resource, after some have gone and others have come."""
+        """Return the rules about a resource after some were removed and some added."""
         group: dict[_Client, tuple[Acl, ...]] = dict(self._groups.get(resource, {}))
         for client, (gone, new) in clients.items():
             rules = [*group.pop(client, ()), *new]
@@ -116,7 +118,7 @@ class AclIndex:
         return group
 
     def _counted(self, groups: Mapping[_Resource, _Group]) -> Mapping[int, Mapping[int, int]]:
-        """The lengths of prefixes, after these resources have changed."""
+        """Count the lengths of prefixes anew, after these resources have changed."""
         lengths: dict[int, dict[int, int]] = {}
         for resource, group in groups.items():
             kind, is_prefix, name = resource
@@ -133,7 +135,7 @@ class AclIndex:
     def _permitting(
         self, acls: list[Acl], groups: Mapping[_Resource, _Group]
     ) -> LayeredMap[_Right, Mapping[_Resource, Acl]]:
-        """The permissions by who has them, after these ACLs have come or gone."""
+        """Return the permissions by client and operation, after these ACLs were added or removed."""
         changed: dict[_Right, dict[_Resource, Acl]] = {}
         for acl in acls:
             if acl.permission_type != Permission.DENY:
@@ -150,7 +152,7 @@ class AclIndex:
         return self._permissions.changed({right: some or None for right, some in changed.items()})
 
     def _about(self, kind: int, name: str) -> list[_Group]:
-        """The rules about a resource, by each of the names that mean it."""
+        """Find the rules about a resource under each name that covers it: its own, `*`, and its prefixes."""
         find = self._groups.get
         found = [find((kind, False, name)), find((kind, False, ANY_NAME)) if name != ANY_NAME else None]
         for length in self._lengths.get(kind, ()):
@@ -160,13 +162,13 @@ class AclIndex:
         return [group for group in found if group is not None]
 
     def find(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> Found:
-        """The rule that decides. A denial wins over any permission."""
+        """Find the rule that decides. A denial wins over any permission."""
         return Found(*self.look_up(clients_of(principal, host), operation, resource_type, name))
 
     def look_up(
         self, clients: tuple[_Client, ...], operation: int, resource_type: int, name: str
     ) -> tuple[Acl | None, bool]:
-        """The same as `find`, without an object: for clients whose pairs are known (`clients_of`)."""
+        """Decide as `find` does, without making an object: for clients whose pairs are known (`clients_of`)."""
         allowing: Acl | None = None
         groups = self._about(resource_type, name)
         for group in groups:
@@ -181,7 +183,7 @@ class AclIndex:
         return allowing, bool(groups)
 
     def candidates(self, asked: AclFilter) -> list[Acl] | None:
-        """All ACLs whose name is meant by a filter; None for a filter without a name."""
+        """List all ACLs whose resource name fits a filter; None for a filter without a name."""
         name = asked.resource_name
         if name is None:
             return None
@@ -196,7 +198,7 @@ class AclIndex:
         return [acl for group in groups for rules in group.values() for acl in rules]
 
     def find_any(self, principal: str, host: str, operation: int, resource_type: int) -> Acl | None:
-        """A permission for some resource of this type that no denial covers wholly (KIP-679)."""
+        """Find a permission for some resource of this type that no denial covers wholly (KIP-679)."""
         question = (resource_type, operation, principal, host)
         known = self._answers.get(question)
         if known is None:
@@ -255,12 +257,12 @@ def _resource_of(acl: Acl) -> _Resource:
 
 
 def clients_of(principal: str, host: str) -> tuple[_Client, ...]:
-    """The pairs of principal and host whose rules are about a client."""
+    """List the pairs of principal and host whose rules are about a client."""
     return (principal, host), (principal, ANY_HOST), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, ANY_HOST)
 
 
 def _touched(gone: list[Acl], new: list[Acl]) -> dict[_Resource, dict[_Client, tuple[list[Acl], list[Acl]]]]:
-    """The ACLs that have gone and come, by resource and client."""
+    """Sort removed and added ACLs by resource and client."""
     touched: dict[_Resource, dict[_Client, tuple[list[Acl], list[Acl]]]] = {}
     for is_new, acls in enumerate((gone, new)):
         for acl in acls:

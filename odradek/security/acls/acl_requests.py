@@ -44,7 +44,7 @@ def has_unknown(creation: AclCreation) -> bool:
 
 
 def checked_acl(creation: AclCreation) -> Acl:
-    """The ACL that a client asks for. Raises `KafkaError` INVALID_REQUEST with Kafka's words."""
+    """Check the ACL that a client asks for, and return it. Raises `KafkaError` INVALID_REQUEST with Kafka's words."""
     kind, name = creation.resource_type, creation.resource_name
     if kind == ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
@@ -87,7 +87,7 @@ class AclFilter:
 
     @classmethod
     def of_deletion(cls, each: DeleteAclsFilter) -> AclFilter:
-        """The filter in a DeleteAcls."""
+        """Make the filter of a DeleteAcls."""
         return cls(
             each.resource_type_filter,
             each.resource_name_filter,
@@ -100,7 +100,7 @@ class AclFilter:
 
     @classmethod
     def of_description(cls, each: DescribeAclsRequest) -> AclFilter:
-        """The filter that a DescribeAcls is."""
+        """Make the filter of a DescribeAcls."""
         return cls(
             each.resource_type_filter,
             each.resource_name_filter,
@@ -117,14 +117,14 @@ class AclFilter:
         return not (self.resource_type and self.pattern_type and self.operation and self.permission_type)
 
     def check(self) -> None:
-        """Raises `KafkaError` INVALID_REQUEST for numbers without a meaning, as DeleteAcls answers them."""
+        """Refuse numbers without a meaning. Raises `KafkaError` INVALID_REQUEST, as DeleteAcls answers them."""
         if not (is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)):
             raise _invalid("Unknown patternFilter.")
         if not (is_known(Operation, self.operation) and is_known(Permission, self.permission_type)):
             raise _invalid("Unknown entryFilter.")
 
     def matcher(self) -> Callable[[Acl], bool]:
-        """The test of one ACL (`AclBindingFilter.matches`)."""
+        """Make a function that tests one ACL (`AclBindingFilter.matches`)."""
         is_any_kind, kind = self.resource_type == ResourceType.ANY, int(self.resource_type)
         is_any_operation, operation = self.operation == Operation.ANY, int(self.operation)
         is_any_permission, permission = self.permission_type == Permission.ANY, int(self.permission_type)

@@ -6,7 +6,7 @@ One `Authorizer` per node has the index of ACLs of the newest image. A question 
 
 1. A super user may do everything.
 2. Before the first image (`apply`), nobody else may do anything. Rules must be read before anybody is served by them.
-3. A rule that denies decides, otherwise one that allows.
+3. A rule that denies decides, otherwise a rule that allows.
 4. Where no rule is for the client, the answer is a refusal. Only a resource that has no rule at all follows
    `allow.everyone.if.no.acl.found`.
 
@@ -56,7 +56,7 @@ class AuthorizerSettings:
 
 
 def parse_principals(text: str) -> frozenset[str]:
-    """The principals in `super.users`: `type:name`, separated by semicolons. Raises `ValueError`."""
+    """Parse `super.users`: `type:name`, separated by semicolons. Raises `ValueError`."""
     found = set()
     for each in text.split(";"):
         principal = each.strip()
@@ -96,7 +96,7 @@ class Authorizer:
         self.settings = settings
         self.generation = 0
         self.auditor: DenialObserver | None = None
-        """The one who hears of refusals (`odradek.security.audit.auditor`)."""
+        """The observer of refusals (`odradek.security.audit.auditor`)."""
         self._index: AclIndex | None = None
         self._judged = 0
         self._denied = 0
@@ -133,7 +133,7 @@ class Authorizer:
         return False
 
     def why(self, principal: str, host: str, denial: Denial) -> Judgement:
-        """The judgement behind a refusal, which is not counted again."""
+        """Find the judgement behind a refusal, without counting it again."""
         judgement = self._judge(
             principal, host, denial.operation, denial.resource_type, denial.name or PROBE_NAME
         )
@@ -160,7 +160,9 @@ class Authorizer:
         return Judgement(False, Reason.NO_RULE) if rule is None else Judgement(True, Reason.RULE, rule)
 
     def statistics(self) -> dict[str, int]:
-        """The rules now; decisions made and denied since the start, without those that connections remembered."""
+        """Count the rules now, and decisions and denials since the start; decisions that connections remembered are
+        left out.
+        """
         index = self._index
         return {
             "acls": 0 if index is None else len(index),
@@ -179,10 +181,10 @@ class Denial(NamedTuple):
 
 
 class DenialObserver(Protocol):
-    """The one who hears of refusals."""
+    """Learns of refusals."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """A request of this API met these refusals, and `further` ones that nobody put down."""
+        """Called when a request of this API met these refusals, and `further` ones that nobody put down."""
 
 
 class Rights:
@@ -221,7 +223,9 @@ class Rights:
         self._remembered_max = remembered_max
 
     def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
-        """The decisions that hold now, by operation, resource type and name: for the hot path, within one request."""
+        """Return the decisions that hold now, by operation, resource type and name: for the hot path, within one
+        request.
+        """
         if self._generation != self._authorizer.generation:
             self._known.clear()
             self._generation = self._authorizer.generation
@@ -261,7 +265,7 @@ class Rights:
         return known or self._put_down(operation, resource_type, None)
 
     def _put_down(self, operation: int, resource_type: int, name: str | None) -> bool:
-        """False, as the refusal that it is."""
+        """Put down a refusal for the audit log; returns False, the decision."""
         if self._authorizer.auditor is not None:
             if self._denials is None:
                 self._denials = {}
@@ -272,7 +276,7 @@ class Rights:
         return False
 
     def tell_denials(self, api_key: int) -> None:
-        """Give the refusals of a request to the audit log. On the loop alone."""
+        """Report the refusals of a request to the audit log. On the loop alone."""
         denials, self._denials = self._denials, None
         further, self._further = self._further, 0
         if denials and self._authorizer.auditor is not None:
@@ -284,11 +288,11 @@ class Rights:
         return self._authorizer.generation
 
     def why(self, denial: Denial) -> Judgement:
-        """The judgement behind a refusal."""
+        """Find the judgement behind a refusal."""
         return self._authorizer.why(self.principal, self.host, denial)
 
     def for_many(self) -> Rights:
-        """A copy that remembers everything, for one request that names more than a connection remembers."""
+        """Make a copy that remembers everything, for one request that names more than a connection remembers."""
         return Rights(self._authorizer, self.principal, self.host, 1_000_000, self.listener)
 
     def _remember(self, question: _Question, is_allowed: bool) -> bool:
@@ -296,7 +300,7 @@ class Rights:
             self._known.clear()
             self._generation = self._authorizer.generation
         elif len(self._known) >= self._remembered_max:
-            # The oldest goes: a client that asks for the same things in turns keeps most of them.
+            # Forget the oldest: a client that asks for the same things in turns keeps most of them.
             del self._known[next(iter(self._known))]
         self._known[question] = is_allowed
         return is_allowed

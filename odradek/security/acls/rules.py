@@ -117,7 +117,7 @@ class Acl:
     permission_type: int
 
     def __str__(self) -> str:
-        """The rule as a sentence for operators."""
+        """Write the rule as a sentence for operators."""
         name = "*" if self.resource_name == ANY_NAME else f"'{self.resource_name}'"
         pattern = "prefixed " if self.pattern_type == PatternType.PREFIXED else ""
         return (

@@ -1,16 +1,16 @@
 """Bytes of the audit log that one principal, one address, and all strangers together may write. PURE.
 
-Each of them has an account for each event: so many bytes at once, and so many a second from then on. A line is written
-while all of its payers have something left. Otherwise it is only counted, and a line with `"further": true` tells the
-count: at once for the first time, then once a minute.
+Each of them has an account for each event: so many bytes at once, and so many a second from then on. A line is
+written while all of its payers have something left. Otherwise it is only counted, and a line with `"further": true`
+reports the count: at once for the first time, then once a minute.
 
 The first line of a kind (an API and operation, say) is written for a principal in any case. So a flood of one kind does
 not hide that its author has tried something else.
 
-Who has not shown who it is pays by the address, and from the account of all strangers. `User:ANONYMOUS` is such a one.
+A client that has not authenticated (`User:ANONYMOUS`, too) pays by the address, and from the account of all strangers.
 So many addresses together write no faster than that account allows.
 
-Accounts are bounded. One that is full again is forgotten when there are too many. When none of them is full, all new
+Accounts are bounded. A full account is forgotten when there are too many. When none of them is full, all new
 addresses share one, and so do all new principals.
 """
 
@@ -47,7 +47,7 @@ ACCOUNTS_MAX = 2_000
 KINDS_MAX = 250
 """Kinds of lines of one account that are remembered."""
 TELL_SECONDS = 60.0
-"""Time between two lines that tell how many of an account's lines were only counted."""
+"""Time between two lines that report how many of an account's lines were only counted."""
 FORGET_SECONDS = 1.0
 """Time between two searches for accounts that are full again."""
 
@@ -94,7 +94,7 @@ class _Account:
     tell_at: float = float("-inf")
 
     def fill(self, now: float) -> float:
-        """Bytes that are left now."""
+        """Refill the account up to now; returns the bytes that are left."""
         allowance = self.allowance
         left = self.left + (now - self.as_of) * allowance.bytes_per_second
         self.left = min(left, float(allowance.bytes_at_once))
@@ -106,7 +106,7 @@ class _Account:
 
 
 class _Accounts:
-    """Those of one sort, by event and name."""
+    """Accounts of one sort, by event and name."""
 
     def __init__(self, by_name: str) -> None:
         self._by_name = by_name
@@ -135,14 +135,14 @@ class _Accounts:
 
 
 class Budgets:
-    """The accounts of all who cause lines."""
+    """The accounts of all principals and addresses that cause lines."""
 
     def __init__(self) -> None:
         self._principals = _Accounts("principal")
         self._addresses = _Accounts("address")
         self._strangers: dict[str, _Account] = {}
         self._untold: list[_Account] = []
-        """Accounts with lines that no line has told of."""
+        """Accounts with lines that were counted and not yet reported."""
         self.further_total = 0
         """Lines that were only counted, since the start."""
 
@@ -164,7 +164,7 @@ class Budgets:
         return True
 
     def _accounts(self, event: str, payer: Payer, allowance: Allowance, now: float) -> Iterator[_Account]:
-        """The principal's account is first where there is one."""
+        """Yield the accounts that pay for a line; a known principal's own account is first."""
         is_known = payer.principal not in (None, ANONYMOUS)
         if is_known:
             yield self._principals.get(event, payer.principal or "", allowance, now)
@@ -178,7 +178,7 @@ class Budgets:
 
     @staticmethod
     def _is_first(account: _Account, payer: Payer) -> bool:
-        """True for a kind that the principal has not shown before. A debt is bounded by the kinds."""
+        """True if the principal has not shown this kind before. The number of kinds bounds the debt."""
         return (
             account.principal is not None
             and payer.kind not in account.kinds
@@ -192,11 +192,11 @@ class Budgets:
         self.further_total += count
 
     def next_telling(self) -> float:
-        """The time at which `take_further` has something to tell; infinite if nothing was counted."""
+        """Return the time at which `take_further` has counts to report; infinite if nothing was counted."""
         return min((each.tell_at for each in self._untold), default=float("inf"))
 
     def take_further(self, now: float, *, is_last: bool = False) -> list[Further]:
-        """What is to be told now. The last time it is all."""
+        """Take the counts that are due for a report; with `is_last`, all of them."""
         due = [each for each in self._untold if is_last or each.tell_at <= now]
         told = []
         for account in due:
@@ -207,5 +207,5 @@ class Budgets:
         return told
 
     def size(self) -> int:
-        """Accounts of principals and addresses that are remembered."""
+        """Count the accounts of principals and addresses that are remembered."""
         return self._principals.size() + self._addresses.size()

@@ -32,7 +32,7 @@ class AuditFile:
         if file is None:
             file = self._file = self.directory.open(self.name, create=True)
             if file.size and file.pread(1, file.size - 1) != b"\n":
-                # A process that was killed has left half a line, which the next one must not join.
+                # A process that was killed has left half a line, and the next line must not join it.
                 data = b"\n" + data
         if file.size and file.size + len(data) > self.bytes_max:
             file = self._rotate(file)

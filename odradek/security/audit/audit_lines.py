@@ -34,13 +34,15 @@ MISSING = "lines.missing"
 FURTHER = "further"
 """The field of a line that stands for lines which were only counted."""
 REFUSALS = frozenset((DENIED, LOGIN_FAILED))
-"""The events of the second ring: they come from whom the node keeps out, so they never displace the others."""
+"""The events of the second ring. Clients that the node keeps out cause them, so these never displace other events."""
 NAME_CHARACTERS_MAX = 256
 """Longer names are cut: a client may make them up."""
 TEXT_CHARACTERS_MAX = 1_000
 """Longer texts of all other kinds are cut."""
 CHOSEN_NAMES = frozenset(("claimed", "resource", "client_id"))
-"""The fields whose texts a client makes up. A principal was given by somebody else, and `cluster events --by` needs all of it."""
+"""The fields whose texts a client makes up. A principal comes from a credential, and `cluster events --by` needs
+all of it.
+"""
 OVERHEAD_BYTES = 48
 """A line's bytes beside its body: the time, the braces and the line's end."""
 
@@ -49,10 +51,10 @@ Value: TypeAlias = str | int | bool | None
 
 @attrs.frozen
 class Payer:
-    """Who has caused a line. Its bytes count for both names, as far as they are known."""
+    """The principal or address that has caused a line. Its bytes count for both, as far as they are known."""
 
     principal: str | None
-    """None: nobody has shown who it is."""
+    """None: the client has not authenticated."""
     address: str | None
     kind: tuple[Value, ...] = ()
     """The first line of a kind is always written for a principal."""
@@ -91,17 +93,17 @@ class Line:
     body: bytes
     count: int = 1
     has_count: bool = False
-    """True for a line whose count is told even if it is 1."""
+    """True for a line that shows its count even if it is 1."""
 
     def encoded(self) -> bytes:
-        """The line as it stands in the file."""
+        """Encode the line as it stands in the file."""
         time = datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
         count = b', "count": %d' % self.count if self.count > 1 or self.has_count else b""
         return b'{"time": "%b", %b%b}\n' % (time.encode(), self.body, count)
 
 
 def prepared(event: str, payer: Payer | None, **fields: Value) -> PreparedLine:
-    """The line with these fields, in their order."""
+    """Prepare a line with these fields, in their order."""
     document = {"event": event, **{name: _cut(name, value) for name, value in fields.items()}}
     return PreparedLine(event, json.dumps(document, ensure_ascii=True)[1:-1].encode(), payer)
 

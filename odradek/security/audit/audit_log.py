@@ -4,12 +4,12 @@
 alike but for their time become one line with a `count`, as long as they wait. So a client that is denied a thousand times
 a second costs a few lines.
 
-There are two rings of files. One has logins and changes, the other one what was refused: denials and failed logins. So
-who is kept out displaces nothing that others have done. Within a ring, everybody writes a bounded number of bytes
-(`audit_budgets.py`). Lines beyond it are counted, and a line with `"further": true` tells how many.
+There are two rings of files. One has logins and changes, the other one refusals: denials and failed logins. So a
+client that is kept out displaces no line about other clients. Within a ring, everybody writes a bounded number of
+bytes (`audit_budgets.py`). Lines beyond it are counted, and a line with `"further": true` reports how many.
 
 Memory is bounded, too. At most `LINES_MAX` lines of a ring wait, of `WAITING_BYTES_MAX` bytes. Beyond that they are
-missing: only counted, and the next line that is written tells how many.
+missing: only counted, and the next line that is written reports how many.
 
 The node goes on when a file cannot be written. Its lines are counted as missing, and the node's log says so.
 """
@@ -64,9 +64,9 @@ class _Ring:
     waiting: dict[bytes, Line] = attrs.field(factory=dict)
     waiting_bytes: int = 0
     missing: int = 0
-    """Lines that were never written since the last one that was."""
+    """Lines lost since the last line that was written."""
     missing_total: int = 0
-    """Lines that were never written since the start."""
+    """Lines lost since the start."""
 
     def join(self, body: bytes, count: int) -> bool:
         """True if an equal line waits, which counts this one from now on."""
@@ -86,7 +86,7 @@ class _Ring:
             self.waiting_bytes += len(body)
 
     def take(self, time_ms: int) -> _Taken:
-        """All lines that wait, and the one that tells how many are missing."""
+        """Take all lines that wait, and a line that reports how many are missing."""
         lines, self.waiting, self.waiting_bytes = list(self.waiting.values()), {}, 0
         missing, self.missing = self.missing, 0
         if missing:
@@ -94,7 +94,7 @@ class _Ring:
         return _Taken(self, lines, missing)
 
     def lose(self, taken: _Taken) -> None:
-        """Count lines that could not be written, and once more those that the last line told of."""
+        """Count lines that could not be written, and once more the missing lines that their last line reported."""
         lost = sum(line.count for line in taken.lines)
         self.missing += lost
         self.missing_total += lost - taken.missing
@@ -127,8 +127,7 @@ class AuditLog:
     def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
         """Put a line into the log; the fields' order is kept. Secrets do not belong into any field.
 
-        `payer` is who may not fill the log with such lines; `count` is how many alike the line stands for.
-        """
+        `payer` is charged for the line's bytes; `count` says for how many equal lines it stands."""
         self.put(prepared(event, payer, **fields), count)
 
     def put(self, line: PreparedLine, count: int = 1) -> None:
@@ -158,7 +157,7 @@ class AuditLog:
         self._stopped.set()
 
     async def stop(self) -> None:
-        """Write the rest, and close the files. A disk that hangs is not waited for."""
+        """Write the rest, and close the files, without waiting for a disk that hangs."""
         clock = self._env.clock
         self._stopping.set()
         self._wanted.set()
@@ -175,7 +174,7 @@ class AuditLog:
             ring.file.close()
 
     def statistics(self) -> dict[str, int]:
-        """Lines that wait now, and those since the start that were never written, or only counted."""
+        """Count the lines that wait now, and since the start the lines that were lost, or only counted."""
         return {
             "lines_waiting": sum(len(ring.waiting) for ring in self._rings),
             "lines_missing": sum(ring.missing_total for ring in self._rings),

@@ -1,4 +1,4 @@
-"""What a node's parts tell of logins, refusals and changes: counted for the metrics, and put into the audit log. PURE.
+"""Logins, refusals and changes that a node's parts report: counted for the metrics, and put into the audit log. PURE.
 
 One `Auditor` per node, on the loop alone. Where the audit log is off, it only counts. Each method makes lines of one kind,
 and docs/security.md explains their fields. No secret is ever an argument here.
@@ -53,7 +53,7 @@ class Auditor:
         self.lines: Lines | None = None
         """Set where the audit log is on."""
         self._prepared: dict[tuple[str, str, str, str, Denial], PreparedLine] = {}
-        """Lines about refusals that hold for the rules as they were in `_generation`: most come again."""
+        """Lines about refusals that hold for the rules of `_generation`: most refusals come again."""
         self._generation = -1
         self.denials: Counter[str] = Counter()
         """Refused operations on resources, by API."""
@@ -61,7 +61,7 @@ class Auditor:
         """Logins by listener, mechanism (empty: none was chosen) and success."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """A request of this API met these refusals, and `further` ones without names."""
+        """Called when a request of this API met these refusals, and `further` ones without names."""
         api = _api_name(api_key)
         self.denials[api] += len(denials) + further
         lines = self.lines
@@ -99,7 +99,7 @@ class Auditor:
         tls_subject: str | None = None,
         is_renewal: bool = False,
     ) -> None:
-        """A client has shown who it is."""
+        """Note that a client has authenticated."""
         self.logins[listener, mechanism, True] += 1
         if self.lines is not None:
             self.lines.note(
@@ -124,12 +124,12 @@ class Auditor:
         tls_subject: str | None = None,
         is_renewal: bool = False,
     ) -> None:
-        """A client was not let in. `claimed` is the name that it gave, `reason` a text without secrets."""
+        """Note that a client was not let in. `claimed` is the name that it gave, `reason` a text without secrets."""
         self.logins[listener, mechanism or "", False] += 1
         if self.lines is not None:
             self.lines.note(
                 LOGIN_FAILED,
-                # Nobody has proven to be the one that is claimed, so the bytes are not that one's.
+                # The claimed principal is not proven, so it does not pay for the bytes.
                 Payer(None, address),
                 claimed=claimed,
                 address=address,
@@ -152,8 +152,11 @@ class Auditor:
         last_offset: int,
         is_committed: bool,
     ) -> None:
-        """The active controller has written these records of the metadata log, as somebody asked. No principal: this
-        node itself. Not committed: the lead was lost meanwhile, and offset and epoch say whether the log has them."""
+        """Note that the active controller has written these records of the metadata log at a client's request.
+
+        Without a principal, this node itself asked. If not committed, the lead was lost meanwhile: offset and epoch
+        show whether the log has them.
+        """
         if self.lines is not None:
             self.lines.note(
                 CHANGED,

@@ -1,1 +1,1 @@
-"""Doors: what stands before a handler, and lets in what the client may ask. PURE."""
+"""Doors: they stand before a handler, and let in the parts of a request for which the client has rights. PURE."""

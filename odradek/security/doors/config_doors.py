@@ -21,7 +21,7 @@ __all__ = ["alter_configs_door", "describe_configs_door", "refused_code"]
 
 
 def refused_code(asked: Asked, operation: Operation, kind: int, name: str) -> ErrorCode:
-    """The error for a resource whose configuration the client may not describe or alter."""
+    """Choose the error for a resource whose configuration the client may not describe or alter."""
     if kind == RESOURCE_TOPIC:
         return ErrorCode.NONE if asked.may(operation, name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if kind == RESOURCE_GROUP:
@@ -32,7 +32,7 @@ def refused_code(asked: Asked, operation: Operation, kind: int, name: str) -> Er
 
 
 def describe_configs_door(asked: Asked, request: Any) -> Admitted | None:
-    """DESCRIBE_CONFIGS on the topic, the group, or the cluster."""
+    """Require DESCRIBE_CONFIGS on the topic, the group, or the cluster."""
     named = [(each.resource_type, each.resource_name) for each in request.resources]
     codes = {
         (kind, name): refused_code(asked, Operation.DESCRIBE_CONFIGS, kind, name) for kind, name in named
@@ -43,10 +43,10 @@ def describe_configs_door(asked: Asked, request: Any) -> Admitted | None:
 
 
 def alter_configs_door(*kinds: int) -> Door:
-    """ALTER_CONFIGS on the topic, the group, or the cluster. With `kinds`, only those are judged here."""
+    """Make a door that requires ALTER_CONFIGS; with `kinds`, it judges only resources of these types."""
 
     def door(asked: Asked, request: Any) -> Admitted | None:
-        """ALTER_CONFIGS on the topic, the group, or (brokers, loggers, client metrics) the cluster."""
+        """Require ALTER_CONFIGS on the topic, the group, or (brokers, loggers, client metrics) the cluster."""
 
         def code_of(each: Any) -> ErrorCode:
             if kinds and each.resource_type not in kinds:
@@ -60,5 +60,5 @@ def alter_configs_door(*kinds: int) -> Door:
 
 
 def _alter_text(resource: Any, code: ErrorCode) -> str | None:
-    """The text for a resource that may not be altered. Kafka gives none for loggers, which brokers refuse."""
+    """Give the text for a resource that may not be altered. Kafka gives none for loggers, which brokers refuse."""
     return None if resource.resource_type == RESOURCE_BROKER_LOGGER else code.message

@@ -1,4 +1,5 @@
-"""A door before a handler: it takes out of a request what the client may not do, and puts the refusals into the answer.
+"""A door before a handler: it takes the parts without a right out of a request, and puts the refusals into the
+answer.
 
 Theory of operation
 -------------------
@@ -9,9 +10,10 @@ has the handlers themselves, so that nothing is paid. A door looks at a request 
 * A response, or `CLOSE`: the request is refused as a whole.
 * `Admitted`: the rest of the request goes in, and `merge` adds the refusals to the answer.
 
-**Whatever goes in, the client may do, in any image.** A door looks at a committed image, and what is behind it
-looks at a newer one. A decision even sees topics that are not committed yet. So a door judges names. An id is turned into
-a name, which it keeps for ever. A thing that the door does not find is answered by the door and stays outside.
+**The client has the rights for all that goes in, in any image.** A door looks at a committed image, and the handler
+behind it looks at a newer one. A decision even sees topics that are not committed yet. So a door judges names. An id
+is turned into a name, which it keeps for ever. A thing that the door does not find is answered by the door and stays
+outside.
 
 **A parked request is judged again.** If an ACL has changed between the door and the answer, `again` looks at the answer
 before it is sent.
@@ -19,8 +21,8 @@ before it is sent.
 **Many decisions are made beside the loop**: those about thousands of names, and what a client may do to each of all
 topics. They are counted before the door (`decisions`).
 
-**A refusal is told to the audit log** when the door has spoken. Questions that refuse nothing are put with `would`: by
-`merge`, which hides or tells, and where one right stands for another.
+**A refusal is reported to the audit log** when the door has decided. Questions that refuse nothing are put with
+`would`: by `merge`, which hides or shows parts of an answer, and where one right stands for another.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class Asked:
         self.topics = topics
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of a topic by its id; None if there is no such topic."""
+        """Find the name of a topic by its id; None if there is no such topic."""
         topic = self.topics.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
@@ -134,7 +136,7 @@ Again: TypeAlias = Callable[[Asked, Never], Message]
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
-    """Everybody."""
+    """Let in everybody."""
     return None
 
 
@@ -157,14 +159,14 @@ def may_on_cluster(rights: ClientRights, operation: Operation) -> bool:
 
 
 def operations_of(rights: ClientRights, resource_type: ResourceType, name: str) -> int:
-    """The operations that the client may do to a resource, as bits (KIP-430)."""
+    """Compute the operations that the client may do to a resource, as bits (KIP-430)."""
     return sum(
         1 << code for code in SUPPORTED[resource_type] if rights.would_allow(code, resource_type, name)
     )
 
 
 def rights_of(context: Context, authorizer: Authorizer) -> ClientRights:
-    """The rights of a connection's client. A change of the principal begins them anew."""
+    """Get the rights of a connection's client; a change of the principal begins them anew."""
     rights = context.rights
     if rights is None or rights.principal != context.principal:
         rights = context.rights = Rights(
@@ -201,8 +203,9 @@ class GuardedHandler:
         api_key: int = -1,
         decisions: Count | None = None,
     ) -> None:
-        """Requests with many `decisions` are judged beside the loop. `long_work` judges requests of thousands of elements beside the loop; `after_work` wakes whom they woke.
-        `api_key` is for the audit log."""
+        """Judge requests with many `decisions`, and those of thousands of elements, beside the loop in `long_work`.
+        `after_work` then wakes the tasks that they have scheduled. `api_key` is for the audit log.
+        """
         self._handle = handle
         self._door = door
         self._authorizer = authorizer
@@ -282,7 +285,7 @@ class GuardedHandler:
 
 
 def revised(result: Result, merge: Callable[[Any], Any]) -> Result:
-    """The result with a change to its response, now or when it comes."""
+    """Apply a change to a result's response, now or when the response comes."""
     if isinstance(result, Delayed):
         result.revise_by(merge)
         return result
@@ -295,14 +298,14 @@ def revised(result: Result, merge: Callable[[Any], Any]) -> Result:
 def _and_then(suspend: Suspend, merge: Callable[[Any], Any]) -> Callable[[], Any]:
     async def run() -> Any:
         result = await suspend.run()
-        # A piece of work may end in another result that waits.
+        # A piece of work may return another result that waits.
         return revised(result, merge)
 
     return run
 
 
 def split(items: Iterable[Any], is_allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
-    """The items that may go in, and those that may not."""
+    """Separate the items that may go in from those that may not."""
     allowed: list[Any] = []
     refused: list[Any] = []
     for item in items:

@@ -53,7 +53,7 @@ class Right:
         return asked.rights.allows(self.operation, self.resource_type, name)
 
     def refused_code(self, asked: Asked, anatomy: Anatomy, head: Any) -> ErrorCode:
-        """The error for a thing of a request. A topic whose id is unknown here stays outside, too."""
+        """Choose the error for a thing of a request. A topic whose id is unknown here stays outside, too."""
         name = asked.name_of(head.topic_id) if anatomy.by_id else anatomy.name_of(head)
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -64,18 +64,18 @@ class Right:
 
 
 def on_group(operation: Operation, field: str = "group_id") -> Right:
-    """A right on a group."""
+    """Make a right on a group."""
     return Right(operation, ResourceType.GROUP, field, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 def on_transactional_id(operation: Operation, field: str = "transactional_id") -> Right:
-    """A right on a transactional id."""
+    """Make a right on a transactional id."""
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return Right(operation, ResourceType.TRANSACTIONAL_ID, field, code)
 
 
 def on_topic(operation: Operation) -> Right:
-    """A right on a topic."""
+    """Make a right on a topic."""
     return Right(operation, ResourceType.TOPIC, "name", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -135,7 +135,7 @@ def then(door: Door, finish: Finish, sentence: str) -> Door:
 
 
 def hiding(asked: Asked, resource_type: ResourceType, things: list[Any], field: str) -> list[Any]:
-    """The things of an answer that the client may DESCRIBE, by the field with their name."""
+    """Keep the things of an answer that the client may DESCRIBE, by the field with their name."""
     return [
         each for each in things if asked.would(Operation.DESCRIBE, resource_type, getattr(each, field) or "")
     ]
@@ -153,7 +153,7 @@ def unless_on_cluster(operation: Operation, door: Door) -> Door:
 
 
 def _sentence(rights: tuple[Right, ...], each: Right | None) -> str:
-    """The rights as the page of rights shows them."""
+    """Write the rights as the page of rights shows them."""
     parts = [str(right) for right in rights]
     if each is not None:
         parts.append(str(each).replace(" on the ", " on each "))

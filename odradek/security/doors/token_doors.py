@@ -1,8 +1,8 @@
-"""Who may ask about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
+"""Rights to ask about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
 
-Clients who are authenticated may, but those who logged in by a token may not. A token for another owner needs CREATE_TOKENS on
-the resource USER of that name. Checks and answers are Kafka's. The doors let everything in: the handlers judge, which know
-how the client logged in.
+Clients who are authenticated may ask, except clients who logged in by a token. A token for another owner needs
+CREATE_TOKENS on the resource USER of that name. Checks and answers are Kafka's. The doors let everything in: the
+handlers judge, which know how the client logged in.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ __all__ = [
 
 
 def create_token_door(asked: Asked, request: Any) -> None:
-    """CREATE_TOKENS on the owner (a resource of the type USER), unless that is the client itself."""
+    """Require CREATE_TOKENS on the owner (a resource of the type USER), unless that is the client itself."""
 
 
 def own_token_door(asked: Asked, request: Any) -> None:
-    """Everybody who is the token's owner or one of its renewers; no right replaces that."""
+    """Let in the token's owner and its renewers; no right replaces that."""
 
 
 def describe_tokens_door(asked: Asked, request: Any) -> None:
-    """Everybody, for the tokens that are one's own or that one may renew; DESCRIBE on the token or DESCRIBE_TOKENS on its
-    owner for others."""
+    """Let in everybody, for tokens of which the client is the owner or a renewer. All other tokens need DESCRIBE on
+    the token or DESCRIBE_TOKENS on its owner.
+    """
 
 
 NO_TIME = -1
 RENEWERS_MAX = 20
 RENEWERS_BYTES_MAX = 4_096
 OWNER_BYTES_MAX = 1_024
-"""A token with more is refused: each node keeps it whole, and each renewal writes it whole."""
+"""Longer owners are refused: each node keeps the token whole, and each renewal writes it whole."""
 Allows = Callable[[Operation, ResourceType, str], bool]
 
 
 def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
-    """The principal that a token is asked for."""
+    """Return the principal that is to own the token."""
     if not request.owner_principal_name:
         return requester
     return principal_of(request.owner_principal_type, request.owner_principal_name)
@@ -63,7 +64,7 @@ def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
 def create_refused(
     request: CreateDelegationTokenRequest, requester: str, code: ErrorCode, no_time: int = NO_TIME
 ) -> CreateDelegationTokenResponse:
-    """The answer without a token."""
+    """Make the answer without a token."""
     kind, _, name = owner_of(request, requester).partition(":")
     requester_kind, _, requester_name = requester.partition(":")
     return CreateDelegationTokenResponse(
@@ -72,14 +73,14 @@ def create_refused(
 
 
 def refuse_token_request(request: Any, code: ErrorCode, requester: str = "User:ANONYMOUS") -> Any:
-    """The refusal of one of the requests that change tokens."""
+    """Make the refusal of a request that changes tokens."""
     if isinstance(request, CreateDelegationTokenRequest):
         return create_refused(request, requester, code)
     return refuse(request, code)
 
 
 def token_request_refused(request: Any, requester: str, *, may_ask: bool, allows: Allows) -> Any | None:
-    """The answer to a request that changes tokens and is refused; None: it goes on.
+    """Refuse a request that changes tokens; None if it may go on.
 
     `may_ask` is true if the client is authenticated, and by no token; `allows` asks the authorizer.
     """

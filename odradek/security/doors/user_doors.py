@@ -17,6 +17,6 @@ _DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 def refuse_describe_users(
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
-    """CLUSTER_AUTHORIZATION_FAILED for the whole, and once for each user that was named, without name and text."""
+    """Answer CLUSTER_AUTHORIZATION_FAILED for the whole, and once for each named user, without name and text."""
     told = [DescribeUserScramCredentialsResult("", _DENIED, None, []) for _ in request.users or ()]
     return DescribeUserScramCredentialsResponse(0, _DENIED, None, told)

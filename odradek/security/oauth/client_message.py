@@ -1,4 +1,4 @@
-"""What a client sends to log in by OAUTHBEARER (RFC 7628, section 3.1). PURE.
+"""The message by which a client logs in by OAUTHBEARER (RFC 7628, section 3.1). PURE.
 
 The message is `n,[a=AUTHORIZATION ID],` and then pairs of a key and a value, each ended by 0x01, and a last 0x01. The pair
 `auth` has the token. Other pairs are SASL extensions (KIP-342), which nobody here reads.
@@ -25,14 +25,14 @@ class MalformedClientMessage(ValueError):
 
 @attrs.frozen
 class ClientMessage:
-    """The token, and whom the client wants to be (empty: whom the token names)."""
+    """The token, and the user that the client wants to be (empty: the token's subject)."""
 
     token: str = attrs.field(repr=False)
     authorization_id: str = ""
 
 
 def decode_client_message(data: bytes) -> ClientMessage:
-    """The message from its bytes. Raises `MalformedClientMessage`."""
+    """Decode the message. Raises `MalformedClientMessage`."""
     if len(data) > CHARACTERS_MAX:
         raise MalformedClientMessage(f"a message of {len(data)} bytes, at most {CHARACTERS_MAX} are taken")
     try:
@@ -50,7 +50,7 @@ def decode_client_message(data: bytes) -> ClientMessage:
 
 
 def encode_client_message(message: ClientMessage) -> bytes:
-    """The bytes that a client sends."""
+    """Encode the message that a client sends."""
     name = message.authorization_id.replace("=", "=3D").replace(",", "=2C")
     return f"n,{f'a={name}' if name else ''},\x01auth=Bearer {message.token}\x01\x01".encode("ascii")
 

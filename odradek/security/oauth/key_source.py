@@ -33,7 +33,7 @@ class KeysUnusable(Exception):
 
 
 def decode_keys(data: bytes) -> KeySet:
-    """The public keys for signatures in a document; others are passed over. Raises `KeysUnusable`."""
+    """Decode the public keys for signatures in a document; other keys are skipped. Raises `KeysUnusable`."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -61,7 +61,7 @@ class KeySource:
     def __init__(
         self, env: Env, log: Log, settings: KeySourceSettings, fetch: FetchDocument, workers: Workers
     ) -> None:
-        """`workers` are for `fetch`, which may block for long: others would wait behind it."""
+        """`workers` are for `fetch` alone: it may block for long, and other work would wait behind it."""
         self._env = env
         self._fetch = fetch
         self._workers = workers
@@ -72,7 +72,7 @@ class KeySource:
         """None until they were fetched once."""
 
     def want(self) -> None:
-        """A token names a key that is not known: fetch them again, as soon as the backoff allows."""
+        """Fetch the keys again as soon as the backoff allows: a token names an unknown key."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -90,7 +90,9 @@ class KeySource:
             await self._rest(failures)
 
     async def _rest(self, failures: int) -> None:
-        """Wait for the backoff, and if all is well for the next turn as well, or for whoever wants keys."""
+        """Wait for the backoff; unless the last fetch failed, also for the next refresh or a token with an unknown
+        key.
+        """
         settings, clock = self._settings, self._env.clock
         backoff_ms = settings.retry_backoff_ms_max
         if failures:

@@ -21,7 +21,7 @@ _KVSEP = b"\x01"
 
 
 class BearerLogin:
-    """One login. Where the issuer's keys lack the one of a token, `on_unknown_key` is told, once."""
+    """One login. `on_unknown_key` is called once, when the issuer's keys lack the token's key."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class BearerLogin:
         self._on_unknown_key = on_unknown_key
         self._refusal = ""
         self.claimed_name = ""
-        """Whom the token names, whether it is taken or not."""
+        """The name in the token, whether the token is accepted or not."""
         self.bearer: Bearer | None = None
-        """The token's facts, once it was taken."""
+        """The token's facts, once it was accepted."""
         self.seconds_left = 0.0
 
     @property
     def principal_name(self) -> str:
-        """Whom the token names; empty until it was taken."""
+        """The name in the token; empty until it was accepted."""
         return "" if self.bearer is None else self.bearer.principal_name
 
     def answer(self, data: bytes) -> bytes:
-        """The answer to the client. Raises `BearerLoginFailed` when the login has failed."""
+        """Answer the client's message. Raises `BearerLoginFailed` when the login has failed."""
         if self._refusal:
             raise BearerLoginFailed(self._refusal, INVALID_TOKEN.decode())
         assert self.bearer is None, "the login is over"

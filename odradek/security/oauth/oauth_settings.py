@@ -1,4 +1,4 @@
-"""What a listener asks of tokens, and where the keys of their issuer are: values of Kafka's keys. PURE.
+"""A listener's demands on tokens, and the place of their issuer's keys: values of Kafka's configuration keys. PURE.
 
 They stand apart from the code that uses them. That code loads the library for tokens, which most nodes do without.
 """

@@ -1,4 +1,4 @@
-"""Which tokens are taken: JSON web tokens (RFC 7519) that the issuer has signed for this cluster. PURE.
+"""Rules for accepting tokens: JSON web tokens (RFC 7519) that the issuer has signed for this cluster. PURE.
 
 The rules are Kafka's (KIP-768). A key of the issuer has signed the token. It has an expiry, an issue time and a subject.
 Its audience and its issuer are the expected ones, where these are configured. Clocks may differ by a few seconds.
@@ -36,20 +36,20 @@ ALGORITHMS = (
     "EdDSA",
     "Ed25519",
 )
-"""Those that verify with a public key."""
+"""Algorithms that verify with a public key."""
 _KINDS: Mapping[str, type[Key]] = {"RS": RSAKey, "PS": RSAKey, "ES": ECKey, "Ed": OKPKey}
-"""The kind of key that each of them needs, by the first two letters."""
+"""The kind of key that each algorithm needs, by its first two letters."""
 TOKEN_PARTS = 3
 """Header, claims and signature."""
 CLAIMED_BYTES_MAX = 8192
-"""Longer claims of a token that was refused are not read for the audit."""
+"""Longer claims of a refused token are not read for the audit."""
 NAME_BYTES_MAX = 32_000
 SECONDS_MAX = 1 << 53
 """Beyond this a number of JSON is no whole number of seconds."""
 
 
 class TokenRefused(Exception):
-    """The token is not taken. The text never has the token in it."""
+    """The token is not accepted. The text never has the token in it."""
 
 
 class UnknownKey(TokenRefused):
@@ -58,7 +58,7 @@ class UnknownKey(TokenRefused):
 
 @attrs.frozen
 class Bearer:
-    """Whom a token names."""
+    """The facts of an accepted token."""
 
     principal_name: str
     expires_at: float
@@ -71,7 +71,7 @@ class TokenRules(TokenExpectations):
     """Judges tokens by what a listener expects."""
 
     def judge(self, token: str, keys: KeySet, now: float) -> Bearer:
-        """Whom the token names, at a time in seconds. Raises `TokenRefused`."""
+        """Verify a token at a time in seconds, and return its facts. Raises `TokenRefused`."""
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError, RecursionError) as error:
@@ -88,7 +88,7 @@ class TokenRules(TokenExpectations):
         return Bearer(name.strip(), expires_at, _scopes_of(claims.get(self.scope_claim_name)))
 
     def claimed_name(self, token: str) -> str:
-        """Whom an unchecked token names, for the audit; empty where it names nobody."""
+        """Read the name in an unchecked token, for the audit; empty if there is none."""
         parts = token.split(".")
         if len(parts) != TOKEN_PARTS or len(parts[1]) > CLAIMED_BYTES_MAX:
             return ""
@@ -101,7 +101,7 @@ class TokenRules(TokenExpectations):
         return name.strip() if isinstance(name, str) else ""
 
     def _check_times(self, claims: Mapping[str, Any], now: float) -> float:
-        """The expiry, in seconds."""
+        """Check the times of a token; returns its expiry in seconds."""
         expires_at = _seconds(claims, "exp")
         issued_at = _seconds(claims, "iat")
         skew = self.clock_skew_seconds
@@ -125,7 +125,9 @@ class TokenRules(TokenExpectations):
 
 
 def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
-    """The key that a token names; one without a name fits only if the issuer has a single key of that kind."""
+    """Find the key that a token names; a token without a key's name fits only if the issuer has a single key of
+    that kind.
+    """
     headers = token.headers()
     kind = _KINDS.get(str(headers.get("alg"))[:2])
     if kind is None:
@@ -141,7 +143,7 @@ def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
 
 
 def _is_storable(name: str) -> bool:
-    """True if the name fits the principal of a record. JSON may escape half of a character, which is no text."""
+    """True if the name fits the principal of a record. Half of a surrogate pair, which JSON may escape, does not."""
     try:
         return len(name.encode()) <= NAME_BYTES_MAX
     except UnicodeEncodeError:
@@ -156,6 +158,6 @@ def _seconds(claims: Mapping[str, Any], name: str) -> float:
 
 
 def _scopes_of(claim: object) -> frozenset[str]:
-    """The scopes of a text with spaces between, or of a list of texts."""
+    """List the scopes in a text with spaces between, or in a list of texts."""
     listed = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     return frozenset(each.strip() for each in listed if isinstance(each, str) and each.strip())

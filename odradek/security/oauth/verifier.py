@@ -15,7 +15,7 @@ __all__ = ["Verifier"]
 
 
 class Verifier:
-    """Lets those in who have a token of the issuer."""
+    """Lets clients in who have a token of the issuer."""
 
     def __init__(
         self, env: Env, log: Log, settings: OauthSettings, fetch: FetchDocument, workers: Workers
@@ -29,7 +29,7 @@ class Verifier:
         await self._source.run()
 
     def new_login(self) -> BearerLogin:
-        """The server's side of a login that begins."""
+        """Begin the server's side of a login."""
         return BearerLogin(self._rules, lambda: self._source.keys, self._now, self._source.want)
 
     def _now(self) -> float:

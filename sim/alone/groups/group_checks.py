@@ -1,16 +1,15 @@
-"""What must hold of a group coordinator at every moment of a schedule, and at its end. PURE.
+"""Checks of a group coordinator at every moment of a schedule, and at its end. PURE.
 
-The partition's replicas are held to what `sim.alone.replication_checks` says. Besides, the committed log is read here
-record by record, and answers are held against it at the moment when a coordinator gives them.
+The partition's replicas are held to the rules of `sim.alone.replication_checks`. Besides, the committed log is read
+here record by record, and answers are held against it at the moment when a coordinator gives them.
 
-* An offset whose commit was acknowledged is committed in the log. Each fetch that is asked for later, of this or a
-  later coordinator, answers with it or with what stands behind it. A tombstone has its reason.
-* A deposed coordinator that has yet to hear of it answers fetches, as in Apache Kafka. Such an answer is held to what
-  was written in its own epoch and before.
+* An offset whose commit was acknowledged is committed in the log. Each later fetch, of this or a later coordinator,
+  answers with it or with a newer one. A tombstone has its reason.
+* A coordinator that does not know yet that it is deposed answers fetches, as in Apache Kafka. Such an answer is held
+  to records of its own epoch and before.
 * An offset stands behind the record of the generation in whose name it was committed, and before the next one.
-* In a generation each partition has one owner, who was told what the log has for it. Generations never fall.
-* What a coordinator has loaded is what the log says, and what the coordinator that wrote the log had.
-"""
+* In a generation each partition has one owner, who received the assignment in the log. Generations never fall.
+* A coordinator's loaded state equals the log, and the state of the coordinator that wrote the log."""
 
 from __future__ import annotations
 
@@ -56,9 +55,10 @@ class Sent:
 
 @attrs.frozen
 class Floor:
-    """What a fetch that is asked for now must find: where in the log the newest acknowledged commits are.
+    """The positions in the log of the newest acknowledged commits, which a fetch from now on must find.
 
-    By the leader epoch that wrote them, so that a deposed coordinator is held to what it can know.
+    They are sorted by the leader epoch that wrote them, so that a deposed coordinator is held only to what it can
+    know.
     """
 
     commits: Mapping[OffsetAt, Mapping[int, int]]
@@ -66,17 +66,17 @@ class Floor:
 
 
 def _newest(positions: Mapping[int, int], epoch: int) -> int:
-    """The newest of these positions, of those that were written in `epoch` or before; -1: there is none."""
+    """Find the newest of these positions that were written in `epoch` or before; -1: there is none."""
     return max((position for written, position in positions.items() if written <= epoch), default=-1)
 
 
 def partitions_of(assignment: bytes) -> tuple[int, ...]:
-    """The partitions in an assignment as the clients of a schedule write it."""
+    """Parse the partitions in an assignment as the clients of a schedule write it."""
     return tuple(int(each) for each in assignment.split(b",") if each)
 
 
 class GroupPromises(Promises):
-    """The committed log of a coordinator's partition, and what was promised on the ground of it."""
+    """The committed log of a coordinator's partition, and the promises made from it."""
 
     def __init__(self, min_isr: int, retention_ms: int, wall_ms: Callable[[], int]) -> None:
         super().__init__(min_isr)
@@ -85,7 +85,7 @@ class GroupPromises(Promises):
         self.sent: dict[str, Sent] = {}
         """Commits by their metadata, which is unique."""
         self.forgiven: dict[str, None] = {}
-        """Groups of which somebody has deleted offsets."""
+        """Groups with deleted offsets."""
         self._read_to = 0
         self._positions: dict[str, int] = {}
         """Where each commit stands in the committed log."""
@@ -96,7 +96,9 @@ class GroupPromises(Promises):
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
-        """Group and generation: what each member owns by each of its records. A static member goes by its instance."""
+        """Group and generation: the partitions of each member by each of its records. A static member is known by
+        its instance.
+        """
         self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
         """By leader epoch: where the newest acknowledged commit stands."""
         self._written: dict[tuple[int, int], GroupsState] = {}
@@ -114,7 +116,7 @@ class GroupPromises(Promises):
         return found
 
     def look(self, living: Iterable[Broker]) -> None:
-        """Check the replicas, and read what is newly committed."""
+        """Check the replicas, and read newly committed records."""
         super().look(living)
         while self._read_to in self._seen:
             self._read(self._read_to, self._seen[self._read_to])
@@ -188,14 +190,14 @@ class GroupPromises(Promises):
     # -- answers --------------------------------------------------------------------------------------------------
 
     def floor(self) -> Floor:
-        """What a fetch that is asked for now must find."""
+        """Take down the offsets that a fetch from now on must find."""
         return Floor(
             {key: dict(positions) for key, positions in self._acknowledged.items()},
             {key: dict(positions) for key, positions in self._tombstones.items()},
         )
 
     def committed(self, node: Broker, commit: str, code: ErrorCode) -> None:
-        """A coordinator answers a commit."""
+        """Check a coordinator's answer to a commit."""
         if code:
             return
         self.look([node])
@@ -208,7 +210,7 @@ class GroupPromises(Promises):
         acknowledged[epoch] = max(position, acknowledged.get(epoch, -1))
 
     def fetched(self, node: Broker, group_id: str, floor: Floor, answer: FetchedOffsets) -> None:
-        """A coordinator answers a fetch of offsets."""
+        """Check a coordinator's answer to a fetch of offsets."""
         if answer.code:
             return
         self.look([node])
@@ -230,7 +232,7 @@ class GroupPromises(Promises):
                     raise SafetyViolation(f"{key} was committed at {least}, and is not found")
 
     def synced(self, node: Broker, group_id: str, generation: int, name: str, assignment: bytes) -> None:
-        """A coordinator tells a member what it owns."""
+        """Check the assignment that a coordinator sends to a member."""
         self.look([node])
         if not any(each.get(name) == assignment for each in self._owned.get((group_id, generation), [])):
             raise SafetyViolation(
@@ -240,7 +242,7 @@ class GroupPromises(Promises):
     # -- states ---------------------------------------------------------------------------------------------------
 
     def wrote(self, host: GroupHost) -> None:
-        """A coordinator has decided: what it takes the state to be, and where the log ends."""
+        """Note a decision: the coordinator's state, and the end of the log."""
         shard = host.shard
         if shard is not None and not shard.is_loading:
             runtime = shard._runtime
@@ -256,7 +258,7 @@ class GroupPromises(Promises):
                     )
 
     def loaded(self, host: GroupHost) -> None:
-        """A coordinator has read its log."""
+        """Check the state that a coordinator has loaded from its log."""
         shard, log = host.shard, host.broker.log
         assert shard is not None
         assert shard._runtime is not None
@@ -283,7 +285,9 @@ class GroupPromises(Promises):
 
 
 def _records(log: PartitionLog, start: int, end: int) -> dict[int, tuple[bytes, bytes, int]]:
-    """Offset: key, value and leader epoch of each record; lengths and absence of a value are a part of the bytes."""
+    """Read key, value and leader epoch of each record by offset; lengths and absence of a value are a part of the
+    bytes.
+    """
     found: dict[int, tuple[bytes, bytes, int]] = {}
     offset = max(start, log.log_start_offset)
     while offset < end:
@@ -308,7 +312,7 @@ def _split(data: bytes) -> tuple[bytes, bytes | None]:
 
 
 def _replay(found: Mapping[int, tuple[bytes, bytes, int]]) -> dict[object, object]:
-    """The state that the records give, one after the other."""
+    """Replay the records, one after the other; returns the state."""
     state: dict[object, object] = {}
     for key, value, _ in found.values():
         raw_key, raw_value = _split(key + value)
@@ -327,7 +331,7 @@ def _replay(found: Mapping[int, tuple[bytes, bytes, int]]) -> dict[object, objec
 
 
 def _plain(state: GroupsState) -> dict[object, object]:
-    """A state in the shape of `_replay`. A group that has no offset left may or may not have an empty map of them."""
+    """Convert a state to the shape of `_replay`. A group without offsets may or may not have an empty map of them."""
     plain: dict[object, object] = {}
     for group, metadata in state.metadata.items():
         plain[group] = metadata

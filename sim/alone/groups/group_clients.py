@@ -1,8 +1,8 @@
 """The clients of a schedule of groups: members that join, commit, stall and leave, and consumers without a group. PURE.
 
-A client has one request under way. Requests and answers arrive late, in any order, or never; a client then asks again.
-It takes any broker for the coordinator, mostly one that is. Answers are shown to the checks when a coordinator gives
-them, whether or not they arrive.
+A client has one request under way. Requests and answers arrive late, in any order, or never; a client then asks
+again. It takes any broker for the coordinator, mostly the right one. Answers are shown to the checks when a
+coordinator gives them, whether or not they arrive.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Reply:
 
 
 class Clients:
-    """All clients, and the letters between them and the coordinators. `hosts` are those of the living brokers."""
+    """All clients, and the messages between them and the coordinators. `hosts` are those of the living brokers."""
 
     def __init__(
         self, random: Random, promises: GroupPromises, hosts: Mapping[int, GroupHost], static: int
@@ -86,13 +86,13 @@ class Clients:
         self._all: list[_Client] = [*members, _Loner(self, "l0"), _Loner(self, "l1")]
 
     def is_of_this_life(self, host: GroupHost) -> bool:
-        """Whether the broker still lives the life that this host is of."""
+        """True if the broker still lives the life of this host."""
         return self._hosts.get(host.broker.node_id) is host
 
     # -- letters --------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """A client does what comes next."""
+        """Let a client take its next step."""
         client = self.random.choice(self._all)
         if not client.waits:
             client.act()
@@ -105,7 +105,7 @@ class Clients:
         checked: Callable[[GroupHost, Any], None],
         answered: Callable[[Any], None],
     ) -> None:
-        """Send a request to whom the client takes for the coordinator."""
+        """Send a request to the broker that the client takes for the coordinator."""
         client.waits = True
         client.number += 1
         number = client.number
@@ -125,7 +125,7 @@ class Clients:
         self._letters.append(_Letter(client, number, deliver))
 
     def send_back(self, reply: _Reply, response: Any) -> None:
-        """An answer goes on its way."""
+        """Send an answer."""
 
         def deliver() -> None:
             if reply.client.number == reply.number and reply.client.waits:
@@ -135,28 +135,28 @@ class Clients:
         self._letters.append(_Letter(reply.client, reply.number, deliver))
 
     def deliver_one(self) -> None:
-        """A letter arrives: mostly the oldest."""
+        """Deliver a message: mostly the oldest."""
         if self._letters:
             at = self.random.choice((0, 0, 0, self.random.randrange(len(self._letters))))
             self._letters.pop(at).deliver()
 
     def deliver_oldest(self) -> None:
-        """The oldest letter arrives."""
+        """Deliver the oldest message."""
         if self._letters:
             self._letters.pop(0).deliver()
 
     def lose_one(self) -> None:
-        """A letter is lost; the client will ask again."""
+        """Lose a message; the client will ask again."""
         if self._letters:
             letter = self._letters.pop(self.random.randrange(len(self._letters)))
             self._give_up(letter.client)
 
     def time_out(self) -> None:
-        """Some client gives up what it waits for; it may still happen."""
+        """Let some client give up its request; it may still be performed."""
         self._give_up(self.random.choice(self._all))
 
     def give_up_all(self) -> None:
-        """All who wait ask again."""
+        """Let all waiting clients ask again."""
         for client in self._all:
             self._give_up(client)
 
@@ -165,13 +165,13 @@ class Clients:
         client.waits = False
 
     def revive(self) -> None:
-        """The end comes near: all who stalled or left come back, and stay."""
+        """Bring all members that stalled or left back near the end, and let them stay."""
         for member in self.members:
             member.is_steady = True
 
     @property
     def are_settled(self) -> bool:
-        """Whether all members that were not fenced are in one generation."""
+        """True if all members that were not fenced are in one generation."""
         there = [each for each in self.members if not each.is_fenced]
         return all(each.is_in for each in there) and len({each.generation for each in there}) <= 1
 
@@ -221,7 +221,7 @@ class Clients:
         self.promises.fetched(host.broker, group_id, floor, answers[0])
 
     def delete_offset(self) -> None:
-        """An operator deletes an offset of the consumers without a group."""
+        """Let an operator delete an offset of the consumers without a group."""
         operator = self._all[-1]
         if not operator.waits:
             self.promises.forgiven[LONERS_GROUP] = None
@@ -241,10 +241,10 @@ class _Client:
         self.number = 0
 
     def act(self) -> None:
-        """Do what comes next."""
+        """Take the next step."""
 
     def committed(self, codes: list[ErrorCode]) -> None:
-        """The answer to a commit has arrived."""
+        """Take the answer to a commit."""
 
 
 class _Loner(_Client):
@@ -306,7 +306,7 @@ class _Member(_Client):
                 self._stalls = 20
 
     def _fall_out(self, code: ErrorCode) -> None:
-        """Join again, after an error; as somebody else where this member is not known."""
+        """Join again, after an error; as a new member if this one is unknown."""
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             return
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

@@ -23,7 +23,7 @@ __all__ = ["GroupHost"]
 
 
 class GroupHost(ByHand):
-    """A group coordinator, and what it asks of its broker. For one life of the broker."""
+    """A group coordinator, and the part of its broker that it uses. For one life of the broker."""
 
     def __init__(self, broker: Broker, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
         super().__init__(broker, now_ms)

@@ -2,11 +2,11 @@
 
 The partition below is that of `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
 fetches, deaths, losses of power, elections, truncation. Each broker has a `GroupCoordinator`, whose shard begins and
-ends as leadership comes and goes. It loads its log beside all that goes on. Clients join, sync, commit, fetch, stall and
-leave, dynamic members and static ones; sessions and offsets expire (`group_clients.py`).
+ends as leadership comes and goes. It loads its log while all else goes on. Clients join, sync, commit, fetch, stall
+and leave, dynamic members and static ones; sessions and offsets expire (`group_clients.py`).
 
-`group_checks.py` says what is held against every answer. In the end all are healed. Then all members must come together
-in one generation, and a coordinator must find all that was acknowledged.
+`group_checks.py` checks every answer. In the end all are healed. Then all members must join one generation, and a
+coordinator must find all acknowledged commits.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class GroupsPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> GroupsPlan:
-        """A swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
         partition = draw_partition(random, steps, _WEIGHTS)
         return cls(partition, random.choice((0, 0, 1, 2)), random.choice((2000, 10_000, 1 << 40)))
 
 
 def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
-    """One schedule; what came of it. Raises `SafetyViolation`, and whatever a part raises."""
+    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
     random = Random(f"{seed}/groups")
     return _Run(GroupsPlan.draw(random) if plan is None else plan, random).run()
 
@@ -114,7 +114,7 @@ class _Run(CoordinatorRun[GroupHost]):
         self._clients.deliver_one()
 
     def _forget(self) -> None:
-        """A letter is lost, or somebody waits no longer."""
+        """Lose a message, or end a client's wait."""
         if self.random.random() < 0.5:
             self._clients.lose_one()
         else:
@@ -139,7 +139,7 @@ class _Run(CoordinatorRun[GroupHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """First the replicas come together, then the group does."""
+        """Heal the replicas first, then the group."""
         super()._heal()
         self._clients.revive()
         for round_number in range(SETTLE_ROUNDS_MAX):
@@ -167,12 +167,12 @@ class _Run(CoordinatorRun[GroupHost]):
         return self._hosts[self._controller.state.leader]
 
     def _leads(self) -> bool:
-        """Whether the coordinator has loaded its log."""
+        """True if the coordinator has loaded its log."""
         shard = self._leader().shard
         return shard is not None and not shard.is_loading
 
     def _replicate_all(self) -> None:
-        """Nobody asks any more; what is written is replicated, and read once more."""
+        """Let all replicas fetch all records, and read them once more, after the last request."""
         for _ in range(20):
             self._replicate()
         for group_id in (MEMBERS_GROUP, LONERS_GROUP):

@@ -1,14 +1,14 @@
 """The quorum's driver alone, from a seed: replicas of the metadata log at work on simulated disks. PURE.
 
-`run(seed)` draws voters, observers, the sizes of segments and snapshots, and what befalls them. Each replica runs the
+`run(seed)` draws voters, observers, the sizes of segments and snapshots, and their troubles. Each replica runs the
 product's `MetadataService`: driver, core, metadata log, snapshots, publisher and controller. Only sockets and the
-scheduler are missing. Any task that may run is next, as the seed draws it (`stepping.py`). Messages are late, lost or
-doubled (`quorum_network.py`). Replicas die at any await or in the middle of a call to the disk. They lose power, their
-syncs fail, their disks are full or hang. Voters are added and removed. Clients register brokers, since that leaves a
-trace in the image for ever.
+scheduler are missing. The seed draws the next task among those that may run (`stepping.py`). Messages are late, lost
+or doubled (`quorum_network.py`). Replicas die at any await or in the middle of a call to the disk. They lose power,
+their syncs fail, their disks are full or hang. Voters are added and removed. Clients register brokers, since a
+registration stays in the image.
 
-`quorum_checks.py` says what is held against each step. In the end all is healed. Then a leader must come, and every
-replica must have the image that a replay of the committed log gives.
+`quorum_checks.py` checks each step. In the end all is healed. Then a leader must be elected, and every replica must
+have the image that a replay of the committed log gives.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ POINTS = (
 
 @attrs.frozen
 class QuorumPlan:
-    """What a schedule is made of. `weights` are those of its events, `gap_seconds` the most between two of them."""
+    """The parts of a schedule. `weights` are those of its events, `gap_seconds` the most between two of them."""
 
     voters: int = 3
     observers: int = 0
@@ -72,13 +72,13 @@ class QuorumPlan:
     gap_seconds: float = 0.2
     weights: Mapping[str, float] = attrs.Factory(dict)
     death_probability: float = 0.0
-    """How often a process dies before a step of one of its tasks."""
+    """The probability that a process dies before a step of one of its tasks."""
     node: NodePlan = attrs.Factory(NodePlan)
     network: NetworkPlan = attrs.Factory(NetworkPlan)
 
     @classmethod
     def draw(cls, random: Random, rounds: int = ROUNDS_DEFAULT) -> QuorumPlan:
-        """A swarm: each kind of event is rare, common or absent, each by itself."""
+        """Draw a swarm: each kind of event is rare, common or absent, each by itself."""
         weights = {name: random.choice(choices) for name, choices in _WEIGHTS.items()}
         points = [point for point in POINTS if random.random() < 0.25]
         node = NodePlan(
@@ -127,7 +127,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 
 def run(seed: int, plan: QuorumPlan | None = None) -> Mapping[str, int]:
-    """One schedule; what came of it. Raises `SafetyViolation`, and whatever a part raises."""
+    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
     random = Random(f"{seed}/quorum")
     return _Run(QuorumPlan.draw(random) if plan is None else plan, random).run()
 
@@ -164,7 +164,7 @@ class _Run:
         self.deaths = 0
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; what came of it."""
+        """Run the schedule; returns its figures."""
         try:
             return self._run()
         finally:
@@ -202,7 +202,7 @@ class _Run:
         node.service.subscribe(lambda image, delta: self._promises.published(node, image))
 
     def _may_die(self, process: Process) -> None:
-        """A process may die before any step of any of its tasks."""
+        """Kill the process by chance, before any step of any of its tasks."""
         if self._dies and self._random.random() < self._dies:
             self._kill(self._of_process[process], power=self._random.random() < 0.5)
 
@@ -221,7 +221,7 @@ class _Run:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
-        """A client registers a broker with any node that takes itself for the active controller."""
+        """Let a client register a broker with any node that takes itself for the active controller."""
         active = [node for node in self._nodes.values() if node.service and node.service.is_active]
         if not active:
             return
@@ -255,13 +255,13 @@ class _Run:
             self._kill(node, power=False)
 
     def _power(self) -> None:
-        """One machine loses power, or all of them at once."""
+        """Cut the power of one machine, or of all of them at once."""
         for node in [self._some()] if self._random.random() < 0.8 else list(self._nodes.values()):
             if node is not None and node.lives:
                 self._kill(node, power=True)
 
     def _cut_power(self) -> None:
-        """Power fails in the middle of one of the next calls to a disk."""
+        """Cut the power in the middle of one of the next calls to a disk."""
         node = self._some()
         if node is not None:
             node.disk.crash_at(node.disk.operation_count + self._random.randint(1, 12))
@@ -272,7 +272,7 @@ class _Run:
             node.fail_sync()
 
     def _fill(self) -> None:
-        """A disk takes little more, until its operator makes room."""
+        """Fill a disk nearly, until its operator makes room."""
         node = self._some()
         if node is not None:
             life, disk = node.life, node.disk
@@ -291,13 +291,13 @@ class _Run:
             node.hangs_until = self._steps.now + self._random.choice((0.1, 0.6, 2.0))
 
     def _isolate(self) -> None:
-        """Some nodes hear only each other."""
+        """Isolate some nodes: they reach only each other."""
         count = self._random.choice((1, 1, 2))
         ids = list(self._nodes)
         self._network.cut_off = tuple(self._random.sample(ids, min(count, len(ids))))
 
     def _join(self) -> None:
-        """All hear each other again."""
+        """Reconnect all nodes."""
         self._network.cut_off = ()
 
     def _break(self) -> None:
@@ -312,7 +312,7 @@ class _Run:
         return self._random.choice(leading) if leading else None
 
     def _add(self) -> None:
-        """An operator adds a voter."""
+        """Let an operator add a voter."""
         leader, node_id = self._leader(), self._random.choice(list(self._nodes))
         if leader is not None:
             listener = VoterListener(LISTENER, host_of(node_id), PORT)
@@ -321,7 +321,7 @@ class _Run:
             leader.receive(request, 1, lambda response: None)
 
     def _remove(self) -> None:
-        """An operator removes a voter; the leader, too."""
+        """Let an operator remove a voter, perhaps the leader."""
         leader, node_id = self._leader(), self._random.choice(list(self._nodes))
         if leader is not None:
             request = RemoveRaftVoterRequest(CLUSTER_ID, node_id, key_of(node_id).directory_id)
@@ -336,7 +336,7 @@ class _Run:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """All live, and hear each other. Then one leads, and all have its image."""
+        """Start and reconnect all nodes; then one must lead, and all must have its image."""
         self._dies = 0.0
         self._network.cut_off = ()
         self._network.plan = NetworkPlan()
@@ -376,7 +376,7 @@ class _Run:
 
 
 def _registration(broker_id: int) -> BrokerRegistrationRequest:
-    """The simplest decision that leaves a trace: a broker that nobody hears of again."""
+    """Make the simplest decision that leaves a trace: a broker that is never heard again."""
     return BrokerRegistrationRequest(
         broker_id,
         CLUSTER_ID,

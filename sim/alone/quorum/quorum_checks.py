@@ -1,15 +1,16 @@
-"""What must hold of the quorum's driver after each step of a schedule, and at its end. PURE.
+"""Checks of the quorum's driver after each step of a schedule, and at its end. PURE.
 
-The bytes on the disks are held against each other and against what the nodes tell (`quorum_platter.py`). The product's
-own objects are asked only for what they believe: role, epoch, high watermark, voters, image.
+The bytes on the disks are compared with each other and with the nodes' messages (`quorum_platter.py`). The product's
+own objects only give their beliefs: role, epoch, high watermark, voters, image.
 
-* Raft, figure 3: an epoch has one leader, leaders only append, logs match, and leaders have all that is committed.
+* Raft, figure 3: an epoch has one leader, leaders only append, logs match, and leaders have all committed records.
   Different records are never applied at one offset.
-* A vote is on the platter before it is told, and a Fetch asks from no offset below which the platter lacks something.
-* What a leader commits is on the platters of a majority of its voters. A step may commit and then change the voters.
-  So those from before the step may be the ones that count.
+* A vote is on the platter before it is sent. A Fetch names an offset below which the platter has all.
+* A leader's committed records are on the platters of a majority of its voters. A step may commit and then change the
+  voters. So the voters before the step may count instead.
 * The voters in force are those of the newest voters record in the log, or else of the snapshot before it.
-* The image of each node is a replay of what was committed, and so is each snapshot. What was acknowledged is in it.
+* The image of each node is a replay of the committed records, and so is each snapshot. It has all acknowledged
+  registrations.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = ["Promises", "whole_log"]
 
 @attrs.define
 class _Seen:
-    """What was seen of one life of a node."""
+    """Observations of one life of a node."""
 
     life: int = -1
     high_watermark: int = -1
@@ -60,9 +61,9 @@ def _must(holds: bool, promise: str) -> None:
 
 
 def whole_log(node: Node) -> list[LoggedBatch]:
-    """The batches of a node's log, none of which is missing.
+    """Read the batches of a node's log, without gaps.
 
-    A loss of power may take what was not synced in one segment, and leave the next one. The next start ends the log
+    A loss of power may take unsynced bytes of one segment, and leave the next one. The next start ends the log
     before such a hole. So a node that has not opened its log since has the batches before the hole.
     """
     batches = node.platter.log()
@@ -82,9 +83,9 @@ class Promises:
         self._first_voters = first_voters
         self._seen = {node_id: _Seen() for node_id in nodes}
         self._voted: dict[tuple[int, int], int] = {}
-        """(node, epoch): whom it voted for."""
+        """(node, epoch): the candidate that it voted for."""
         self.leaders: dict[int, int] = {}
-        """Epoch: who led it."""
+        """Epoch: its leader."""
         self.committed: list[LoggedBatch] = []
         self.committed_end = 0
         self._committed_in: dict[int, int] = {}
@@ -94,7 +95,7 @@ class Promises:
         """(end offset, voters in force there) of all that is committed."""
         self._builder = ImageBuilder(MetadataImage.empty(CLUSTER_ID))
         self._images = {0: MetadataImage.empty(CLUSTER_ID)}
-        """Images of what is committed, by end offset; those of batches' ends."""
+        """Images of the committed records, by end offset; only at the ends of batches."""
         self.acknowledged: list[int] = []
         """Brokers whose registration was acknowledged."""
         self._told: list[tuple[Node, int, int]] = []
@@ -103,7 +104,7 @@ class Promises:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def sends(self, node: Node, request: Fetch | Vote) -> None:
-        """A node has decided to ask this."""
+        """Check a request that a node has decided to send."""
         if isinstance(request, Fetch):
             _must(
                 node.platter.promised_to(request.offset, request.last_epoch),
@@ -113,7 +114,7 @@ class Promises:
             self._vote(node, request.epoch, node.node_id)
 
     def answers(self, node: Node, request: Any, response: Any) -> None:
-        """A node's answer leaves it."""
+        """Check an answer that leaves a node."""
         if isinstance(response, VoteResponse) and isinstance(request, VoteRequest) and response.topics:
             asked = request.topics[0].partitions[0]
             if response.topics[0].partitions[0].vote_granted and not asked.pre_vote:
@@ -130,7 +131,7 @@ class Promises:
     # -- after each step ------------------------------------------------------------------------------------------
 
     def look(self, node: Node) -> None:
-        """Check what may have changed with a step of this node."""
+        """Check all that a step of this node may have changed."""
         service = node.service
         if service is None or not service.quorum.is_open:
             return
@@ -157,7 +158,7 @@ class Promises:
                 self.acknowledged.append(broker_id)
 
     def acknowledge(self, node: Node, broker_id: int) -> None:
-        """A node answers that this broker is registered. A node that dies in the same step has told nobody."""
+        """Note a node's answer that this broker is registered. A node that dies in the same step has sent nothing."""
         self._told.append((node, node.life, broker_id))
 
     def _image(self) -> MetadataImage:
@@ -182,9 +183,9 @@ class Promises:
             seen.log_end = node.platter.find(end_offset - 1)
 
     def _look_for_all_committed(self, node: Node) -> None:
-        """Leader completeness: what an epoch has committed is in the logs of the leaders of all later ones.
+        """Check leader completeness: records committed in an epoch are in the logs of the leaders of all later ones.
 
-        A candidate may hear of its votes late, and lead an epoch that is over. It commits nothing.
+        A candidate may get its votes late, and lead an epoch that is over. It commits nothing.
         """
         assert node.log is not None
         assert node.service is not None
@@ -224,7 +225,7 @@ class Promises:
             _must(False, f"{node.node_id} commits up to {high_watermark}, which nobody has committed")
 
     def _commit(self, node: Node, batch: LoggedBatch, seen: _Seen) -> None:
-        """A batch is seen committed for the first time."""
+        """Check a batch that is seen committed for the first time."""
         _must(batch.base_offset == self.committed_end, f"{batch} is committed behind {self.committed_end}")
         assert node.service is not None
         voters = node.service.quorum.core.voters
@@ -249,7 +250,7 @@ class Promises:
         self._images[self.committed_end] = self._builder.build()[0]
 
     def _holding(self, batch: LoggedBatch, voters: VoterSet) -> list[int]:
-        """The voters that have this batch on their platters, in the log or in a snapshot."""
+        """List the voters that have this batch on their platters, in the log or in a snapshot."""
         return [
             each
             for each in voters.node_ids
@@ -258,14 +259,16 @@ class Promises:
         ]
 
     def _look_below(self, node: Node, high_watermark: int) -> None:
-        """All that this log has below its high watermark is what was committed there."""
+        """Check that this log's batches below its high watermark are the committed ones."""
         for batch in node.platter.log():
             if batch.last_offset < min(high_watermark, self.committed_end):
                 known = self._by_last.get(batch.last_offset)
                 _must(known == batch, f"{node.node_id} has {batch} in its log, and {known} was committed")
 
     def _look_at_flushed(self, node: Node, seen: _Seen) -> None:
-        """What the core believes to be synced is; and its voters are those of its log, where the two agree."""
+        """Check that all flushed records are on the platter; and the core's voters against its log, where the two
+        agree.
+        """
         assert node.service is not None
         assert node.log is not None
         core = node.service.quorum.core
@@ -278,7 +281,7 @@ class Promises:
         self.look_at_voters(node)
 
     def look_at_voters(self, node: Node) -> None:
-        """The voters in force are those of the newest voters record."""
+        """Check that the voters in force are those of the newest voters record."""
         assert node.service is not None
         assert node.log is not None
         core = node.service.quorum.core
@@ -311,7 +314,7 @@ class Promises:
     # -- now and then ---------------------------------------------------------------------------------------------
 
     def published(self, node: Node, image: MetadataImage) -> None:
-        """A node shows its users this image."""
+        """Check an image that a node shows its users."""
         known = self._images.get(image.offset + 1)
         if known is not None:
             _must(
@@ -335,7 +338,7 @@ class Promises:
                     _must(not is_shared or same == batch, f"log matching: {batch}, {same}")
 
     def look_at_snapshots(self, node: Node) -> None:
-        """Each snapshot is the state at its end."""
+        """Check that each snapshot is the state at its end."""
         for (end, _), data in node.platter.snapshots(durable=True).items():
             known = self._images.get(end)
             if end == 0 or known is None or not data:
@@ -353,7 +356,7 @@ class Promises:
                     )
 
     def check(self) -> None:
-        """At the end, when all is healed: all have all."""
+        """Check that all nodes agree at the end, when all is healed."""
         self.look_at_logs()
         for node in self._nodes.values():
             assert node.service is not None

@@ -42,18 +42,18 @@ class Machine(Protocol):
 
     @property
     def has_power(self) -> bool:
-        """Whether its kernel refuses what comes while no process does."""
+        """True if its kernel refuses messages while no process runs."""
 
     @property
     def is_listening(self) -> bool: ...
 
     def receive(self, message: Any, version: int, respond: Callable[[Any], None]) -> None:
-        """A request arrives."""
+        """Receive a request."""
 
 
 @attrs.frozen
 class NetworkPlan:
-    """How messages fare: their delay in seconds (shortest, longest), and how many of them are lost or come twice."""
+    """The fate of messages: their delay in seconds (shortest, longest), and the shares that are lost or doubled."""
 
     seconds: tuple[float, float] = (0.001, 0.02)
     late_probability: float = 0.0
@@ -64,7 +64,7 @@ class NetworkPlan:
 
 @attrs.define(eq=False)
 class _Connection:
-    """From one life of a node to another node."""
+    """A connection from one life of a node to another node."""
 
     sender: Machine
     life: int
@@ -96,7 +96,7 @@ class Network:
         self.plan = plan
         self.nodes: dict[str, Machine] = {}
         self.cut_off: tuple[int, ...] = ()
-        """Nodes that hear only each other."""
+        """Nodes that reach only each other."""
         self._connections: dict[tuple[int, int], _Connection] = {}
         self.on_answer: Callable[[int, Any, Any], None] = lambda node_id, request, response: None
         """Called with the answer of a node as it leaves it."""
@@ -143,13 +143,13 @@ class Network:
             self._fail(question, error("closed"))
 
     def break_some(self) -> None:
-        """Break a connection. What was sent on it may arrive later than what is sent on the next."""
+        """Break a connection. Its messages may arrive later than those of the next connection."""
         known = [each for each in self._connections.values() if not each.is_broken]
         if known:
             self.end(self._random.choice(known))
 
     def node_died(self, node: Machine, *, power: bool) -> None:
-        """The connections of a dead process end; a machine that has lost power is silent."""
+        """End the connections of a dead process; a machine that has lost power is silent."""
         for connection in list(self._connections.values()):
             if connection.receiver is node and not power:
                 self.steps.at(self.steps.now + self._delay(), partial(self.end, connection))
@@ -205,7 +205,7 @@ class Network:
         question.done.set()
 
     def drop(self, question: _Question) -> None:
-        """Nobody waits for the answer any more."""
+        """Forget a question whose answer is no longer awaited."""
         question.connection.questions.pop(question, None)
 
 
@@ -217,7 +217,7 @@ class Channels:
         self._node = node
 
     def channel(self, host: str, port: int) -> _Channel:
-        """The channel to this address."""
+        """Return the channel to this address."""
         return _Channel(self._network, self._node, host)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ class _Silent:
 
 
 class _Still:
-    """`odradek.env.ports.Meter` where nobody pays: there are no quotas here."""
+    """`odradek.env.ports.Meter` without clients that pay: there are no quotas here."""
 
     def cpu_seconds(self) -> float:
         return 0.0
@@ -179,7 +179,7 @@ class Node:
         return self.service is not None and self.service.quorum.is_open
 
     def disk_seconds(self) -> float:
-        """How long the next work at the disk takes."""
+        """Draw the seconds of the next work at the disk."""
         seconds = self._random.uniform(*self.plan.disk_seconds)
         return max(seconds, self.hangs_until - self.steps.now)
 
@@ -202,7 +202,7 @@ class Node:
     # -- lives ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a new life with what the disk holds."""
+        """Begin a new life with the present contents of the disk."""
         assert self.process is None
         self.life += 1
         self.has_power = True
@@ -247,13 +247,13 @@ class Node:
         await service.join(process, Channels(self._network, self))
 
     def _failed(self, error: Exception) -> None:
-        """A task has failed: the process ends. The kernel has dropped what a failed sync should have written."""
+        """End the process, since a task has failed. The kernel has dropped the pages of a failed sync."""
         if not self.expects_failure or not isinstance(error, DiskError):
             raise SafetyViolation(f"{self.node_id} ends with {type(error).__name__}: {error}") from error
         self.die(self._random.choice(("random", "synced")))
 
     def die(self, keep: Keep) -> None:
-        """`all`: the process alone; else the machine loses power, and what was not synced may be gone."""
+        """End the process alone (`all`); else the machine loses power, and unsynced bytes may be gone."""
         process, self.process = self.process, None
         assert process is not None
         power = keep != "all"
@@ -273,7 +273,7 @@ class Node:
         self.disk.fail_next(errno.EIO, operation="sync", path_part=".")
 
     def receive(self, message: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """A request arrives."""
+        """Receive a request."""
         assert self.service is not None
         self.call(self.service.quorum.receive, message, version, respond)
 
@@ -287,15 +287,15 @@ class Node:
 
 
 def host_of(node_id: int) -> str:
-    """The name under which a node is reached."""
+    """Return the host name of a node."""
     return f"c{node_id}"
 
 
 def key_of(node_id: int) -> ReplicaKey:
-    """The replica on a node's only disk."""
+    """Return the key of the replica on a node's only disk."""
     return ReplicaKey(node_id, b"directory %06d" % node_id)
 
 
 def voter_of(node_id: int) -> Voter:
-    """A node as a voter."""
+    """Describe a node as a voter."""
     return Voter(key_of(node_id), ((LISTENER, host_of(node_id), PORT),))

@@ -1,7 +1,6 @@
-"""What is on the disk of a replica of the quorum, as its processes see it and as a loss of power would leave it. PURE.
+"""The disk of a replica of the quorum, as its processes see it and as a loss of power would leave it. PURE.
 
-Read from the bytes, behind the back of the product's own code. A batch is read once, as long as nothing is cut.
-"""
+It is read from the bytes, without the product's own code. A batch is read once, as long as nothing is cut."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class QuorumPlatter:
             self._known.clear()
 
     def forget(self) -> None:
-        """The disk has crashed."""
+        """Forget all, since the disk has crashed."""
         self._known.clear()
 
     def _folder(self) -> Folder | None:
@@ -67,7 +66,7 @@ class QuorumPlatter:
     # -- the log --------------------------------------------------------------------------------------------------
 
     def _batches(self, inode: Inode, *, durable: bool) -> list[LoggedBatch]:
-        """The sound batches at the beginning of a file."""
+        """Read the sound batches at the beginning of a file."""
         if durable and inode.durable_rest:
             return list(_sound(bytes(inode.data[: inode.durable_size]) + inode.durable_rest, 0))
         known = self._known.setdefault(inode, [])
@@ -79,7 +78,7 @@ class QuorumPlatter:
         return [each for each in known if each.end <= inode.durable_size]
 
     def find(self, offset: int, *, durable: bool = False) -> LoggedBatch | None:
-        """The batch that holds this offset."""
+        """Find the batch that holds this offset."""
         files = self._files(durable=durable)
         name = max((each for each in files if _is_segment(each) and int(each[:20]) <= offset), default=None)
         if name is None:
@@ -89,7 +88,7 @@ class QuorumPlatter:
         return batches[at] if at < len(batches) and batches[at].base_offset <= offset else None
 
     def log(self) -> list[LoggedBatch]:
-        """All batches, as processes see them."""
+        """Read all batches, as processes see them."""
         files = self._files(durable=False)
         names = sorted(name for name in files if _is_segment(name))
         found: list[LoggedBatch] = []
@@ -102,7 +101,7 @@ class QuorumPlatter:
     # -- beside the log -------------------------------------------------------------------------------------------
 
     def snapshots(self, *, durable: bool = False) -> dict[tuple[int, int], bytes]:
-        """Snapshots by their end offset and epoch."""
+        """Read snapshots by their end offset and epoch."""
         found = {}
         for name, inode in self._files(durable=durable).items():
             end = parse_snapshot_name(name)
@@ -112,7 +111,7 @@ class QuorumPlatter:
         return found
 
     def has_snapshot(self, offset: int) -> bool:
-        """Whether a durable snapshot covers this offset."""
+        """True if a durable snapshot covers this offset."""
         return any(end > offset for end, _ in self._snapshot_ends())
 
     def _snapshot_ends(self) -> Iterator[tuple[int, int]]:
@@ -122,7 +121,7 @@ class QuorumPlatter:
                 yield end
 
     def promised_to(self, offset: int, epoch: int) -> bool:
-        """Whether a loss of power leaves all below `offset`, whose last record is of this epoch.
+        """True if a loss of power leaves all below `offset`, whose last record is of this epoch.
 
         A request that was decided just before a snapshot was installed is covered by it.
         """
@@ -132,7 +131,7 @@ class QuorumPlatter:
         return found is not None and found.last_offset == offset - 1 and found.epoch == epoch
 
     def vote(self) -> tuple[int, int]:
-        """The epoch and the vote that a loss of power leaves; -1: nobody."""
+        """Read the epoch and the vote that a loss of power leaves; -1: no vote."""
         inode = self._files(durable=True).get("quorum-state")
         if inode is None:
             return 0, -1

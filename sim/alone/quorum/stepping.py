@@ -42,7 +42,7 @@ class _Cut(BaseException):
 
 
 class _Wait:
-    """One wait of a task. `begin` is called when the task waits; what it waits for calls `Steps.ready`."""
+    """One wait of a task. `begin` is called when the task waits; the awaited thing calls `Steps.ready`."""
 
     __slots__ = ()
     can_be_cut = True
@@ -54,11 +54,11 @@ class _Wait:
         raise NotImplementedError
 
     def leave(self, task: Task) -> None:
-        """Nothing to undo: who comes to wake the task finds that it waits no more."""
+        """Do nothing: a later wake finds that the task has stopped waiting."""
 
 
 class Task:
-    """A coroutine of a process, what it waits for, and the timeouts that it is in, the outermost first."""
+    """A coroutine of a process, the wait of it, and the timeouts around it, the outermost first."""
 
     __slots__ = ("coroutine", "cut", "process", "timeouts", "wait")
 
@@ -71,7 +71,7 @@ class Task:
         """Thrown at its next step."""
 
     def due(self) -> _Cut | None:
-        """The outermost timeout whose deadline has passed, as an exception."""
+        """Find the outermost timeout whose deadline has passed, as an exception."""
         for timeout in self.timeouts:
             if timeout.is_due:
                 return _Cut(timeout)
@@ -95,7 +95,7 @@ class Steps:
         self._entered = 0
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Call `action` at this virtual time; one that has passed means now."""
+        """Call `action` at this virtual time; a time that has passed means now."""
         self._entered += 1
         heapq.heappush(self._timers, (max(time, self.now), self._entered, action))
 
@@ -105,7 +105,7 @@ class Steps:
         self._ready.append(task)
 
     def cut(self, task: Task) -> None:
-        """A deadline of this task has passed: end its wait, if that may be cut short."""
+        """End the wait of a task whose deadline has passed, if that may be cut short."""
         if task.wait is not None and task.wait.can_be_cut:
             task.wait.leave(task)
             task.cut = task.due()

@@ -1,4 +1,4 @@
-"""What producers were told of their transactions, held against what is in the partitions in the end. PURE."""
+"""The outcomes that producers were given for their transactions, against the partitions in the end. PURE."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Ledger:
         return attempt
 
     def told(self, outcome: Outcome) -> int:
-        """How many transactions ended so."""
+        """Count transactions with this outcome."""
         return sum(attempt.outcome is outcome for attempt in self.attempts)
 
     def check(self, partitions: Sequence[Written]) -> None:
-        """Every transaction is there whole or not at all, as its producer was told. Raises `SafetyViolation`."""
+        """Check that every transaction is there whole or not at all, by its outcome. Raises `SafetyViolation`."""
         for each in partitions:
             if each.open:
                 raise SafetyViolation(f"transactions of {each.open} are open in the end")

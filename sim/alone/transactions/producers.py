@@ -60,7 +60,7 @@ class Called:
     """Whether it may arrive once its sender has given it up."""
 
     def complete(self, response: Any) -> None:
-        """The coordinator's answer (`Reply`)."""
+        """Take the coordinator's answer (`Reply`)."""
         if not self.is_over:
             self.answer, self.is_over = response, True
 
@@ -93,7 +93,7 @@ class Producers:
         self._number = 0
 
     def begin(self) -> None:
-        """A producer begins; one of the same transactional id may still be at work."""
+        """Start a producer; another with the same transactional id may still be at work."""
         self._number += 1
         name = self._around.random.choice(("id-0", "id-1"))
         producer = _Producer(
@@ -105,7 +105,7 @@ class Producers:
         self._programs.append(producer.run())
 
     def go_on(self) -> None:
-        """One program goes on to its next wait."""
+        """Run one program to its next wait."""
         if self._programs:
             self._step(self._around.random.choice(self._programs))
 
@@ -120,7 +120,7 @@ class Producers:
             self._programs.remove(program)
 
     def kill_one(self) -> None:
-        """A program dies, with whatever it has open."""
+        """Kill a program, whatever it has open."""
         if self._programs:
             program = self._around.random.choice(self._programs)
             self._programs.remove(program)
@@ -159,13 +159,14 @@ class _Producer:
     # -- the coordinator
 
     async def _ask(self, request: Any, *, may_come_late: bool = True) -> Any:
-        """The answer; NETWORK_EXCEPTION where there is none in time."""
+        """Ask the coordinator; returns NETWORK_EXCEPTION without an answer in time."""
         around = self._around
         if not around.hosts:
             await Pause()
             return ErrorCode.NETWORK_EXCEPTION
         leading = [node_id for node_id, host in around.hosts.items() if host.shard is not None]
-        # Mostly the broker that leads; at times one that the producer has not heard to lead no more.
+        # Mostly the broker that leads; at times a former leader that the producer does not know to be
+        # deposed.
         somebody = self._random.random() < 0.1 or not leading
         node_id = self._random.choice(list(around.hosts) if somebody else leading)
         called = Called(node_id, request, may_come_late=may_come_late)
@@ -175,7 +176,7 @@ class _Producer:
         return ErrorCode.NETWORK_EXCEPTION if called.answer is None else called.answer
 
     async def _asked(self, request: Any, *, may_come_late: bool = True) -> Any:
-        """The same, again and again while the error may pass."""
+        """Ask again and again while the error may pass."""
         for _ in range(TRIES_MAX):
             answer = await self._ask(request, may_come_late=may_come_late)
             if _code(answer) not in RETRIABLE:
@@ -249,7 +250,7 @@ class _Producer:
         batch = bytes(builder.build())
         attempt.sent.append(value)
         for _ in range(TRIES_MAX):
-            # A request that stays unanswered is sent again; the first one may be appended later, or both.
+            # A request without an answer is sent again; the first one may be appended later, or both.
             copies = self._random.choice((1, 1, 1, 2))
             codes = [await self._produce(partition, batch, sequence) for _ in range(copies)]
             if ErrorCode.NONE in codes:
@@ -260,7 +261,9 @@ class _Producer:
         return False
 
     async def _produce(self, partition: WrittenPartition, batch: bytes, sequence: int) -> ErrorCode:
-        """What the partition's leader answers: it verifies the transaction first (KIP-890)."""
+        """Send a batch to the partition's leader, which first verifies the transaction (KIP-890); returns its
+        answer.
+        """
         await Pause()
         if partition.leader < 0:
             return ErrorCode.NETWORK_EXCEPTION
@@ -295,5 +298,5 @@ def _code(answer: Any) -> ErrorCode:
 
 
 def ask_of(called: Called, wall_ms: int) -> Ask:
-    """The request as its coordinator receives it."""
+    """Make the request as its coordinator receives it."""
     return Ask(called.request, 0, called, wall_ms)

@@ -73,7 +73,7 @@ class _Peers:
         self._post = post
 
     def coordinator_of(self, partition: int) -> int | None:
-        """Nobody asks: leaders of partitions are no brokers here."""
+        """Return None: leaders of partitions are no brokers here."""
         return None
 
     async def ask(self, broker_id: int, request: Any) -> tuple[ErrorCode, Any]:
@@ -86,7 +86,7 @@ class _Peers:
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class Ids:
@@ -101,7 +101,9 @@ class Ids:
 
 
 class TransactionHost(ByHand):
-    """What a coordinator asks of its broker (`TransactionHost`), and the coordinator. For one life of the broker."""
+    """A transaction coordinator, and the part of its broker that it uses (`TransactionHost`). For one life of the
+    broker.
+    """
 
     request_timeout_ms = 5_000
 
@@ -138,11 +140,11 @@ class TransactionHost(ByHand):
         )
 
     def learn(self) -> None:
-        """Hear who leads the partitions that transactions write."""
+        """Learn the present leaders of the partitions that transactions write."""
         self.newest.image = self._image()
 
     def run_woken(self) -> None:
-        """Do what is to happen after this turn."""
+        """Run the actions that are due after this turn."""
         while self.woken:
             woken, self.woken = self.woken, []
             for action in woken:

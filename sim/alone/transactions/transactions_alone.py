@@ -2,16 +2,16 @@
 
 PURE.
 
-The partition below is that of `sim.alone.replication_alone`: late fetches, deaths, losses of power, elections, truncation.
-Each broker has a `TransactionCoordinator`, whose shard begins and ends as leadership comes and goes. Producers of both
-protocols write two partitions, whose leaders move or are nobody's for a while. They verify transactions with the coordinator,
-and take its markers. Requests and markers come late, or once their senders have given them up. Producers die, and others
-take over their transactional ids while they are at work. A stranger uses their producer ids beside a transactional id of
-its own.
+The partition below is that of `sim.alone.replication_alone`: late fetches, deaths, losses of power, elections,
+truncation. Each broker has a `TransactionCoordinator`, whose shard begins and ends as leadership comes and goes.
+Producers of both protocols write two partitions, whose leaders move, or are missing for a while. They verify
+transactions with the coordinator, and take its markers. Requests and markers come late, or once their senders have
+given them up. Producers die, and successors take over their transactional ids while they are at work. A stranger uses
+their producer ids beside a transactional id of its own.
 
-In the end all are healed, and time goes by until transactions that nobody ends are aborted. Then every transaction is
-there whole or not at all, as its producer was told, and once. Nothing is open (`ledger.py`). At every moment a producer's
-markers have rising coordinator epochs, and a new leader of a partition knows what the one before has known.
+In the end all are healed, and time goes by until abandoned transactions are aborted. Then every transaction is there
+whole or not at all, by its producer's outcome, and once. Nothing is open (`ledger.py`). At every moment a producer's
+markers have rising coordinator epochs, and a partition's new leader knows all that its predecessor knew.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TransactionsPlan:
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> TransactionsPlan:
-        """A swarm: each kind of step is rare, common or absent, each by itself."""
+        """Draw a swarm: each kind of step is rare, common or absent, each by itself."""
         return cls(draw_partition(random, steps, _WEIGHTS))
 
 
@@ -100,7 +100,7 @@ class _StateLog(Promises):
 
 
 def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
-    """One schedule; what came of it. Raises `SafetyViolation`, and whatever a part raises."""
+    """Run one schedule; returns its figures. Raises `SafetyViolation`, and the errors of all parts."""
     random = Random(f"{seed}/transactions")
     return _Run(TransactionsPlan.draw(random) if plan is None else plan, random).run()
 
@@ -120,7 +120,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._transactional = Producers(self._around)
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; what came of it."""
+        """Run the schedule; returns its figures."""
         self._transactional.begin()
         try:
             return super().run()
@@ -146,7 +146,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         return TransactionHost(node, self._partitions, self._post, self._ids, lambda: self.now_ms)
 
     def _bury(self) -> None:
-        """Coordinators of dead brokers are gone, and nobody answers what they were asked."""
+        """Remove coordinators of dead brokers, and end the requests that they had."""
         super()._bury()
         for called in self._given:
             if called.node_id not in self._hosts:
@@ -156,10 +156,10 @@ class _Run(CoordinatorRun[TransactionHost]):
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def _produce(self) -> None:
-        """Nobody writes the coordinator's log but the coordinator."""
+        """Do nothing: only the coordinator writes its log."""
 
     def _fetch(self) -> None:
-        """All followers fetch, and mostly what they fetch arrives: the schedule is about what a coordinator makes of it."""
+        """Let all followers fetch, and mostly deliver that: the schedule is about the coordinator."""
         super()._fetch()
         if self.random.random() < 0.7:
             for node in self._living():
@@ -172,7 +172,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._transactional.go_on()
 
     def _flow(self) -> None:
-        """Everything that is under way moves on by a step."""
+        """Move everything under way by a step."""
         self._transactional.go_on_all()
         for _ in range(len(self._around.calls)):
             self._call()
@@ -192,7 +192,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._transactional.kill_one()
 
     def _call(self) -> None:
-        """A request reaches its coordinator."""
+        """Deliver a request to its coordinator."""
         calls = self._around.calls
         if not calls:
             return
@@ -210,7 +210,7 @@ class _Run(CoordinatorRun[TransactionHost]):
             self._fetch()
 
     def _letter(self) -> None:
-        """A coordinator's request reaches the leader of a partition."""
+        """Deliver a coordinator's request to the leader of a partition."""
         letters = self._post.letters
         if letters:
             self._deliver(letters.pop(self.random.randrange(len(letters))))
@@ -263,7 +263,7 @@ class _Run(CoordinatorRun[TransactionHost]):
         )
 
     def _forget(self) -> None:
-        """A sender waits no longer: what it has sent may still arrive, or is lost."""
+        """End a sender's wait: its request may still arrive, or is lost."""
         waiting = [each for each in self._post.letters if each.is_awaited]
         calls = [each for each in self._around.calls if not each.is_over]
         if waiting and self.random.random() < 0.5:
@@ -278,12 +278,12 @@ class _Run(CoordinatorRun[TransactionHost]):
                 self._around.calls.remove(called)
 
     def _move(self) -> None:
-        """A partition has another leader, or none for a while."""
+        """Move a partition to another leader, or to none for a while."""
         partition = self.random.choice(self._partitions)
         partition.move(self.random.choice((NOBODY, 11, 12, 13)))
 
     def _hear(self) -> None:
-        """A broker hears who leads the partitions."""
+        """Update a broker's knowledge of the partitions' leaders."""
         if self._hosts:
             self.random.choice(list(self._hosts.values())).learn()
 
@@ -299,7 +299,7 @@ class _Run(CoordinatorRun[TransactionHost]):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """First the replicas come together; then all transactions come to their end."""
+        """Heal the replicas first; then all transactions must end."""
         super()._heal()
         self._around.is_calm = True
         for partition in self._partitions:

@@ -1,7 +1,7 @@
 """A partition that transactions write, with the product's rules over batches in memory. PURE.
 
-Its leader moves. A new one knows what the batches say, and has to verify transactions anew. Markers come by letter, so
-some come late. What is held against each marker: the coordinator epochs of a producer never fall.
+Its leader moves. A new leader's knowledge comes from the batches, and it has to verify transactions anew. Markers are
+messages, so some come late. Each marker is checked: the coordinator epochs of a producer never fall.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Written:
 
 
 class WrittenPartition:
-    """Batches, and what their leader knows of the producers."""
+    """Batches, and their leader's knowledge of the producers."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -56,7 +56,7 @@ class WrittenPartition:
         self._lead_anew()
 
     def move(self, leader: int) -> None:
-        """Another broker leads, or nobody does."""
+        """Move the lead to another broker, or to none."""
         self.leader = leader
         before = self._state
         self._lead_anew()
@@ -75,7 +75,7 @@ class WrittenPartition:
     # -- a stranger
 
     def intrude(self, random: Random, now_ms: int) -> None:
-        """A client writes under the id of a producer that is known here, and under a transactional id of its own.
+        """Write under the id of a producer that is known here, and under a transactional id of its own.
 
         Raises `SafetyViolation` if the leader takes it at once; that id's coordinator would refuse.
         """
@@ -94,7 +94,7 @@ class WrittenPartition:
                 f"partition {self.index} takes batches of {STRANGER} into the transaction of producer {producer_id}"
             )
         if random.random() < 0.5:
-            # The other half never hears of its coordinator.
+            # The other half never gets an answer from its coordinator.
             self._lazy.refuse_verification(producer_id, guard.name)
 
     # -- appends
@@ -102,7 +102,7 @@ class WrittenPartition:
     def begin_verification(
         self, transactional_id: str, producer_id: int, epoch: int, sequence: int, adds: bool, now_ms: int
     ) -> VerificationGuard:
-        """As the log's. Raises `KafkaError`."""
+        """Begin a verification as the log does. Raises `KafkaError`."""
         name = name_of(transactional_id)
         return self._lazy.verify(producer_id, name, epoch, sequence, adds, now_ms, True)
 
@@ -122,7 +122,7 @@ class WrittenPartition:
         self._state.forget_ended(self._end)
 
     def write_marker(self, marker: WritableTxnMarker) -> ErrorCode:
-        """As the handler of WriteTxnMarkers does."""
+        """Write a marker as the handler of WriteTxnMarkers does."""
         batch = build_marker(
             marker.producer_id,
             marker.producer_epoch,
@@ -144,13 +144,13 @@ class WrittenPartition:
         return ErrorCode.NONE
 
     def open_producers(self) -> list[int]:
-        """The producers with a transaction open here."""
+        """List the producers with a transaction open here."""
         return sorted(self._state.ongoing.values())
 
     # -- the end
 
     def read(self) -> Written:
-        """All that is here."""
+        """Read all records here."""
         committed: list[bytes] = []
         aborted: list[bytes] = []
         is_open: dict[int, list[bytes]] = {}

@@ -30,7 +30,7 @@ class FencedMembers:
         """Commits that were too late, and were refused."""
 
     def asked(self, exchange: Exchange) -> bool:
-        """Take down who is asked, and which generation has been announced."""
+        """Note the coordinator of the request, and the newest announced generation."""
         shard = self._shard(exchange)
         if shard is None:
             return False
@@ -39,7 +39,7 @@ class FencedMembers:
         return exchange.api == ApiKey.JOIN_GROUP or 0 <= _generation(exchange) < known
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Raises `SafetyViolation`."""
+        """Check an answer. Raises `SafetyViolation`."""
         shard, known = exchange.memo
         if self._shard(exchange) is not shard:
             return
@@ -62,7 +62,7 @@ class FencedMembers:
             )
 
     def _shard(self, exchange: Exchange) -> Any:
-        """The group's coordinator where the question went; None where there is none."""
+        """Find the group's coordinator at the receiver of the request; None where there is none."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return None

@@ -49,7 +49,7 @@ class Coordinators(Protocol):
     brokers: Sequence[str]
 
     def coordinator_of(self, group: str) -> Server | None:
-        """The process that leads the partition of a group."""
+        """Find the process that leads the partition of a group."""
 
     def in_sync_since(self, server: Server) -> float:
         """Return the time since which all in-sync replicas of its partition, and their links, have been healthy."""
@@ -81,7 +81,7 @@ class GroupAvailability:
         self._seen[terms.group] = (terms, _Seen())
 
     def look(self) -> None:
-        """Raises `Liveness`."""
+        """Judge all groups. Raises `Liveness`."""
         for name, (terms, seen) in self._seen.items():
             self._note_members(terms, seen)
             server = self._coordinators.coordinator_of(name)
@@ -99,7 +99,7 @@ class GroupAvailability:
             seen.members, seen.members_changed = members, self._world.now
 
     def _look_at(self, terms: GroupTerms, seen: _Seen, server: Server) -> bool:
-        """Judge a group; False: it is stable, or nothing can be said of it."""
+        """Judge a group; returns False if it is stable, or cannot be judged."""
         shard = server.broker.groups.shards.get(server.key.partition)
         if shard is None or shard.is_loading or not shard.partition.has_min_isr:
             return False

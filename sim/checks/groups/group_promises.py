@@ -1,19 +1,20 @@
-"""What a group promises its members, as a ledger that is shown what members are told and raises what cannot be. PURE.
+"""A group's promises to its members, as a ledger that gets all that members receive and raises impossible events.
+PURE.
 
-1. In one generation a partition has one owner at most. Who gives it up within a generation owned it there.
-2. An owner is handed every record between where it begins and where it ends, once, in order. Nobody else is handed any.
-3. It begins at an offset that may be the group's commit at that moment, or at the beginning where there need be none.
-4. It commits nothing beyond what it was handed, or what was asked to be deleted.
-5. Once a member has an assignment of a generation, no commit of an older one is taken.
+1. In one generation a partition has one owner at most. A member that gives it up within a generation owned it there.
+2. An owner gets every record between its begin and its end, once, in order. No other member gets any.
+3. It begins at an offset that may be the group's commit at that moment, or at the beginning where there may be none.
+4. It commits nothing beyond the records that it got, or that a client has asked to delete.
+5. Once a member has an assignment of a generation, no commit of an older one is accepted.
 
 A group that is empty and has no commits is deleted, as in Kafka, and its generations begin anew. So a generation may
-come twice before the first commit is acknowledged. The owners of before are dead then, or were silent for a session.
+come twice before the first commit is acknowledged. The former owners are dead then, or were silent for a session.
 
-An owner that seeks goes on where it wants. Records that a client has asked to delete may be missed.
+An owner that seeks goes on at its new position. Records that a client has asked to delete may be missed.
 
-When can a commit become the group's offset? One that was sent once and is answered did so before its answer. Any other
-may do so until its generation is over: its bytes may be late. So 3 asks for the commits that can be the latest one, as
-`jepsen_tests.checkers.lost_commit` does; that asks only whether an owner begins too low.
+When can a commit become the group's offset? A commit that was sent once and answered did so before its answer. Any
+other may do so until its generation is over: its bytes may be late. So 3 needs the commits that can be the latest
+one, as in `jepsen_tests.checkers.lost_commit`; that only checks whether an owner begins too low.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class OpenCommit:
 
 @attrs.define(eq=False)
 class GroupPromises:
-    """The ledger of one group. A `member` is one process; its `owner` is that, or the static member that it is."""
+    """The ledger of one group. A `member` is one process; its `owner` is the process, or its static member."""
 
     group: str
     history: History
@@ -60,23 +61,25 @@ class GroupPromises:
     generation: int = -1
     """The latest generation of which a member has had an assignment."""
     seen: set[tuple[TopicPartition, int]] = attrs.Factory(set)
-    """What was handed to anybody."""
+    """Records that any member got."""
     progress: dict[TopicPartition, int] = attrs.Factory(dict)
     """The furthest position of any owner."""
     rebalances: int = 0
     begun_anew: int = 0
-    """How often its generations have begun anew."""
+    """The number of times that its generations have begun anew."""
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
     _told: dict[tuple[str, int], float] = attrs.Factory(dict)
-    """When each owner has first said that it has an assignment of a generation."""
+    """The time at which each owner has first reported an assignment of a generation."""
     _held: dict[tuple[str, TopicPartition], _Ownership] = attrs.Factory(dict)
     _commits: list[OpenCommit] = attrs.Factory(list)
 
     # Owners
 
     def owns(self, owner: str, generation: int, keys: Iterable[TopicPartition], now: float) -> None:
-        """A member has these in this generation, or had them until it gave them up within it. Raises `SafetyViolation`."""
+        """Note that a member has these in this generation, or had them until it gave them up within it. Raises
+        `SafetyViolation`.
+        """
         if generation > self.generation:
             self.generation = generation
             self.rebalances += 1
@@ -110,7 +113,7 @@ class GroupPromises:
     def begins(
         self, member: str, keys: Iterable[TopicPartition], now: float, *, will_seek: bool = False
     ) -> None:
-        """A member is told that it has these from now on."""
+        """Begin a member's ownership of these partitions."""
         given = list(keys)
         for key in given:
             self._held[member, key] = _Ownership(now)
@@ -118,26 +121,26 @@ class GroupPromises:
             self.history.own(member, self.group, given, now)
 
     def ends(self, member: str, keys: Iterable[TopicPartition]) -> None:
-        """A member is told that these are no longer its own."""
+        """End a member's ownership of these partitions."""
         for key in keys:
             self._held.pop((member, key), None)
 
     def gone(self, member: str) -> None:
-        """A member is dead."""
+        """Remove a member that is dead."""
         for held in [held for held in self._held if held[0] == member]:
             del self._held[held]
 
     def held_by(self, member: str) -> set[TopicPartition]:
-        """What a member owns by what it was told."""
+        """List the partitions that a member owns, as far as it knows."""
         return {key for name, key in self._held if name == member}
 
     def has_begun(self, member: str, key: TopicPartition) -> bool:
-        """Whether a member knows where it is in a partition of its own."""
+        """True if a member knows its position in a partition of its own."""
         held = self._held.get((member, key))
         return held is not None and held.next_offset is not None
 
     def seeks(self, member: str, key: TopicPartition, offset: int) -> None:
-        """A member goes on at this offset."""
+        """Note that a member goes on at this offset."""
         held = self._held[member, key]
         held.end_offset = max(held.end_offset, held.next_offset or 0)
         held.next_offset = offset
@@ -145,7 +148,7 @@ class GroupPromises:
     # Records
 
     def handed(self, member: str, records: Sequence[Told], now: float) -> None:
-        """One poll of a member has returned these. Raises `SafetyViolation`."""
+        """Check the records that one poll of a member has returned. Raises `SafetyViolation`."""
         for told in records:
             key, offset = told.partition, told.offset
             held = self._held.get((member, key))
@@ -170,7 +173,7 @@ class GroupPromises:
             self.progress[key] = max(self.progress.get(key, 0), offset + 1)
 
     def _possible(self, key: TopicPartition, at: float) -> set[int]:
-        """The offsets that may be the group's for somebody who asks at this time or later."""
+        """Compute the offsets that may be the group's for a member that asks at this time or later."""
         commits = [each.operation for each in self._commits if str(key) in each.operation.offsets]
         certain = [
             each
@@ -191,7 +194,7 @@ class GroupPromises:
     def commits(
         self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
     ) -> OpenCommit:
-        """A member is about to commit. Raises `SafetyViolation`."""
+        """Note a commit that a member is about to send. Raises `SafetyViolation`."""
         late = generation < self.generation
         if not late:
             for key, offset in offsets.items():
@@ -211,7 +214,7 @@ class GroupPromises:
         return commit
 
     def committed(self, commit: OpenCommit, now: float, *, times: int = 1) -> None:
-        """A commit that was sent so many times was acknowledged. Raises `SafetyViolation`."""
+        """Check an acknowledged commit that was sent so many times. Raises `SafetyViolation`."""
         if commit.late and self._may_begin_anew(commit.owner, commit.generation + 1, now):
             self._begin_anew(commit.generation)
             commit.late = False
@@ -225,7 +228,7 @@ class GroupPromises:
         commit.operation.repeated = times > 1
 
     def refused(self, commit: OpenCommit, now: float, error: str, *, certain: bool) -> None:
-        """A commit has failed. `certain`: it was sent once, and the answer says that it was not taken."""
+        """Note a failed commit. `certain`: it was sent once, and the answer says that it was refused."""
         commit.operation.completed, commit.operation.error = now, error
         self.refused_late += commit.late
         if certain:
@@ -234,7 +237,7 @@ class GroupPromises:
     # Afterwards
 
     def check(self) -> None:
-        """Everything acknowledged was handed to some member, unless deleted. Raises `SafetyViolation`."""
+        """Check that every acknowledged record reached some member, unless deleted. Raises `SafetyViolation`."""
         for told in self.history.acknowledged:
             if told.offset < self.history.deleted_below.get(told.partition, 0):
                 continue
@@ -244,7 +247,7 @@ class GroupPromises:
                 )
 
     def check_commits(self, found: Mapping[TopicPartition, int | None], now: float) -> None:
-        """The group's commits, asked for when no member is left. Raises `SafetyViolation`."""
+        """Check the group's commits when no member is left. Raises `SafetyViolation`."""
         for key, offset in found.items():
             possible = self._possible(key, now)
             if offset not in possible and not (offset is None and 0 in possible):

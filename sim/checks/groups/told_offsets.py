@@ -1,12 +1,12 @@
-"""What OffsetFetch says of a group's offsets, against the log of the coordinator that says it. PURE.
+"""OffsetFetch's answers about a group's offsets, against the log of the coordinator that gives them. PURE.
 
 An answer is right if it was right at some moment between the question and the answer:
 
-1. It is the offset that was committed then. Offsets of a transaction count from the marker that commits it.
-2. Who requires stable offsets is told none that an open transaction may change (KIP-447).
+1. It has the offset that was committed then. Offsets of a transaction count from the marker that commits it.
+2. A client that requires stable offsets gets none that an open transaction may change (KIP-447).
 
-A question counts when its last byte is sent, an answer too. The log is read here by itself, since what the coordinator
-keeps in memory is what is checked.
+A question counts when its last byte is sent, an answer too. The log is read here without the coordinator's memory,
+which is the object of the check.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Written = tuple[int, int]
 
 @attrs.define
 class OffsetsBook:
-    """The offsets of all groups as the batches of a log tell them, up to `end`."""
+    """The offsets of all groups by the batches of a log, up to `end`."""
 
     end: int = 0
     committed: dict[Key, Written] = attrs.Factory(dict)
@@ -91,7 +91,7 @@ class OffsetsBook:
         return any(key in offsets for offsets in self.pending.values())
 
     def of_group(self, group: str) -> OffsetsBook:
-        """A copy with what concerns one group."""
+        """Copy the part about one group."""
         return OffsetsBook(
             self.end,
             {key: place for key, place in self.committed.items() if key[0] == group},
@@ -104,7 +104,7 @@ class OffsetsBook:
 
 @attrs.define
 class _Place:
-    """Where a log goes on: a position in the file of a segment."""
+    """A position in the file of a segment, from which a log is read on."""
 
     file: object = None
     position: int = 0
@@ -121,7 +121,7 @@ class _Read:
 
 @attrs.frozen
 class _Asked:
-    """What a group's coordinator had when it was asked, and where its log goes on from there."""
+    """The state of a group's coordinator at a request, and the position in its log."""
 
     shard: Any
     truncations: int
@@ -139,7 +139,7 @@ class ToldOffsets:
         self.answers_checked = 0
 
     def asked(self, exchange: Exchange) -> bool:
-        """Take down what is committed and pending now, by group."""
+        """Note the committed and pending offsets of now, by group."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return False
@@ -166,7 +166,7 @@ class ToldOffsets:
         return bool(memo)
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
-        """Hold the answer against what was right meanwhile. Raises `SafetyViolation`."""
+        """Check the answer against all offsets that were right meanwhile. Raises `SafetyViolation`."""
         found = self._processes.at(exchange.conn.peer)
         if found is None or found[1].broker is None:
             return
@@ -204,7 +204,7 @@ class ToldOffsets:
                     )
 
     def _committed(self, log: PartitionLog) -> _Read:
-        """The offsets below the high watermark. Raises one of `_UNREADABLE` where a disk has damaged the log."""
+        """Read the offsets below the high watermark. Raises one of `_UNREADABLE` where a disk has damaged the log."""
         read = self._read.get(log)
         if read is None or read.truncations != log.truncations:
             self._read = {each: read for each, read in self._read.items() if not each.is_closed}
@@ -218,7 +218,7 @@ class ToldOffsets:
 
 
 def _shard(node: Node, group: str) -> Any:
-    """The coordinator of a group on this node; None where there is none."""
+    """Find the coordinator of a group on this node; None where there is none."""
     assert node.broker is not None
     groups = node.broker.groups
     index = groups.partition_for(group)
@@ -226,7 +226,9 @@ def _shard(node: Node, group: str) -> Any:
 
 
 def _batches(log: PartitionLog, offset: int, place: _Place) -> Iterator[tuple[BatchHeader, bytes, _Place]]:
-    """The batches of a log from `offset` on, each with the place behind it. `place` is where that offset was once."""
+    """Yield the batches of a log from `offset` on, each with the place behind it. `place` is a former place of that
+    offset.
+    """
     segments = log.segments
     for at in range(max(0, log.segment_list.index_of(offset)), len(segments)):
         file = segments[at].file
@@ -240,7 +242,9 @@ def _batches(log: PartitionLog, offset: int, place: _Place) -> Iterator[tuple[Ba
 
 
 def _right(log: PartitionLog, asked: _Asked, told: Mapping[Key, Any]) -> dict[Key, set[int]] | None:
-    """The offsets that were right at some time since then; None where the cleaner has been at what came since."""
+    """Find the offsets that were right at some time since then; None where the cleaner has changed the later
+    records.
+    """
     book = attrs.evolve(
         asked.book,
         committed=dict(asked.book.committed),
@@ -263,7 +267,7 @@ def _right(log: PartitionLog, asked: _Asked, told: Mapping[Key, Any]) -> dict[Ke
 
 
 def _told(exchange: Exchange, answer: Any) -> Iterator[tuple[str, Any]]:
-    """Each group of an answer without an error, and its topics."""
+    """Yield each group of an answer without an error, and its topics."""
     if exchange.version < OFFSET_FETCH_GROUPS:
         if not answer.error_code:
             yield exchange.request.group_id, answer.topics

@@ -1,4 +1,4 @@
-"""Groups whose members come, go, stall and return, and what is promised to them. PORTED.
+"""Groups whose members come, go, stall and return, and the promises to them. PORTED.
 
 Each slot of a group is a machine, on which a member lives for some seconds. Then it closes or dies. Or it is frozen for
 longer than its session, and goes on as if nothing had happened. Once the load is over, a last member lives on each, which reads to the end.
@@ -28,7 +28,7 @@ CLOSE_SECONDS = 20.0
 STALL_SESSIONS = (0.1, 1.1, 3.0)
 """Members freeze for a time between the first two or the last two, as multiples of the shortest session."""
 REBALANCE_SESSIONS = 2
-"""`max.poll.interval.ms` in those: how long a rebalance waits for a member that is frozen."""
+"""`max.poll.interval.ms` in sessions: the time for which a rebalance waits for a frozen member."""
 REBALANCE_MS_MIN = 4000
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 
@@ -36,7 +36,7 @@ __all__ = ["GROUPS", "Crowd", "slots"]
 
 
 def slots(seed: int) -> tuple[str, ...]:
-    """The machines of all groups of a seed."""
+    """List the machines of all groups of a seed."""
     return tuple(name for group in GROUPS for name in _slots(group, _plan(seed, group)))
 
 
@@ -49,7 +49,7 @@ def _slots(group: str, plan: GroupPlan) -> list[str]:
 
 
 class Crowd:
-    """One group. `start` it, and `check` once its members have come to the end."""
+    """One group. `start` it, and `check` once its members have read all."""
 
     def __init__(self, load: Workload, group: str, session_ms: int) -> None:
         """`session_ms` is the shortest session that brokers take."""
@@ -131,7 +131,7 @@ class Crowd:
         }
 
     async def check(self, name: str) -> None:
-        """All is read, and no member is left. Raises `SafetyViolation`."""
+        """Check that all is read, and that no member is left. Raises `SafetyViolation`."""
         load = self._load
         self.promises.check()
         client = AsyncClient(

@@ -1,4 +1,5 @@
-"""One life of a member: a process with the product's own consumer, which tells the ledger of its group all that it is told.
+"""One life of a member: a process with the product's own consumer, which notes all that it receives in the ledger of
+its group.
 
 PORTED.
 """
@@ -36,7 +37,7 @@ __all__ = ["MemberLife"]
 
 
 class MemberLife:
-    """Reads what its group gives it, until it is told to end. Is the consumer's rebalance listener."""
+    """Reads its share of the group until it is stopped. Is the consumer's rebalance listener."""
 
     def __init__(
         self, load: Workload, promises: GroupPromises, name: str, instance: str | None, plan: MemberPlan
@@ -51,7 +52,7 @@ class MemberLife:
         self._identity: Member | None = None
         """Who it is in the latest generation of which it has had an assignment."""
         self._former: Member | None = None
-        """Who it was in the one before, for a commit that must be refused."""
+        """The member of its former life, for a commit that must be refused."""
         self.is_over = False
         """Set: the member closes, and the process ends."""
 
@@ -92,7 +93,7 @@ class MemberLife:
         return {key: self._promises.progress.get(key, 0) for key in self._load.partitions}
 
     async def _turn(self, env: Env) -> None:
-        """One poll, and what follows from it."""
+        """Poll once, and act on the records."""
         plan, random, consumer = self._plan, self._random, self._consumer
         began = self._load.world.now
         self._moved.clear()
@@ -147,7 +148,7 @@ class MemberLife:
             self._moved.add(key)
 
     async def _commit_late(self) -> None:
-        """Try what only a member of an older generation would do. It must be refused: the ledger sees to it."""
+        """Commit as a member of an older generation would. It must be refused, which the ledger checks."""
         former, self._former = self._former, None
         assert former is not None
         offsets = {self._random.choice(self._load.partitions): OffsetAndMetadata(0)}
@@ -156,7 +157,7 @@ class MemberLife:
             self._coordinator.commit(offsets, former, deadline=deadline, topic_ids={})
         )
 
-    # What the group says
+    # Callbacks of the group
 
     @property
     def _owner(self) -> str:
@@ -184,6 +185,6 @@ class MemberLife:
         self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """They are gone."""
+        """Called when these partitions are lost."""
         self._moved |= set(partitions)
         self._promises.ends(self._name, partitions)

@@ -27,7 +27,7 @@ class GroupPlan:
 
     @classmethod
     def draw(cls, random: Random) -> GroupPlan:
-        """A plan by chance."""
+        """Draw a plan."""
         return cls(random.choice(ASSIGNORS), random.choice((2, 3)), random.choice((0.0, 0.5, 1.0)))
 
 
@@ -50,7 +50,7 @@ class MemberPlan:
 
     @classmethod
     def draw(cls, random: Random, session_ms: int) -> MemberPlan:
-        """A plan by chance. `session_ms` is the least that brokers take."""
+        """Draw a plan. `session_ms` is the shortest that brokers accept."""
         auto_commit = random.random() < 0.5
         settings = {
             "enable.auto.commit": str(auto_commit).lower(),

@@ -1,4 +1,4 @@
-"""The commits of a consumer, its automatic ones too, told to the ledger of its group. PORTED."""
+"""The commits of a consumer, its automatic ones too, noted in the ledger of its group. PORTED."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WatchedCommits:
         deadline: float,
         topic_ids: TopicIds,
     ) -> Operation[None]:
-        """Commit as the coordinator does, and tell the ledger how it went."""
+        """Commit as the coordinator does, and note the outcome in the ledger."""
         if not offsets:
             return
         wanted = {key: each.offset for key, each in offsets.items()}
@@ -82,7 +82,7 @@ class WatchedCommits:
         self._taken(open_commit, self._times.pop(number))
 
     def _counted(self, number: int, sound: Operation[None]) -> Operation[None]:
-        """The operation itself; each request that it sends counts for this commit."""
+        """Run the operation; each request that it sends counts for this commit."""
         while True:
             self._active = number
             try:

@@ -48,7 +48,7 @@ class _GivenUp(Exception):
 
 
 class CopierLife:
-    """Copies what its group gives it, until it is told to end or is fenced. Is the consumer's rebalance listener."""
+    """Copies its share of the group until it is stopped or fenced. Is the consumer's rebalance listener."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CopierLife:
         plan: CopyPlan,
         partition: int | None,
     ) -> None:
-        """`partition` is all that it copies; None: what the group gives to it."""
+        """`partition` is all that it copies; None: its share of the group."""
         self._partition = partition
         self._load = load
         self._ledger = ledger
@@ -153,7 +153,7 @@ class CopierLife:
         raise _GivenUp(f"{self._name} has lost its patience")
 
     async def _turn(self) -> None:
-        """One poll, and the transaction that copies what it gives."""
+        """Poll once, and copy the records in a transaction."""
         consumer = self._consumer
         try:
             records = await consumer.poll(POLL_SECONDS)
@@ -171,7 +171,7 @@ class CopierLife:
         await self._copy(records)
 
     async def _look_where_it_is(self) -> None:
-        """Between transactions a position is what the group has committed."""
+        """Advance the ledger to the group's committed offsets: between transactions these are the positions."""
         if self._ledger.ends is not None:
             for key in sorted(self._consumer.assignment()):
                 self._ledger.advance({key.partition: await self._consumer.position(key, POLL_SECONDS)})
@@ -208,7 +208,7 @@ class CopierLife:
         self._note_end(identity, commit=False)
 
     def _note_end(self, identity: Identity | None, *, commit: bool) -> None:
-        """Remember how a transaction was ended. The newer protocol tells that from later ends (KIP-890, part 2)."""
+        """Remember the EndTxn of a transaction. The newer protocol sets it apart from later ones (KIP-890, part 2)."""
         self._ended = None
         if identity is not None:
             self._ended = EndTxnRequest(
@@ -216,7 +216,9 @@ class CopierLife:
             )
 
     def _is_told_from(self, ended: EndTxnRequest | None) -> bool:
-        """Whether the open transaction has another epoch. At lower levels of `transaction.version` it may have the same."""
+        """True if the open transaction has another epoch. At lower levels of `transaction.version` it may have the
+        same.
+        """
         identity = self._producer.identity
         return (
             ended is not None
@@ -225,7 +227,9 @@ class CopierLife:
         )
 
     async def _echo(self) -> None:
-        """Have the former transaction's EndTxn come again while this one is open, as one that lay in a router."""
+        """Send the former transaction's EndTxn again while this one is open, like a packet that a router has
+        delayed.
+        """
         core, deadline = self._producer.client.core, self._env.clock.monotonic() + ECHO_SECONDS
         finder = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self._transactional_id)
         try:
@@ -266,7 +270,7 @@ class CopierLife:
                 self._consumer.seek(key, offset)
         await self._rest(REST_SECONDS)
 
-    # What the group says
+    # Callbacks of the group
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         """Begin where the group is."""
@@ -277,5 +281,5 @@ class CopierLife:
             self._polled.pop(key, None)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """They are gone."""
+        """Called when these partitions are lost."""
         self.on_partitions_revoked(partitions)

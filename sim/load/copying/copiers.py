@@ -46,7 +46,7 @@ __all__ = ["ASKER", "FEEDER", "READER", "Copying", "machines"]
 
 
 def machines() -> tuple[str, ...]:
-    """The machines of all these clients."""
+    """List the machines of all these clients."""
     return (FEEDER, READER, ASKER, *(_machine(slot, number) for slot in SLOTS for number in range(2)))
 
 
@@ -64,11 +64,11 @@ class Copying:
         self.lives = self.zombies = self.naps = 0
 
     def topics(self, configs: Mapping[str, str]) -> list[NewTopic]:
-        """Both topics, with `configs` of the run."""
+        """Describe both topics, with `configs` of the run."""
         return [NewTopic(name, PARTITIONS, self._replicas, dict(configs)) for name in (SOURCE, SINK)]
 
     def start_workers(self) -> list[Event]:
-        """Set those to work that end when the load is over."""
+        """Start the tasks that end when the load is over."""
         spawn = self._load.world.spawn
         return [spawn(self._feed), spawn(self._follow), spawn(self._ask_for_offsets)]
 
@@ -107,7 +107,7 @@ class Copying:
     # -- copiers
 
     async def _live(self, slot: str) -> None:
-        """One life after the other, on the machines of the slot in turns."""
+        """Run one life after the other, on the machines of the slot in turns."""
         load, ledger = self._load, self.ledger
         world, random = load.world, Random(f"{load.world.seed}/{slot}")
         number = 0
@@ -144,7 +144,7 @@ class Copying:
             await running.ended.wait()
 
     async def _nap(self, machine: str, running: Running, random: Random, life_seconds: float) -> None:
-        """Freeze a process until its group has given its partitions to others, and let it go on."""
+        """Freeze a process until its group has given its partitions to other members, and let it go on."""
         world = self._load.world
         self.naps += 1
         world.pause(machine)
@@ -157,7 +157,7 @@ class Copying:
         self._load.world.resume(machine)
 
     async def _end(self, machine: str, running: Running, life: CopierLife, random: Random) -> None:
-        """End a life: in order if it is told to, else by a kill."""
+        """End a life: in order if it was stopped, else by a kill."""
         world = self._load.world
         if life.is_over:
             await world.wait(running.ended, CLOSE_SECONDS)
@@ -242,7 +242,7 @@ class Copying:
         self.ledger.ends = {key.partition: listed.offset for key, listed in found.items()}
 
     async def check(self, machine: str) -> None:
-        """Read both topics and the group's offsets, and hold them against what copiers were told.
+        """Read both topics and the group's offsets, and compare them with the outcomes that copiers got.
 
         Raises `SafetyViolation`, and `Liveness` when committed records do not come.
         """
@@ -265,7 +265,7 @@ class Copying:
         )
 
     async def _read_all(self, machine: str) -> dict[TopicPartition, list[Found]]:
-        """All committed records of both topics."""
+        """Read all committed records of both topics."""
         world = self._load.world
         consumer = self._reader(machine)
         keys = [TopicPartition(topic, index) for topic in (SOURCE, SINK) for index in range(PARTITIONS)]
@@ -282,7 +282,7 @@ class Copying:
         return content
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, list[StoredBatch]]]) -> None:
-        """Hold the replicas of both topics against each other. Raises `SafetyViolation`."""
+        """Compare the replicas of both topics with each other. Raises `SafetyViolation`."""
         for topic in (SOURCE, SINK):
             for index in range(PARTITIONS):
                 logs = logs_of(topic, index)
@@ -291,7 +291,7 @@ class Copying:
                 check_replicas_equal(f"{topic}-{index}", logs, max(map(end_of, logs.values())))
 
     def figures(self) -> dict[str, int]:
-        """How many transactions there were, and how they ended as far as their clients know."""
+        """Count the transactions, and their outcomes as far as their clients know."""
         outcomes = [copy.outcome for copy in self.ledger.copies.values()]
         return {
             "copiers": self.lives,

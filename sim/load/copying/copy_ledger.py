@@ -1,14 +1,15 @@
-"""What copiers were told of their transactions, held against what is in both topics at the end. PURE.
+"""The outcomes that copiers got for their transactions, against both topics at the end. PURE.
 
-A transaction copies records of the source, and commits the source's offsets behind them. Each copy names its transaction,
-its number in it, and where its original is. So what a reader of committed records sees tells which transactions count:
+A transaction copies records of the source, and commits the source's offsets behind them. Each copy names its
+transaction, its number in it, and the place of its original. So a reader of committed records sees which transactions
+count:
 
 1. A transaction counts whole, in the order in which it was written, or not at all.
-2. One that was told to be committed counts. One that was aborted, or that nobody has tried to commit, is invisible.
+2. A transaction that was acknowledged as committed counts. A transaction that was aborted, or that no copier has
+   tried to commit, is invisible.
 3. No original is copied by two transactions that count. The originals below the group's offset are those that have been
    copied. The offset is that of a transaction that counts.
-4. A reader has seen, at any time, what is there at the end.
-"""
+4. Records that a reader has seen at any time are there at the end."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Copy:
 
 
 def copy_value(name: str, number: int, partition: int, offset: int, filler: bytes) -> bytes:
-    """The value of a copy."""
+    """Make the value of a copy."""
     return b"%s|%d|%d|%d|" % (name.encode(), number, partition, offset) + filler
 
 
@@ -60,18 +61,18 @@ class CopyLedger:
     def __init__(self) -> None:
         self.copies: dict[str, Copy] = {}
         self.progress: dict[int, int] = {}
-        """How far the group has come in each partition of the source, as its members were told."""
+        """The group's committed offset in each partition of the source, by answers to its members."""
         self.ends: dict[int, int] | None = None
         """Where the source ends, after its last record."""
         self._seen: dict[str, dict[int, list[Found]]] = {}
 
     def begin(self, name: str) -> Copy:
-        """A copier opens a transaction."""
+        """Note that a copier opens a transaction."""
         copy = self.copies[name] = Copy(name)
         return copy
 
     def advance(self, offsets: Mapping[int, int]) -> None:
-        """The group has committed so far."""
+        """Note the group's committed offsets."""
         for partition, offset in offsets.items():
             self.progress[partition] = max(self.progress.get(partition, 0), offset)
 
@@ -84,7 +85,7 @@ class CopyLedger:
         )
 
     def see(self, reader: str, partition: int, found: Sequence[Found]) -> None:
-        """A reader of committed records is handed these, in this order. Raises `SafetyViolation`."""
+        """Check committed records that a reader gets, in this order. Raises `SafetyViolation`."""
         seen = self._seen.setdefault(reader, {}).setdefault(partition, [])
         for offset, value in found:
             if seen and seen[-1][0] >= offset:
@@ -131,7 +132,7 @@ class CopyLedger:
                     )
 
     def _check_transactions(self, sink: Mapping[int, Sequence[Found]]) -> list[Copy]:
-        """The transactions that count."""
+        """Find the transactions that count."""
         visible: dict[str, dict[int, list[bytes]]] = {}
         for partition, found in sink.items():
             for _, value in found:

@@ -20,7 +20,7 @@ NAP_SECONDS = (2.2, 6.0)
 
 
 def is_assigned(seed: int) -> bool:
-    """Whether the copiers of a run have a partition each, as before KIP-447, instead of what a group gives them."""
+    """True if each copier of a run has a fixed partition, as before KIP-447, instead of a share of the group."""
     return Random(f"{seed}/copiers' partitions").random() < ASSIGNED_SHARE
 
 
@@ -41,17 +41,18 @@ class CopyPlan:
     """How often a transaction rests in its middle."""
     stall_seconds: float
     end: str
-    """`zombie`, `freeze`: the next life begins while this one goes on, or is frozen. `nap`: it is frozen, and then goes on
-    for as long again; nobody else has its transactional id."""
+    """`zombie`, `freeze`: the next life begins while this one goes on, or is frozen. `nap`: it is frozen, and then
+    goes on for as long again; no other process has its transactional id.
+    """
     life_seconds: float
     session_ms: int = SESSION_MS
     """Its `session.timeout.ms` as a member of the group."""
     echo_share: float = 0.0
-    """How often the EndTxn of the transaction before comes again in the middle of one."""
+    """The probability that the EndTxn of the former transaction comes again in the middle of one."""
 
     @classmethod
     def draw(cls, random: Random) -> CopyPlan:
-        """A plan by chance."""
+        """Draw a plan."""
         drawn = cls(
             random.random() < 0.5,
             random.choice(TIMEOUTS_MS),
@@ -72,4 +73,4 @@ class CopyPlan:
 
 
 CALM = CopyPlan(False, 10_000, 50, 0, 5_000, 0.0, 0.0, 0.0, "close", 0.0, session_ms=6_000)
-"""The last life of each copier: it copies what is left. Each broker allows its session, whatever its configuration."""
+"""The last life of each copier, which copies the rest. Each broker allows its session, whatever its configuration."""

@@ -1,14 +1,15 @@
-"""What clients were told about a compacted topic, and what must be true of it. PURE.
+"""All that clients know of a compacted topic, and its promises. PURE.
 
-A record has an id of its own in a header, so that a tombstone can be told from another one. Compaction promises:
+A record has an id of its own in a header, which sets tombstones apart. Compaction promises:
 
 1. A record stays at its offset, whole, until a newer one of its key takes its place. A tombstone stays until its time
    has come. A record is nowhere else.
-2. The newest record of a key is there. An older one is there only beside it: so no value comes back.
+2. The newest record of a key is there. An older record is there only beside it: so no value comes back.
 3. A tombstone that is the newest of its key stays for `delete.retention.ms` after it was written.
 4. No record goes before it is older than `min.compaction.lag.ms`.
-5. A reader that is never further behind than `delete.retention.ms` ends with the table of one who reads what is left.
-6. All replicas have one record at an offset, and one table of what nobody asked to delete.
+5. A reader that is never further behind than `delete.retention.ms` ends with the table of a reader of the
+   remaining records.
+6. All replicas have one record at an offset, and one table of all records that no client asked to delete.
 
 A replica that was down for longer than `delete.retention.ms` may have missed a tombstone, and keeps the value (as in Kafka).
 So keys with a tombstone of that age are left out where tables are compared.
@@ -30,7 +31,7 @@ __all__ = ["Found", "KeyedHistory", "table_of"]
 
 @attrs.frozen
 class Found:
-    """A record that somebody has read."""
+    """A record that some client has read."""
 
     offset: int
     record_id: bytes
@@ -40,7 +41,7 @@ class Found:
 
 @attrs.define
 class _Sent:
-    """A record that somebody has sent, and its offset as soon as that is known."""
+    """A record that some client has sent, and its offset as soon as that is known."""
 
     partition: int
     key: bytes
@@ -51,7 +52,7 @@ class _Sent:
     """True if it has certainly failed."""
 
     def is_tombstone_of(self, now: float, age_ms: int) -> bool:
-        """True for a tombstone that is as old, and is or may be in the log."""
+        """True if it is a tombstone that is as old, and is or may be in the log."""
         return self.value is None and not self.is_refused and (now - self.sent_at) * 1000 >= age_ms
 
 
@@ -70,27 +71,27 @@ class KeyedHistory:
     """Record ids by partition and offset."""
     _asked_below: dict[int, int] = attrs.field(factory=dict, init=False)
 
-    # -- what is told
+    # -- events of clients
 
     def send(self, record_id: bytes, partition: int, key: bytes, value: bytes | None, now: float) -> None:
-        """A record is about to be sent."""
+        """Note a record that is about to be sent."""
         assert record_id not in self._sent
         self._sent[record_id] = _Sent(partition, key, value, now)
 
     def acknowledge(self, record_id: bytes, offset: int) -> None:
-        """A record is at this offset. Raises `SafetyViolation` if it is known to be elsewhere."""
+        """Note that a record is at this offset. Raises `SafetyViolation` if it is known to be elsewhere."""
         self._place(self._sent[record_id].partition, offset, record_id, "an acknowledgement")
 
     def refuse(self, record_id: bytes) -> None:
-        """A record has certainly failed: nobody may ever read it."""
+        """Note a record that has certainly failed: no client may ever read it."""
         self._sent[record_id].is_refused = True
 
     def ask_to_delete(self, partition: int, offset: int) -> None:
-        """Somebody asks for the records below to be deleted."""
+        """Note a request to delete the records below."""
         self._asked_below[partition] = max(offset, self._asked_below.get(partition, 0))
 
     def see(self, who: str, partition: int, found: Found) -> None:
-        """Somebody has read a committed record. Raises `SafetyViolation` unless it is what was sent."""
+        """Note a committed record that a client has read. Raises `SafetyViolation` unless it was sent like this."""
         sent = self._sent.get(found.record_id)
         where = f"{partition} at {found.offset}"
         if sent is None or (sent.partition, sent.key, sent.value) != (partition, found.key, found.value):
@@ -120,7 +121,7 @@ class KeyedHistory:
     # -- what must be true
 
     def check(self, partition: int, found: Sequence[Found], now: float) -> int:
-        """Hold all that is left of a partition against the promises; the number of known records that are gone.
+        """Check all remaining records of a partition; returns the number of known records that are gone.
 
         Raises `SafetyViolation`.
         """
@@ -150,7 +151,7 @@ class KeyedHistory:
         newest_left: int | None,
         now: float,
     ) -> int:
-        """One key: its newest known record is there, or may be gone; no young record is gone."""
+        """Check one key: its newest known record is there, or may be gone; no young record is gone."""
         asked_below = self._asked_below.get(partition, 0)
         known = [each for each in records if each.offset is not None and each.offset >= asked_below]
         missing = [each for each in known if each.offset not in left]
@@ -175,7 +176,7 @@ class KeyedHistory:
         return len(missing)
 
     def _may_be_gone(self, newest: _Sent, records: list[_Sent], now: float) -> bool:
-        """Whether a tombstone, that one or one behind it whose fate is unknown, has taken all of its key along."""
+        """True if a tombstone, that one or one behind it whose fate is unknown, may have removed all of its key."""
         return any(
             each.is_tombstone_of(now, self._deletes_after_ms)
             for each in records
@@ -188,7 +189,7 @@ class KeyedHistory:
         return self.delete_retention_ms - self.clocks_off_ms
 
     def _loose_keys(self, partition: int, now: float) -> set[bytes]:
-        """Keys with a tombstone that may have gone."""
+        """Find keys with a tombstone that may be gone."""
         return {
             each.key
             for each in self._sent.values()
@@ -198,7 +199,9 @@ class KeyedHistory:
     def check_reader(
         self, who: str, partition: int, table: Mapping[bytes, Found], left: Mapping[bytes, Found], now: float
     ) -> None:
-        """A reader that was never too far behind has the table of one who reads what is left. Raises `SafetyViolation`."""
+        """Compare the table of a reader that was never too far behind with a table of the remaining records. Raises
+        `SafetyViolation`.
+        """
         if self._asked_below.get(partition):
             return
         loose = self._loose_keys(partition, now)
@@ -209,9 +212,9 @@ class KeyedHistory:
             )
 
     def check_replicas(self, partition: int, replicas: Mapping[str, Sequence[Found]], now: float) -> None:
-        """All replicas have one table, and one record at an offset. Raises `SafetyViolation`.
+        """Check that all replicas have one table, and one record at an offset. Raises `SafetyViolation`.
 
-        `replicas` has all that is in their segments, also below the log's start.
+        `replicas` has all records in their segments, also below the log's start.
         """
         loose = self._loose_keys(partition, now)
         asked_below = self._asked_below.get(partition, 0)
@@ -230,12 +233,12 @@ class KeyedHistory:
 
 
 def table_of(found: Sequence[Found]) -> dict[bytes, Found]:
-    """The newest record of each key."""
+    """Find the newest record of each key."""
     return {each.key: each for each in found}
 
 
 def _values(found: Iterable[Found], loose: set[bytes]) -> dict[bytes, Found]:
-    """The keys that have a value, but for those that are left out."""
+    """Select the keys that have a value, except those that are left out."""
     return {each.key: each for each in found if each.value is not None and each.key not in loose}
 
 

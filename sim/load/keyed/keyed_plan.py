@@ -29,13 +29,13 @@ class KeyedPlan:
     tombstones: float
     """The share of records that have no value."""
     changes_policy: bool
-    """Whether somebody switches compaction off and on again."""
+    """True if an operator switches compaction off and on again."""
     trims: bool
-    """Whether somebody deletes the oldest records."""
+    """True if an operator deletes the oldest records."""
 
     @classmethod
     def draw(cls, random: Random) -> KeyedPlan:
-        """A plan by chance, in which much is cleaned within seconds."""
+        """Draw a plan in which much is cleaned within seconds."""
         return cls(
             random.choice((DAY_MS, DAY_MS, 0, 3000)),
             random.choice((0, 0, 0, 3000, DAY_MS)),
@@ -54,7 +54,7 @@ class KeyedPlan:
         )
 
     def topic_configs(self) -> dict[str, str]:
-        """The configuration that the topic is made with."""
+        """Make the configuration of the topic."""
         lag_ms = self.min_compaction_lag_ms
         longest = {"max.compaction.lag.ms": str(max(lag_ms, int(self.configs["max.compaction.lag.ms"])))}
         return {

@@ -1,7 +1,6 @@
 """The clients of a compacted topic: idempotent writers of few keys, a reader of everything, an operator. PORTED.
 
-What they were told goes into a `KeyedHistory`. Writers come and go, so that the log has producers that are gone.
-"""
+All answers go into a `KeyedHistory`. Writers come and go, so that the log has producers of the past."""
 
 from __future__ import annotations
 
@@ -42,11 +41,11 @@ ID = "id"
 CLOCKS_OFF_MS = 7_200_000
 """More than two clocks of a run are apart where something sets them."""
 CLOCKS_NEAR_MS = 1_000
-"""More than clocks are apart in the other runs."""
+"""More than the distance of clocks in the other runs."""
 CLOCK_KINDS = ("clocks", "drift")
 DECOMPRESSED_BYTES_MAX = 1 << 20
 LIFE_OPERATIONS = (5, 40)
-"""After so many operations a writer begins again, under another producer id."""
+"""The number of operations after which a writer begins again, under another producer id."""
 
 __all__ = ["READER", "WRITERS", "Keying"]
 
@@ -72,11 +71,11 @@ class Keying:
         return [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
 
     def topic(self, configs: Mapping[str, str]) -> NewTopic:
-        """The topic, with `configs` of the run beside its own."""
+        """Describe the topic, with `configs` of the run beside its own."""
         return NewTopic(TOPIC, PARTITIONS, self._replicas, {**configs, **self.plan.topic_configs()})
 
     def start_workers(self) -> list[Event]:
-        """Set those to work that end when the load is over."""
+        """Start the tasks that end when the load is over."""
         found = [self._load.world.spawn(self._write, name) for name in WRITERS]
         return [*found, self._load.world.spawn(self._operate, OPERATOR)]
 
@@ -201,7 +200,7 @@ class Keying:
                     take(each.partition, [_found(record) for record in each.records()])
                     positions[TopicPartition(each.topic, each.partition)] = each.next_offset
             except CorruptBatch as error:
-                # The poll has moved on: what was rotten is asked for again.
+                # The poll has moved on: rotten batches are fetched again.
                 world.trace.record(world.now, who, "poll", error)
                 for key, position in positions.items():
                     fetcher.assign(*key, position)
@@ -218,7 +217,7 @@ class Keying:
         self._ends = {key: listed.offset for key, listed in found.items()}
 
     async def check(self, machine: str) -> None:
-        """Read all that is left, and hold it against what was promised. Raises `SafetyViolation`."""
+        """Read all remaining records, and check them. Raises `SafetyViolation`."""
         left: list[list[Found]] = [[] for _ in range(PARTITIONS)]
         client = self._load.client(machine)
         began = self._load.world.now
@@ -229,7 +228,7 @@ class Keying:
             self.history.check_reader(READER, partition, self._tables[partition], table_of(found), began)
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, Sequence[StoredBatch]]]) -> None:
-        """Hold the replicas' logs against each other. Raises `SafetyViolation`."""
+        """Compare the replicas' logs with each other. Raises `SafetyViolation`."""
         for key in self.partitions:
             logs = logs_of(*key)
             if len(logs) != self._replicas:
@@ -242,7 +241,7 @@ class Keying:
             )
 
     def figures(self) -> dict[str, int]:
-        """How many records are known, and how many of them compaction has removed."""
+        """Count the known records, and those that compaction has removed."""
         return {"keyed": self.history.known, "compacted away": self._gone}
 
 

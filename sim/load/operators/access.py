@@ -34,7 +34,7 @@ PARTITIONS = 2
 USERS = ("worker-1", "worker-2")
 EVERYTHING = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY)
 REFUSED = (ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INVALID_REQUEST)
-"""Answers that say for certain that nothing was changed."""
+"""Answers that mean for certain that nothing was changed."""
 
 __all__ = ["TOPICS", "USERS", "Access"]
 
@@ -136,7 +136,7 @@ class Access(Duty):
         await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS))
 
     async def _set_password(self, user: str) -> None:
-        """Give a user a new password; the client learns it when the answer has come."""
+        """Give a user a new password; the client learns it with the answer."""
         password = f"{user}-{self.random.randrange(1 << 32)}"
         salt = self.random.randbytes(16)
         mechanism = MECHANISMS[MECHANISM]
@@ -167,7 +167,7 @@ class Access(Duty):
         self._admin.close()
 
     async def _wrong(self) -> str | None:
-        """The first broker whose rules are others than acknowledged."""
+        """Find the first broker whose rules differ from the acknowledged ones."""
         for member in self.cluster.brokers:
             client = secured_client(
                 self.load, self.site.name, ADMIN, ADMIN_PASSWORD, PLAIN, [(member.name, SASL_PORT)]
@@ -183,7 +183,7 @@ class Access(Duty):
 
 
 def _rules_of(principal: str, permission: Permission) -> list[Acl]:
-    """Rules of each kind of name that decide about the topics of the load."""
+    """List rules of each kind of name that decide about the topics of the load."""
     found = []
     for operation in (Operation.READ, Operation.WRITE, Operation.ALL):
         names = [(name, PatternType.LITERAL) for name in TOPICS]

@@ -38,7 +38,7 @@ __all__ = ["Asker", "error_codes"]
 
 
 def error_codes(answer: object) -> Iterator[int]:
-    """Every error code in an answer."""
+    """Yield every error code in an answer."""
     if isinstance(answer, Structure):
         for field in attrs.fields(type(answer)):
             value = getattr(answer, field.name)
@@ -90,7 +90,9 @@ class Asker(Duty):
     async def _ask(
         self, core: ClientConnection, conn: Conn, member: Member, api_key: int, version: int
     ) -> None:
-        """Ask once. Raises `ConnectionLost`, `SafetyViolation`, and `LocalProtocolError` for what cannot be sent."""
+        """Ask once. Raises `ConnectionLost`, `SafetyViolation`, and `LocalProtocolError` for a request that cannot
+        be sent.
+        """
         request = draw_request(api_key, version, self.random, sorted(self.load.topics))
         left = memoryview(core.send(request, version))
         env = self.world.node_env(self.site.name)
@@ -130,7 +132,7 @@ class Asker(Duty):
 
 
 def check_answer(api_key: int, what: str, answer: Structure) -> None:
-    """Hold an answer's error codes to those that a sound node gives. Raises `SafetyViolation`."""
+    """Check that a sound node may give an answer's error codes. Raises `SafetyViolation`."""
     for code in error_codes(answer):
         try:
             known = ErrorCode(code)
@@ -141,7 +143,7 @@ def check_answer(api_key: int, what: str, answer: Structure) -> None:
 
 
 def _served(member: Member, by_controller: bool) -> Mapping[int, tuple[int, int]]:
-    """What the node says it serves on this kind of listener; nothing if it is not up."""
+    """Read the versions that the node advertises on this kind of listener; empty if it is not up."""
     if not member.serves() or member.node is None:
         return {}
     for services in member.node.services:

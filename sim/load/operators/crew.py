@@ -37,7 +37,7 @@ __all__ = ["OPERATORS", "Crew", "load_topics"]
 
 
 def load_topics(duties: Sequence[str]) -> dict[str, int]:
-    """Topics that the load has because an operator works on them, with their partitions."""
+    """List topics that exist only because an operator works on them, with their partitions."""
     return {moves.TOPIC: moves.PARTITIONS} if "moves" in duties else {}
 
 
@@ -75,18 +75,18 @@ class Crew:
         self._ended = [self._world.spawn(operator.run) for operator in self.operators.values()]
 
     async def stop(self) -> None:
-        """Let each end what it does."""
+        """Let each end the step under way."""
         for operator in self.operators.values():
             operator.is_over = True
         for ended in self._ended:
             await ended.wait()
 
     async def check(self) -> None:
-        """Hold the healed cluster to what they were promised. Raises `SafetyViolation`."""
+        """Check the healed cluster against the promises to them. Raises `SafetyViolation`."""
         for operator in self.operators.values():
             await operator.check()
             operator.close()
 
     def figures(self) -> dict[str, int]:
-        """How many steps of each were acknowledged."""
+        """Count the acknowledged steps of each."""
         return {f"operator {name}": operator.done for name, operator in self.operators.items()}

@@ -1,7 +1,7 @@
-"""Requests of any API and version, drawn by chance: valid ones, and ones that are slightly wrong. PURE.
+"""Requests of any API and version, drawn by chance: valid ones, and slightly wrong ones. PURE.
 
-Fields get values by their names. A request that only asks may name what the load uses. One that changes something
-names things of its own, or things that are unknown. So the load is safe from it.
+Fields get values by their names. A request that changes nothing may name the load's topics. A request that changes
+something names topics of its own, or unknown ones. So the load is safe from it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ READING = frozenset(
 CONTROLLER_ASKED = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_CONFIGS}
 )
-"""What a stranger may ask of a controller here: the rest is what nodes say to each other, and binds them."""
+"""Requests of a stranger to a controller; all other ones are sent between nodes, and have effects."""
 _INTEGERS = (-1, 0, 0, 1, 1, 2, 3)
 _EXTREME_PROBABILITY = 0.1
 _NULL_PROBABILITY = 0.2
@@ -54,7 +54,7 @@ __all__ = ["ASKED_NAMES", "CONTROLLER_ASKED", "READING", "draw_request"]
 
 
 def draw_request(api_key: int, version: int, random: Random, topics: Sequence[str]) -> Any:
-    """A request of this version; `topics` are those of the load, for APIs that change nothing."""
+    """Draw a request of this version; `topics` are those of the load, for APIs that change nothing."""
     names = (*ASKED_NAMES, *topics) if api_key in READING else ASKED_NAMES
     request = _Drawing(version, random, names, api_key in READING).structure(request_class(api_key))
     if api_key == ApiKey.CREATE_TOPICS:
@@ -65,7 +65,7 @@ def draw_request(api_key: int, version: int, random: Random, topics: Sequence[st
         request.isolation_level = random.choice((0, 1))  # Kafka answers others with UNKNOWN_SERVER_ERROR
     if api_key == ApiKey.WRITE_TXN_MARKERS:
         for marker in request.markers:
-            # Kafka answers other versions with UNKNOWN_SERVER_ERROR, and markers of no producer.
+            # Kafka answers other versions with UNKNOWN_SERVER_ERROR; and markers need a producer.
             marker.transaction_version = random.choice((0, 1, 2))
             marker.producer_id = max(marker.producer_id, 0)
             marker.producer_epoch = max(marker.producer_epoch, 0)
@@ -91,7 +91,7 @@ class _Drawing:
         )
 
     def _field(self, name: str, fact: WireField) -> Any:
-        # For some requests null means everything: not for one that changes something.
+        # For some requests null means everything: that must not happen to a request that changes something.
         may_be_null = self.reads or fact.type in ("records", "bytes")
         if (
             may_be_null

@@ -30,7 +30,7 @@ __all__ = ["CALL_SECONDS", "Duty", "Possible", "Site"]
 
 @attrs.define(eq=False)
 class Site:
-    """What an operator has: the cluster, the load, and a client on a machine of its own."""
+    """An operator's tools: the cluster, the load, and a client on a machine of its own."""
 
     cluster: Cluster
     load: Workload
@@ -53,17 +53,17 @@ class Possible(Generic[T]):
         self._ever: list[T] = [first]
 
     def acknowledge(self, value: T) -> None:
-        """It has this value now, unless a request without an answer acts late."""
+        """Set the acknowledged value, unless a request without an answer acts late."""
         self._now = [value]
         self._ever.append(value)
 
     def ask(self, value: T) -> None:
-        """It may have this value from now on, for nobody knows what became of the request."""
+        """Add a value that may hold from now on: the outcome of the request is unknown."""
         self._unanswered.append(value)
         self._ever.append(value)
 
     def revert(self) -> None:
-        """It has one of the values that it had, or that were asked for."""
+        """Allow all earlier values, and all that were requested."""
         self._now = list(self._ever)
 
     def allows(self, value: T) -> bool:
@@ -74,7 +74,7 @@ class Possible(Generic[T]):
 
 
 class Duty:
-    """One operator. `step` does one thing and may raise what a cluster in a storm says."""
+    """One operator. `step` does one thing and may raise the errors of a cluster in a storm."""
 
     calm_seconds_max = 3.0
     """The longest pause between two steps."""
@@ -87,7 +87,7 @@ class Duty:
         self.client = site.client()
         self.random = site.random()
         self.is_over = False
-        """Set: `run` ends after what is under way."""
+        """Set: `run` ends after the step under way."""
         self.done = 0
         """Steps that were acknowledged."""
 
@@ -98,7 +98,7 @@ class Duty:
         raise NotImplementedError
 
     async def check(self) -> None:
-        """Hold the healed cluster to what was promised. Raises `SafetyViolation`."""
+        """Check the healed cluster against its promises. Raises `SafetyViolation`."""
 
     async def run(self) -> None:
         """Do one thing after the other until it is over."""

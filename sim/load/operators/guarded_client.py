@@ -52,7 +52,7 @@ class Passwords:
     """The passwords that were acknowledged, by the user; the newest is last."""
 
     def set(self, user: str, password: str) -> None:
-        """A user has this password from now on."""
+        """Set a user's password from now on."""
         self.known.setdefault(user, []).append(password)
 
 
@@ -64,7 +64,7 @@ def secured_client(
     mechanism: str,
     servers: Sequence[tuple[str, int]] | None = None,
 ) -> AsyncClient:
-    """A client that logs in at `servers`, or at all brokers."""
+    """Make a client that logs in at `servers`, or at all brokers."""
     config = ClientConfig(
         client_id=machine,
         request_timeout=CALL_SECONDS,
@@ -95,7 +95,7 @@ class GuardedClient:
         self._serial = 0
 
     async def run(self) -> None:
-        """One request after the other, until it is over. None of them needs an answer."""
+        """Send one request after the other, until it is over. No answer is needed."""
         world, random = self._load.world, self._random
         while not self.is_over:
             await world.sleep(random.uniform(0.0, CALM_SECONDS_MAX) * self._load.pace)
@@ -144,7 +144,7 @@ class GuardedClient:
             return
         position, wait_ms = self._positions.get((topic, partition), 0), 0
         for _ in range(READS_IN_A_ROW):
-            # The first one comes to the end, so that the next one waits there for a record or for a change.
+            # The first fetch reaches the end, so that the next one waits there for a record or for a change.
             request = self._fetch(topic, topic_id, partition, position, wait_ms)
             (found,) = (await client.request(request, node=leader)).responses[0].partitions
             if found.error_code:
@@ -179,7 +179,7 @@ class GuardedClient:
         )
 
     def _forbidden(self) -> Message:
-        """What nobody may do but super users: a right for oneself, a topic of another name."""
+        """Draw a request that only super users may send: a right for oneself, a topic of another name."""
         if self._random.random() < 0.5:
             stolen = AclCreation(
                 ResourceType.TOPIC,

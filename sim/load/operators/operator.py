@@ -42,9 +42,8 @@ __all__ = ["Operator"]
 class Operator:
     """An operator at work during the storm.
 
-    `partitions` are those of the load, which it moves about but never deletes.
-
-    Of those in `trimmed` it deletes old records, and notes in `history` which may be gone.
+    `partitions` are those of the load, which it moves but never deletes. In those of `trimmed` it deletes old
+    records, and notes in `history` which may be gone.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Operator:
         self._history = history
 
     async def work(self, random: Random) -> str:
-        """Do one thing, and say which."""
+        """Do one thing, and name it."""
         doing: Sequence[Callable[[Random], Operation[object]]] = (
             self._move,
             self._move,
@@ -80,7 +79,7 @@ class Operator:
         return chosen.__name__.strip("_")
 
     def _move(self, random: Random) -> Operation[object]:
-        """Other replicas for a partition, or the same in another order; or stop what is under way."""
+        """Move a partition to other replicas, or to another order of them; or cancel a move."""
         ids = [member.config.node_id for member in self._cluster.brokers]
         offsets = [
             TopicPartition(OFFSETS_TOPIC, 0),
@@ -94,7 +93,7 @@ class Operator:
         )
 
     def _elect(self, random: Random) -> Operation[object]:
-        """The preferred leaders, of all or of one."""
+        """Elect the preferred leaders, of all partitions or of one."""
         one = [random.choice(self._partitions)]
         wanted = None if random.random() < 0.5 else one
         return elect_leaders(self._cluster.observer.core, wanted, timeout=CALL_SECONDS)
@@ -147,9 +146,9 @@ class Operator:
                 continue
 
     async def return_unregistered(self) -> None:
-        """Start brokers again that were removed from the cluster while they run, as their log asks for. For ever.
+        """Restart brokers that were removed from the cluster while they run, as their log demands; without end.
 
-        A request to unregister a broker may lie in a connection for long after nobody waits for its answer.
+        A request to unregister a broker may wait in a connection long after its sender has given up.
         """
         while True:
             await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
@@ -161,7 +160,7 @@ class Operator:
                     member.launch()
 
     def _is_unfenced(self, broker_id: int) -> bool:
-        """Whether the active controller counts on this broker; metadata that a broker tells may be older."""
+        """True if the active controller counts on this broker; a broker's own metadata may be older."""
         for member in self._cluster.members:
             metadata = None if member.node is None else member.node.metadata
             if metadata is not None and metadata.is_active:
@@ -170,8 +169,10 @@ class Operator:
         return False
 
     async def _elect_fullest(self, key: TopicPartition, replicas: Sequence[int]) -> None:
-        """Elect the one of these replicas with the fullest log: by the last leader epoch and the end of the log, as Raft
-        compares logs. Wait while it is fenced, for then the next one would be elected.
+        """Elect the replica with the fullest log: by the last leader epoch and the end of the log, as Raft compares
+        logs.
+
+        Wait while it is fenced, for then the next one would be elected.
         """
         client = self._cluster.observer
         ids = {member.name: member.config.node_id for member in self._cluster.brokers}
@@ -196,18 +197,18 @@ class Operator:
 
     @property
     def may_change_voters(self) -> bool:
-        """True if the metadata log names the voters (KIP-853), and there are enough for one to go."""
+        """True if the metadata log names the voters (KIP-853), and there are enough to remove one."""
         return self._cluster.shape.dynamic_voters and len(self._cluster.controllers) > VOTERS_MIN
 
     def may_replace_voters(self, kinds: Sequence[str]) -> bool:
-        """True if a voter may lose its disk in a storm of these kinds: two others must be left that have theirs."""
+        """True if a voter may lose its disk in a storm of these kinds: two voters with their disks must be left."""
         return self.may_change_voters and "voters" not in kinds
 
     def is_voter(self, member: Member) -> bool:
         return member in self._cluster.controllers
 
     async def change_voters(self, random: Random) -> str:
-        """Make an observer that could be one a voter, or a voter an observer; what was done."""
+        """Make an observer that could be one a voter, or a voter an observer; returns a description."""
         client = self._cluster.observer
         able = {member.config.node_id for member in self._cluster.controllers}
         try:
@@ -238,12 +239,12 @@ class Operator:
         await client.run(adding)
 
     async def replace_voter(self, member: Member) -> None:
-        """Remove a voter whose disk is gone and add what has come back in its place, however long it takes."""
+        """Remove a voter whose disk is gone and add its successor, however long it takes."""
         client, node_id = self._cluster.observer, member.config.node_id
         while True:
             try:
                 quorum = await client.run(describe_quorum(client.core, timeout=CALL_SECONDS))
-                # For minutes the leader remembers the disk that is gone, too: it must not get its vote back.
+                # For minutes the leader remembers the lost disk, too: it must not get its vote back.
                 listed = [each for each in quorum.observers if each.node_id == node_id]
                 new = [each for each in listed if self._is_current(member, each)]
                 old = [each for each in quorum.voters if each.node_id == node_id]

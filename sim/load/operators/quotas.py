@@ -44,7 +44,7 @@ BATCHES_MAX = 100
 """Far more than the quota allows in the measured time."""
 FREE_BATCHES = 8
 FREE_SECONDS_MAX = 8.0
-"""Without a quota, so many batches take less; with it, twice as long."""
+"""The most seconds for so many batches without a quota; with it, they take twice as long."""
 NODES_SECONDS_MAX = 30.0
 REFUSED = (ErrorCode.INVALID_REQUEST,)
 OF_BOTH: QuotaEntity = (("client-id", CLIENT), ("user", None))
@@ -107,7 +107,7 @@ class Quotas(Duty):
         possible.acknowledge(value)
 
     async def _leader(self, client: AsyncClient) -> tuple[bytes, int]:
-        """The topic's id and its leader. Raises `KafkaError`."""
+        """Find the topic's id and its leader. Raises `KafkaError`."""
         topic = (await client.metadata([TOPIC])).topic(TOPIC)
         leader = topic.partitions[0].leader
         if leader not in client.core.cluster.brokers:
@@ -115,7 +115,7 @@ class Quotas(Duty):
         return topic.topic_id, leader
 
     async def _produce(self, client: AsyncClient, acks: int) -> int:
-        """Append one batch; the leader. Raises `KafkaError`, `ClientError`."""
+        """Append one batch; returns the leader. Raises `KafkaError`, `ClientError`."""
         topic_id, leader = await self._leader(client)
         builder = RecordBatchBuilder()
         builder.append(self.world.node_env(self.site.name).clock.wall_ms(), None, bytes(BATCH_BYTES))
@@ -155,7 +155,7 @@ class Quotas(Duty):
         self._patient.close()
 
     async def _wrong(self) -> str | None:
-        """The first broker whose quotas are others than acknowledged."""
+        """Find the first broker whose quotas differ from the acknowledged ones."""
         for member in self.cluster.brokers:
             there = await self._described(member.config.node_id)
             for (entity, key), possible in self._values.items():
@@ -190,7 +190,7 @@ class Quotas(Duty):
         await self.must_hold(look)
 
     async def _move(self, batches: int, seconds: float) -> tuple[int, set[int]]:
-        """Append batches until there are so many, or the time is over; how many, and the leaders."""
+        """Append batches until there are so many, or the time is over; returns their number, and the leaders."""
         deadline, moved, leaders = self.world.now + seconds, 0, set()
         while moved < batches and self.world.now < deadline:
             try:
@@ -203,7 +203,7 @@ class Quotas(Duty):
         return moved, leaders
 
     async def _check_rate(self) -> None:
-        """The client's connection has found that no quota holds for it, before one does. Another's quota is there."""
+        """Check that a new quota applies to a connection that had none; a quota for other clients exists already."""
         await self._set(OF_DEFAULTS, PRODUCE, RATE)
         await self._move(1, NODES_SECONDS_MAX)
         await self._set(OF_CLIENT, PRODUCE, WRONG_RATE)
@@ -220,7 +220,7 @@ class Quotas(Duty):
             raise SafetyViolation(f"{CLIENT} starves: {moved} batches in {took:.1f} s")
 
     async def _check_release(self) -> None:
-        """The client is in debt now. Another's quota stays, so that accounts are kept."""
+        """Check that a removed quota no longer throttles a client in debt; another quota keeps accounts alive."""
         await self._set(OF_CLIENT, PRODUCE, None)
         await self._set(OF_BOTH, PRODUCE, None)
         await self._move(1, NODES_SECONDS_MAX)

@@ -61,7 +61,7 @@ class Retirements(Duty):
                 return
 
     def _can_retire(self, member: Member) -> bool:
-        """Whether it has another directory, and a release that tells which ones are cordoned (DescribeLogDirs 5)."""
+        """True if it has another directory, and a release that reports which ones are cordoned (DescribeLogDirs 5)."""
         return len(member.config.log_dirs) > 1 and member.speaks is THIS_RELEASE
 
     async def _cordon(self, member: Member, path: str | None) -> None:
@@ -81,7 +81,9 @@ class Retirements(Duty):
         return incremental_alter_configs(self.client.core, {resource: [change]}, timeout=CALL_SECONDS)
 
     async def _look(self, member: Member, path: str) -> str | None:
-        """Ask for what is left to move; None if the directory is empty. Raises `SafetyViolation` if that is not so."""
+        """List the replicas left to move; None if the directory is empty. Raises `SafetyViolation` if that is not
+        true.
+        """
         broker = member.config.node_id
         asking = describe_log_dirs(self.client.core, [broker], timeout=CALL_SECONDS)
         (told,) = await self.client.run(asking)
@@ -118,7 +120,9 @@ class Retirements(Duty):
         ]
 
     def _must_be_empty(self, member: Member, path: str) -> None:
-        """What the broker says of its directory is so on the disk: a log that it has forgotten would go with the disk."""
+        """Check that a directory that its broker calls empty is so on the disk: a forgotten log would go with the
+        disk.
+        """
         names = self.world.machine(member.name).disk.open_dir(path).list()
         live = [name for name in names if (key := parse_partition_name(name)) and key.topic != METADATA_TOPIC]
         if live and member.is_up():

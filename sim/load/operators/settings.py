@@ -41,7 +41,7 @@ BROKER_VALUES: Mapping[str, Sequence[str]] = {
 }
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 REFUSED = (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
-"""Answers that say for certain that nothing was changed."""
+"""Answers that mean for certain that nothing was changed."""
 _TOPICS_SHARE = 0.6
 
 __all__ = ["Settings"]
@@ -86,7 +86,7 @@ class Settings(Duty):
         possible.acknowledge(value)
 
     async def _set_log_level(self) -> None:
-        """Alter what a process logs; it forgets that with its end, so nothing is promised."""
+        """Alter a process's log level; it is lost with the process, so nothing is promised."""
         broker = self._any_broker()
         logger = self.random.choice(("root", "odradek", "kafka.log.LogCleaner"))
         await self._alter(ResourceType.BROKER_LOGGER, broker, logger, self.random.choice(LOG_LEVELS))

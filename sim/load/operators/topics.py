@@ -43,7 +43,7 @@ class _Life:
 
 @attrs.define
 class _Name:
-    """A name, the topic that has it now, and what earlier ones had."""
+    """A name, the topic that has it now, and the ids of earlier ones."""
 
     name: str
     life: _Life | None = None
@@ -111,7 +111,9 @@ class Topics(Duty):
         name.life = _Life(topic_id, Possible(wanted.partitions))
 
     async def _id_of(self, name: _Name) -> bytes:
-        """The id of a topic that has just been made, as soon as a broker tells one that no deleted topic has had."""
+        """Find the id of a topic that has just been made, as soon as a broker knows an id that no deleted topic has
+        had.
+        """
         while True:
             known = await self.client.metadata([name.name])
             there = known.topics.get(name.name)

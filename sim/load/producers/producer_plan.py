@@ -48,7 +48,7 @@ class ProducerPlan:
 
     @classmethod
     def draw(cls, random: Random) -> ProducerPlan:
-        """A plan by chance; whatever the client's own rules permit."""
+        """Draw a plan within the client's own rules."""
         acks = random.choice(ACKS)
         idempotent = acks == "all" and random.random() < 0.5
         linger_ms = random.choice((0, 0, 5, 100, 500))
@@ -82,7 +82,7 @@ class ProducerPlan:
 
 
 def topic_configs(random: Random) -> dict[str, str]:
-    """Settings of the producers' topic: a codec of its own, and sometimes a limit that large batches exceed."""
+    """Draw settings of the producers' topic: a codec of its own, and sometimes a limit that large batches exceed."""
     configs = {"compression.type": random.choice(("producer", "producer", "gzip", "zstd", "uncompressed"))}
     if random.random() < 0.3:
         configs["max.message.bytes"] = "2500"

@@ -1,11 +1,12 @@
-"""Producers of every kind, each a process that lives for some seconds, dies or ends, and comes back as another. PORTED.
+"""Producers of every kind, each a process that lives for some seconds, dies or ends, and is followed by another.
+PORTED.
 
-Each life has a name of its own (`varied-1.3`) and a plan of its own (`ProducerPlan`). Many die within milliseconds of a
-send, by a kill or with their machines: requests end in the middle, answers reach nobody. The history hears what a
-producer was told, until it died, and how often each record was sent.
+Each life has a name of its own (`varied-1.3`) and a plan of its own (`ProducerPlan`). Many die within milliseconds of
+a send, by a kill or with their machines: requests end in the middle, answers get lost. The history has all answers to
+a producer, until it died, and how often each record was sent.
 
-What is promised is in `sim.history`. A record with acks=1 may be lost. But while it is where it was acknowledged, what
-was sent later is behind it. That holds for records that were sent once.
+The promises are in `sim.history`. A record with acks=1 may be lost. But while it is at its acknowledged offset, later
+records are behind it. That holds for records that were sent once.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ __all__ = ["PARTITIONS", "TOPIC", "VariedProducer", "certainly_failed"]
 
 
 def certainly_failed(batch: Batch, error: Exception) -> bool:
-    """Whether no copy of a batch that has this error can be in any log, now or later.
+    """True if no copy of a batch that has this error can be in any log, now or later.
 
-    The error may be that of a batch before it: a queue that begins new numbers fails what may be in the log.
+    The error may be that of an earlier batch: a queue that begins new numbers fails batches that may be in the log.
     """
     if batch.parts is not None or batch.maybe_appended:
         return False
@@ -157,7 +158,7 @@ class _Life:
             load.history.refuse(record.key, value, repr(error), load.world.now)
 
     def look_back(self) -> None:
-        """Take down the outcome of every record that has one."""
+        """Note the outcome of every record that has one."""
         waiting: list[_UnderWay] = []
         for record in self._under_way:
             if record.sent is None or not record.sent.done():
@@ -188,12 +189,12 @@ class _Life:
 
 
 def _attempts(batch: Batch) -> float:
-    """How often records of this batch were sent; those of one that was split may have been in several."""
+    """Return how often records of this batch were sent; those of a split batch may have been in several."""
     return inf if batch.parts is not None else batch.attempts
 
 
 def _let_brokers_wait(core: ClientCore, timeout_ms: int) -> None:
-    """Have brokers wait for followers as long as that, whatever the client's own patience is."""
+    """Have brokers wait so long for followers, whatever the client's own patience is."""
     sound = core.call
 
     def call(request: Any, **named: Any) -> Any:

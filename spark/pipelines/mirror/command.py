@@ -42,7 +42,7 @@ _LINE_SECONDS = 10.0
 
 @attrs.frozen
 class _Cluster:
-    """One side: the keys of all its clients, and those of its producer alone."""
+    """One cluster: the keys of all its clients, and those of its producer alone."""
 
     keys: dict[str, str] = attrs.field(repr=False)
     producer_keys: dict[str, str]
@@ -52,7 +52,7 @@ class _Cluster:
 
 
 def _cluster(bootstrap: str, config: Path | None) -> _Cluster:
-    """Read one side by its options. Raises `Failed`."""
+    """Read the options of one cluster. Raises `Failed`."""
     keys = {"bootstrap.servers": bootstrap}
     others = {}
     for key, value in ({} if config is None else _properties(config)).items():
@@ -120,7 +120,7 @@ class _Run:
         self._line = ProgressLine("mirror")
         self._source = _cluster(arguments.source, arguments.source_config)
         self._target = _cluster(arguments.target, arguments.target_config)
-        # A key that is none is told before anything is made.
+        # Report an unknown key before anything is made.
         ProducerSettings.from_properties({**self._target.keys, **self._target.producer_keys})
         self._dropped: set[str] = set()
 
@@ -204,7 +204,7 @@ class _Run:
 
 
 class ClientNotReady(ClientError):
-    """The target has not shown yet what was made; it will soon."""
+    """The target does not show the new topics yet; it will soon."""
 
     retriable = True
 

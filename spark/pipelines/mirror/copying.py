@@ -54,7 +54,7 @@ _LOOK_SECONDS = 30.0
 """A run with `follow` looks as often for new partitions of the source."""
 _MAP_SETTINGS = {"cleanup.policy": "compact", "compression.type": "producer"}
 _REQUEST_BYTES_MAX = 64 << 20
-"""The client's limit of a batch: the target's own limit is the one that counts."""
+"""The client's limit of a batch; the target's own limit decides."""
 
 
 @attrs.frozen
@@ -64,7 +64,7 @@ class Limits:
     records: int = 100_000
     seconds: float = 5.0
     runs: int = 10_000
-    """The most runs in the map's record for a partition: what many small transactions of the source make."""
+    """The most runs in the map's record for a partition: many small transactions of the source make many."""
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class Progress:
 
 @attrs.define
 class _Part:
-    """The records of one partition in the open transaction: those that wait, and those that were sent."""
+    """The records of one partition in the open transaction: waiting ones, and those that were sent."""
 
     rows: list[Row] = attrs.field(factory=list)
     offsets: list[int] = attrs.field(factory=list)
@@ -91,18 +91,18 @@ class _Part:
 
 
 class _PlaceUnknown(ClientError):
-    """The target has a batch and does not say where; only a transaction that is made again can tell."""
+    """The target has a batch and does not say where; only a repeated transaction can find out."""
 
     retriable = True
 
 
 def map_topic(name: str) -> str:
-    """The topic of the target that has the map and the progress of a mirror."""
+    """Name the topic of the target that has the map and the progress of a mirror."""
     return f"odradek-mirror-{name}"
 
 
 def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> OffsetMap:
-    """The map as it stands now, up to its end. Raises `Failed` when an open transaction of somebody else hides it."""
+    """Read the map up to its present end. Raises `Failed` when another client's open transaction hides it."""
     found = OffsetMap(keep_runs=keep_runs)
     place = TopicPartition(map_topic(name), 0)
     reader = {"isolation.level": "read_committed", "auto.offset.reset": "none", "enable.auto.commit": "false"}
@@ -162,7 +162,7 @@ class Mirror:
     def run(
         self, show: Callable[[Progress], None], *, follow: bool = False, patience_seconds: float = 120.0
     ) -> None:
-        """Copy up to the ends that the source has now, or for ever.
+        """Copy up to the present ends of the source, or without end.
 
         Raises `Failed` for an error that stays, or after `patience_seconds` without a commit.
         """
@@ -190,7 +190,7 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """True if another session may get further: nobody answered, or a broker said that it may be tried again."""
+    """True if another session may get further: no broker answered, or one allowed another attempt."""
     causes = _causes(error)
     codes = [each.code for each in causes if isinstance(each, KafkaError)]
     if codes:
@@ -314,7 +314,7 @@ class _Session:
         return sum(max(0, ends[key] - done) for key, done in self._done.items())
 
     def _transact(self, began: float) -> None:
-        """Copy for one transaction, and commit it with what it has done."""
+        """Copy for one transaction, and commit it with its progress."""
         limits = self._mirror._limits
         ends = self._mirror.ends
         while self._count < limits.records and time.monotonic() - began < limits.seconds:
@@ -379,7 +379,7 @@ class _Session:
 
 
 def _runs(part: _Part) -> list[Run]:
-    """The runs of what was sent of a partition. Raises the error of a batch that was not written."""
+    """List the runs of a partition's records that were sent. Raises the error of a batch that was not written."""
     offsets: list[int] = []
     targets: list[int] = []
     for batch, of_batch in part.sent:

@@ -29,9 +29,10 @@ def translated(
     committed: dict[TopicPartition, CommittedOffset],
     present: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, CommittedOffset], int, list[str]]:
-    """The commits that the target needs, the number of those that it has, and a sentence for each impossible one.
+    """Translate commits: those that the target needs, the number of those that it has, and a sentence for each
+    impossible one.
 
-    An offset of the target that is further on stays: somebody reads there already.
+    An offset of the target that is further on stays: a consumer reads there already.
     """
     wanted: dict[TopicPartition, CommittedOffset] = {}
     left: list[str] = []
@@ -59,7 +60,7 @@ def translate_groups(
     groups: Sequence[str],
     topics: Collection[str],
 ) -> list[GroupOutcome]:
-    """Commit for each group, in the target, what it has committed in the source. Raises `KafkaError`, `ClientError`."""
+    """Copy each group's commits from the source to the target. Raises `KafkaError`, `ClientError`."""
     outcomes: list[GroupOutcome] = []
     if not groups:
         return outcomes

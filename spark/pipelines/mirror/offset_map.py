@@ -53,7 +53,7 @@ class TopicPair:
     target_id: str
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """Key and value of its record."""
+        """Encode key and value of its record."""
         return _json([_TOPIC, self.topic]), _json({"source": self.source_id, "target": self.target_id})
 
 
@@ -67,13 +67,13 @@ class CopiedRange:
     runs: tuple[Run, ...]
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """Key and value of its record."""
+        """Encode key and value of its record."""
         runs = [[run.source, run.target, run.count] for run in self.runs]
         return _json([_OFFSETS, *self.key, self.first]), _json({"next": self.next, "runs": runs})
 
 
 def runs_of(offsets: Sequence[int], targets: Sequence[int]) -> list[Run]:
-    """The runs of records that went from `offsets` of the source to `targets`, both ascending."""
+    """Find the runs of records that were copied from `offsets` of the source to `targets`, both ascending."""
     runs: list[Run] = []
     start = 0
     for index in range(1, len(offsets) + 1):
@@ -122,7 +122,7 @@ class OffsetMap:
             raise MapError(f"a record of the map is none of a mirror's ({error}): {key!r}") from None
 
     def add(self, copied: CopiedRange) -> None:
-        """Add what a transaction has copied. Raises `MapError` when it does not follow what was copied before."""
+        """Add a transaction's progress. Raises `MapError` when it does not follow the progress before."""
         found = self._partitions.get(copied.key)
         if found is not None and copied.first < found.next:
             raise MapError(f"{copied.key} was copied twice from {copied.first} to {found.next}")
@@ -134,12 +134,13 @@ class OffsetMap:
                 _extend(found.runs, run)
 
     def progress(self, key: TopicPartition) -> int | None:
-        """The next offset of the source to be copied; None before the first."""
+        """Return the next offset of the source to be copied; None before the first."""
         found = self._partitions.get(key)
         return None if found is None else found.next
 
     def translate(self, key: TopicPartition, offset: int) -> int | None:
-        """The target's offset of the first record at or behind `offset` of the source; None if it is not copied yet.
+        """Find the target's offset of the first record at or behind `offset` of the source; None if it is not
+        copied yet.
 
         Behind the last copied record that is the offset behind its copy. Needs `keep_runs`.
         """
@@ -155,7 +156,7 @@ class OffsetMap:
         return found.runs[-1].target + found.runs[-1].count if found.runs else 0
 
     def runs(self) -> Iterable[tuple[TopicPartition, Run]]:
-        """All runs, by partition and offset."""
+        """Yield all runs, by partition and offset."""
         for key in sorted(self._partitions):
             for run in self._partitions[key].runs:
                 yield key, run

@@ -24,7 +24,7 @@ _NOT_COPIED = {
     "local.retention.ms": "",
     "local.retention.bytes": "",
 }
-"""Settings that stay behind, with what the plan says of them."""
+"""Settings that are not copied, with the plan's sentence about each."""
 
 
 @attrs.frozen
@@ -40,7 +40,7 @@ class TopicFacts:
 
 @attrs.frozen
 class ClusterFacts:
-    """The facts that a plan needs of one cluster."""
+    """The facts about one cluster that a plan needs."""
 
     cluster_id: str
     brokers: int
@@ -73,18 +73,18 @@ class TopicPlan:
 
 @attrs.frozen
 class Plan:
-    """All that a mirror does before it copies, and what it cannot do."""
+    """All steps of a mirror before it copies, and the limits of the copy."""
 
     topics: tuple[TopicPlan, ...]
     acls: tuple[Acl, ...]
     groups: tuple[str, ...]
     losses: tuple[str, ...]
-    """One sentence each: what the target will not have."""
+    """One sentence each: contents of the source that the target will not have."""
     refusals: tuple[str, ...]
-    """Reasons for which the mirror does not begin, one sentence each."""
+    """Reasons not to begin, one sentence each."""
 
     def lines(self) -> Iterable[str]:
-        """The plan for people, a line each."""
+        """Yield the plan for people, a line each."""
         yield from map(str, self.topics)
         for acl in self.acls:
             yield f"acl     {acl}"
@@ -97,13 +97,13 @@ class Plan:
 
 
 def matching(names: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
-    """The names that one of the patterns fits (`*` and `?` as in file names), in order."""
+    """Select the names that one of the patterns fits (`*` and `?` as in file names), in order."""
     wanted = tuple(patterns)
     return tuple(sorted(name for name in names if any(fnmatchcase(name, each) for each in wanted)))
 
 
 def plan_of(source: ClusterFacts, target: ClusterFacts, *, group_patterns: Iterable[str] = ()) -> Plan:
-    """The plan that makes `target` ready for the topics of `source`. `source` has only the topics to be copied."""
+    """Make the plan that prepares `target` for the topics of `source`. `source` has only the topics to be copied."""
     losses = [
         "transactions of the source: aborted records stay behind, and what was atomic there is not here"
     ]

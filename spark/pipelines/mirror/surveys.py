@@ -21,7 +21,9 @@ _ALL_ACLS = AclFilter(AclResourceType.ANY, None, PatternType.ANY, None, None, Op
 def survey(
     admin: Admin, patterns: Sequence[str], *, with_acls: bool = True, with_groups: bool = False
 ) -> ClusterFacts:
-    """The facts about one cluster, of the topics that the patterns fit. Raises `KafkaError` and `ClientError`."""
+    """Collect the facts about one cluster, of the topics that the patterns fit. Raises `KafkaError` and
+    `ClientError`.
+    """
     cluster = admin.describe_cluster()
     described = {
         each.name: each
@@ -49,7 +51,9 @@ def survey(
 
 
 def _settings(admin: Admin, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The settings of each topic that somebody has set, for the topic or for its brokers."""
+    """Read the settings of each topic that differ from the product's defaults, whether set for the topic or for its
+    brokers.
+    """
     if not names:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -106,7 +110,7 @@ def perform(admin: Admin, plan: Plan) -> list[str]:
 
 
 def _create(admin: Admin, topic: TopicPlan) -> Iterable[str]:
-    """Make a topic; what the target refuses of its settings is left out."""
+    """Make a topic; settings that the target refuses are left out."""
     wanted = NewTopic(topic.name, topic.partitions, topic.replicas, topic.settings)
     [made] = admin.create_topics([wanted])
     if made.error is None or made.error.code is ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from py4j.java_gateway import GatewayParameters, JavaGateway, is_instance_of, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from bench.kafka_server import SHORT_LIVED, ensure_jars, java_command
+from testkit.kafka_server import SHORT_LIVED, ensure_jars, java_command
 from tests.cluster.copiers.api import (
     CALL_SECONDS,
     PARTITIONS,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @functools.cache
 def jvm() -> JavaGateway:
-    """The JVM with Kafka's classes, which ends with this process. Raises `bench.kafka_server.KafkaUnavailable`."""
+    """The JVM with Kafka's classes, which ends with this process. Raises `testkit.kafka_server.KafkaUnavailable`."""
     port, token = launch_gateway(
         java_path=java_command(),
         classpath=f"{ensure_jars()}/*",

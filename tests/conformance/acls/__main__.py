@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from bench.kafka_server import kafka_server
+from testkit.kafka_server import kafka_server
 from tests.conformance.acls.asking import SETTINGS, answers_of
 from tests.conformance.acls.recording import PATH, compare, write
 from tests.conformance.servers import SETTINGS as BASE

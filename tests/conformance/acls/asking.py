@@ -41,8 +41,8 @@ from odradek.wire.messages.offset_commit import (
 from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from odradek.wire.structure import ZERO_UUID
 from tests.conformance.acls.questions import QUESTIONS, Names, Question, Right
+from tests.conformance.asking.talk import Line, Talk, wait_until_ready
 from tests.conformance.servers import find_login_listener, log_in
-from tests.conformance.talk import Line, Talk, wait_until_ready
 from tests.node.raw_client import RawClient
 
 __all__ = ["SETTINGS", "Case", "all_cases", "answers_of"]

@@ -32,7 +32,7 @@ from odradek.wire.messages.list_groups import ListGroupsRequest
 from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.structure import ZERO_UUID
 from tests.conformance.acls.question import NOBODYS, Names, ask
-from tests.conformance.batches import batch
+from tests.conformance.asking.batches import batch
 
 
 def _produce(n: Names, named: str | None, by_id: bool) -> Any:

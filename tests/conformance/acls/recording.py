@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from bench.kafka_server import KAFKA_VERSION
+from testkit.kafka_server import KAFKA_VERSION
 from tests.conformance.comparison import differences
-from tests.conformance.seals import without_docstrings
+from tests.conformance.seals import asking_code
 
 __all__ = ["DELIBERATE", "PATH", "SEAL", "compare", "load", "seal", "write"]
 
@@ -36,8 +35,7 @@ def seal() -> str:
     """The digest of the questions, of how they are asked, and of Kafka's answers to them."""
     digest = hashlib.sha256(KAFKA_VERSION.encode())
     for name in ("questions", "asking"):
-        tree = ast.parse(PATH.with_name(f"{name}.py").read_text())
-        digest.update(ast.dump(without_docstrings(tree)).encode())
+        digest.update(asking_code(PATH.with_name(f"{name}.py")))
     digest.update(PATH.read_bytes())
     return digest.hexdigest()
 

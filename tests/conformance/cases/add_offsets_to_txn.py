@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import STATES, V1, V2, Producer, in_state
+from tests.conformance.asking.prepared import NEIGHBOURS, ask_all, prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import STATES, V1, V2, Producer, in_state
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:

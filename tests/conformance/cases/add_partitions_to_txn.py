@@ -8,9 +8,9 @@ from odradek.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTransaction,
 )
-from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import BATCHED_SINCE, STATES, V1, V2, Producer, in_state
+from tests.conformance.asking.prepared import NEIGHBOURS, ask_all, prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import BATCHED_SINCE, STATES, V1, V2, Producer, in_state
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:

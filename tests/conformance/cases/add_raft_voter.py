@@ -6,7 +6,7 @@ from functools import partial
 
 from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from odradek.wire.structure import ZERO_UUID
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 DIRECTORY = bytes(range(16))
 LISTENERS = [Listener("CONTROLLER", "127.0.0.1", 9)]

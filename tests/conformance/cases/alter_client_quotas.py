@@ -15,7 +15,7 @@ from odradek.wire.messages.create_partitions import CreatePartitionsRequest, Cre
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 from tests.node.raw_client import frame
 
 EXACT, DEFAULT, ANY = 0, 1, 2

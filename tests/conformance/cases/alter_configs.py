@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.configs import BROKER, GROUP, LOGGER, METRICS, TOPIC, has, replace
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.configs import BROKER, GROUP, LOGGER, METRICS, TOPIC, has, replace
+from tests.conformance.asking.talk import Talk, case
 
 Values = list[tuple[str, str | None]]
 

@@ -9,7 +9,7 @@ from odradek.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 Wanted = list[tuple[str, list[tuple[int, list[int] | None]]]]
 

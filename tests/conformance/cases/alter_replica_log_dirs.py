@@ -10,8 +10,8 @@ from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from tests.conformance.batches import filled
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.batches import filled
+from tests.conformance.asking.talk import Talk, case
 
 
 def _alter(talk: Talk, version: int, *moves: tuple[str, str, list[int]]) -> None:

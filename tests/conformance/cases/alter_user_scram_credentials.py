@@ -11,7 +11,7 @@ from odradek.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 SHA_256, SHA_512 = 1, 2
 SALT = b"0123456789abcdef"

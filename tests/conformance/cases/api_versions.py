@@ -7,8 +7,8 @@ from functools import partial
 
 from odradek.wire.api import ApiKey
 from odradek.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.conformance.asking.talk import Talk, case
 from tests.conformance.deliberate import NOT_SERVED
-from tests.conformance.talk import Talk, case
 
 LATER = frozenset(key for group in NOT_SERVED for key in group.keys)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 HOUR_MS = 3_600_000
 FAR = (1 << 63) - 1

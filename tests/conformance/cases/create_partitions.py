@@ -11,7 +11,7 @@ from odradek.wire.messages.create_partitions import (
 )
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.wire.structure import ZERO_UUID
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 Assignments = list[list[int]] | None
 

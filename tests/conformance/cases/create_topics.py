@@ -10,7 +10,7 @@ from odradek.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 def _topic(

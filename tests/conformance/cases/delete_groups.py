@@ -6,10 +6,10 @@ from functools import partial
 
 from odradek.wire.messages.delete_groups import DeleteGroupsRequest
 from odradek.wire.messages.describe_groups import DescribeGroupsRequest
-from tests.conformance.members import Member, stable
-from tests.conformance.offsets import commit, committed
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import in_state
+from tests.conformance.asking.members import Member, stable
+from tests.conformance.asking.offsets import commit, committed
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import in_state
 
 
 def _delete(talk: Talk, *groups: str, version: int = 2) -> None:

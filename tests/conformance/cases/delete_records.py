@@ -11,8 +11,8 @@ from odradek.wire.messages.delete_records import (
 )
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.conformance.batches import append, filled
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.batches import append, filled
+from tests.conformance.asking.talk import Talk, case
 
 EARLIEST, LATEST = -2, -1
 

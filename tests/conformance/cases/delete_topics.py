@@ -6,7 +6,7 @@ from functools import partial
 
 from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from odradek.wire.structure import ZERO_UUID
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 NOBODYS_ID = bytes(range(16))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek.wire.messages.describe_acls import DescribeAclsRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 for _version in (1, 2, 3):
 

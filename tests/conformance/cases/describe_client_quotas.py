@@ -9,7 +9,7 @@ from odradek.wire.messages.alter_client_quotas import (
     OpData,
 )
 from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.describe_cluster import DescribeClusterRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 def _cluster_without_id(response: object) -> object:

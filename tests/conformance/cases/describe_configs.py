@@ -9,8 +9,8 @@ from odradek.wire.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from tests.conformance.configs import ALWAYS_SET, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.configs import ALWAYS_SET, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from tests.conformance.asking.talk import Talk, case
 
 BROKER_KEYS = [
     "num.partitions",

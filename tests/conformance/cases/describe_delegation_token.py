@@ -11,7 +11,7 @@ from odradek.wire.messages.describe_delegation_token import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
-from tests.conformance.talk import Line, Talk, case
+from tests.conformance.asking.talk import Line, Talk, case
 
 HOUR_MS = 3_600_000
 

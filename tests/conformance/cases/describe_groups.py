@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.describe_groups import DescribeGroupsRequest
-from tests.conformance.members import Member, stable, together
-from tests.conformance.offsets import commit
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.members import Member, stable, together
+from tests.conformance.asking.offsets import commit
+from tests.conformance.asking.talk import Talk, case
 
 
 def _describe(talk: Talk, version: int, *groups: str, operations: bool = False) -> None:

@@ -9,8 +9,8 @@ from odradek.wire.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from tests.conformance.batches import filled
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.batches import filled
+from tests.conformance.asking.talk import Talk, case
 
 
 def _describe(talk: Talk, version: int, *topics: tuple[str, list[int]]) -> None:

@@ -6,9 +6,9 @@ from functools import partial
 
 from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.conformance.batches import batch
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import END, PRODUCE, STATES, V1, V2, in_state
+from tests.conformance.asking.batches import batch
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import END, PRODUCE, STATES, V1, V2, in_state
 
 
 def _produce(talk: Talk, name: str, producer: int, epoch: int, sequence: int, timestamp: int = 1_000) -> None:

@@ -11,7 +11,7 @@ from odradek.wire.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 METADATA = "__cluster_metadata"
 

@@ -10,7 +10,7 @@ from odradek.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 def _describe(talk: Talk, *names: str, limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:

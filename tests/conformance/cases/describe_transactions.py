@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
-from tests.conformance.prepared import prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import COMMIT, STATES, V1, V2, Producer, in_state
+from tests.conformance.asking.prepared import prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import COMMIT, STATES, V1, V2, Producer, in_state
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int) -> None:

@@ -6,7 +6,7 @@ from odradek.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 @case("describe_user_scram_credentials of nobody")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 PREFERRED, UNCLEAN = 0, 1
 Wanted = list[tuple[str, list[int]]] | None

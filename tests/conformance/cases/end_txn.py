@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.end_txn import EndTxnRequest
-from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import ABORT, COMMIT, END, STATES, V1, V2, Producer, in_state
+from tests.conformance.asking.prepared import NEIGHBOURS, ask_all, prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import ABORT, COMMIT, END, STATES, V1, V2, Producer, in_state
 
 WORD = {COMMIT: "commit", ABORT: "abort"}
 

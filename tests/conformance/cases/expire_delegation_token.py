@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from odradek.wire.error_codes import ErrorCode
 from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from tests.conformance.asking.talk import Talk, case
 from tests.conformance.cases.renew_delegation_token import FAR, HOUR_MS, made, wait_until_refused
-from tests.conformance.talk import Talk, case
 
 for _version in (1, 2):
 

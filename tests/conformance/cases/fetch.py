@@ -7,9 +7,9 @@ from typing import Any
 
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from tests.conformance.batches import append, filled
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import END, V1, V2, in_state
+from tests.conformance.asking.batches import append, filled
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import END, V1, V2, in_state
 
 NOBODYS_ID = bytes(range(16))
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 GROUP, TRANSACTION, SHARE = range(3)
 BATCHED_SINCE = 4

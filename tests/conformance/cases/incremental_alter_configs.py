@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.configs import (
+from tests.conformance.asking.configs import (
     APPEND,
     BROKER,
     DELETE,
@@ -18,7 +18,7 @@ from tests.conformance.configs import (
     alter,
     has,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 def _versions(talk: Talk, *, version: int) -> None:

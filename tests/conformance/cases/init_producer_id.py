@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest
-from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import STATES, STRANGER, TIMEOUT_MS, V1, V2, Producer, in_state
+from tests.conformance.asking.prepared import NEIGHBOURS, ask_all, prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import STATES, STRANGER, TIMEOUT_MS, V1, V2, Producer, in_state
 
 
 def _init_producer_id(

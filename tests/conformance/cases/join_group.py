@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from odradek.wire.messages.join_group import JoinGroupRequestProtocol
-from tests.conformance.members import STRANGER, Member, stable, subscription, synced, together
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.members import STRANGER, Member, stable, subscription, synced, together
+from tests.conformance.asking.talk import Talk, case
 
 VERSIONS = range(10)
 MIB = 1 << 20

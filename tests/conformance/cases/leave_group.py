@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from tests.conformance.members import STRANGER, Member, stable, synced, together
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.members import STRANGER, Member, stable, synced, together
+from tests.conformance.asking.talk import Talk, case
 
 
 def _versions(talk: Talk, *, version: int) -> None:

@@ -13,8 +13,8 @@ from odradek.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tests.conformance.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from tests.conformance.asking.talk import Talk, case
 
 
 def _list(talk: Talk, version: int, *kinds: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tests.conformance.members import Member, stable
-from tests.conformance.offsets import commit
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.members import Member, stable
+from tests.conformance.asking.offsets import commit
+from tests.conformance.asking.talk import Talk, case
 
 
 def _in_all_states(talk: Talk, stem: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.conformance.batches import append, filled
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import END, V1, V2, in_state
+from tests.conformance.asking.batches import append, filled
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import END, V1, V2, in_state
 
 
 def _list(talk: Talk, name: str, version: int, *asked: ListOffsetsPartition, isolation: int = 0) -> None:

@@ -6,7 +6,7 @@ from odradek.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 Wanted = list[tuple[str, list[int]]] | None
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from odradek.wire.messages.list_transactions import ListTransactionsRequest
-from tests.conformance.prepared import STATE, prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import ABORT, COMMIT, V1, V2, Producer, in_state
+from tests.conformance.asking.prepared import STATE, prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import ABORT, COMMIT, V1, V2, Producer, in_state
 
 CREATED = ("empty", "ongoing", "committed", "aborted")
 HOUR_MS = 3_600_000

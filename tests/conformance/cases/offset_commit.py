@@ -7,9 +7,9 @@ from typing import Any
 
 from odradek.wire.messages.delete_groups import DeleteGroupsRequest
 from odradek.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
-from tests.conformance.members import STRANGER, Member, stable
-from tests.conformance.offsets import committed, partition, request, wait_until_forgotten
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.members import STRANGER, Member, stable
+from tests.conformance.asking.offsets import committed, partition, request, wait_until_forgotten
+from tests.conformance.asking.talk import Talk, case
 
 NOBODYS_ID = bytes(range(16))
 VERSIONS = range(2, 11)

@@ -9,10 +9,10 @@ from odradek.wire.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tests.conformance.members import Member, stable, subscription
-from tests.conformance.offsets import commit, committed
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import in_state
+from tests.conformance.asking.members import Member, stable, subscription
+from tests.conformance.asking.offsets import commit, committed
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import in_state
 
 
 def _delete(talk: Talk, group: str, *topics: tuple[str, list[int]]) -> None:

@@ -10,10 +10,10 @@ from odradek.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tests.conformance.members import STRANGER, stable
-from tests.conformance.offsets import commit, wait_until_forgotten
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import in_state
+from tests.conformance.asking.members import STRANGER, stable
+from tests.conformance.asking.offsets import commit, wait_until_forgotten
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import in_state
 
 NOBODYS_ID = bytes(range(16))
 BATCHED_SINCE = 8

@@ -9,8 +9,8 @@ from odradek.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.conformance.batches import filled
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.batches import filled
+from tests.conformance.asking.talk import Talk, case
 
 
 def _epochs(talk: Talk, *, version: int) -> None:

@@ -12,10 +12,10 @@ from odradek.wire.batches.compression import CompressionType
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.record_batch import RecordBatchBuilder
-from tests.conformance.batches import Batch, batch, patched
-from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import COMMIT, END, STATES, V1, V2, Producer, in_state
+from tests.conformance.asking.batches import Batch, batch, patched
+from tests.conformance.asking.prepared import NEIGHBOURS, ask_all, prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import COMMIT, END, STATES, V1, V2, Producer, in_state
 
 NOBODYS_ID = bytes(range(16))
 DAY_MS = 86_400_000

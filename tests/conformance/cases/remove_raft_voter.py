@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from odradek.wire.structure import ZERO_UUID
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 DIRECTORY = bytes(range(16))
 

@@ -8,7 +8,7 @@ from odradek.wire.error_codes import ErrorCode
 from odradek.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from odradek.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from odradek.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from tests.conformance.talk import Line, Talk, case
+from tests.conformance.asking.talk import Line, Talk, case
 
 HOUR_MS = 3_600_000
 FAR = (1 << 63) - 1

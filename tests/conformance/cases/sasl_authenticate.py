@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 def _out_of_place(talk: Talk, *, version: int) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 def _out_of_place(talk: Talk, *, version: int) -> None:

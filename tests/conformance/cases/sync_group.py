@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.conformance.members import STRANGER, Member, stable, together
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.members import STRANGER, Member, stable, together
+from tests.conformance.asking.talk import Talk, case
 
 
 def _versions(talk: Talk, *, version: int) -> None:

@@ -15,12 +15,22 @@ from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.conformance.members import STRANGER as NO_MEMBER
-from tests.conformance.members import stable
-from tests.conformance.offsets import commit
-from tests.conformance.prepared import NEIGHBOURS, ask_all, prepared_case
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import ABORT, COMMIT, END, SHORT_MS, STATES, V1, V2, Producer, in_state
+from tests.conformance.asking.members import STRANGER as NO_MEMBER
+from tests.conformance.asking.members import stable
+from tests.conformance.asking.offsets import commit
+from tests.conformance.asking.prepared import NEIGHBOURS, ask_all, prepared_case
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import (
+    ABORT,
+    COMMIT,
+    END,
+    SHORT_MS,
+    STATES,
+    V1,
+    V2,
+    Producer,
+    in_state,
+)
 
 MEMBERS_SINCE = 3
 IMPLICIT_SINCE = 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek.wire.messages.unregister_broker import UnregisterBrokerRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 
 @case("unregister_broker v0")

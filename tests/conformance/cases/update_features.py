@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from odradek.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.conformance.talk import Talk, case
+from tests.conformance.asking.talk import Talk, case
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 

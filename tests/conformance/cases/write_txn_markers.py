@@ -26,9 +26,9 @@ from odradek.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tests.conformance.batches import batch
-from tests.conformance.talk import Talk, case
-from tests.conformance.transactions import END, PRODUCE, V1, V2, in_state
+from tests.conformance.asking.batches import batch
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import END, PRODUCE, V1, V2, in_state
 
 VERIFICATION = "transaction.partition.verification.enable"
 BROKER = 4

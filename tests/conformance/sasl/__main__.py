@@ -10,12 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.kafka_server import HEAP, run_tool, start_kafka
-from bench.processes import free_ports
+from testkit.kafka_server import HEAP, run_tool, start_kafka
+from testkit.processes import free_ports
 from tests.conformance.sasl import document as page
 from tests.conformance.sasl.recording import PATH, ask_all, write
 from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
-from tests.security.issuer import Issuer
+from tests.security.logins.issuer import Issuer
 
 
 def main() -> int:

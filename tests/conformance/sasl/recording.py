@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from bench.kafka_server import KAFKA_VERSION
+from testkit.kafka_server import KAFKA_VERSION
 from tests.conformance.comparison import differences
 from tests.conformance.sasl.cases import all_cases
 from tests.conformance.sasl.servers import Place
 from tests.conformance.sasl.talk import conversation
-from tests.conformance.seals import without_docstrings
+from tests.conformance.seals import asking_code
 
 __all__ = ["PATH", "SEAL", "ask_all", "compare", "load", "seal", "write"]
 
@@ -39,8 +38,7 @@ def seal() -> str:
     """The digest of the conversations, of the servers' keys, and of Kafka's answers."""
     digest = hashlib.sha256(KAFKA_VERSION.encode())
     for name in ("cases", "servers", "talk"):
-        tree = ast.parse(PATH.with_name(f"{name}.py").read_text())
-        digest.update(ast.dump(without_docstrings(tree)).encode())
+        digest.update(asking_code(PATH.with_name(f"{name}.py")))
     digest.update(PATH.read_bytes())
     return digest.hexdigest()
 

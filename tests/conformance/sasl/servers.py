@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.security.issuer import Issuer
+from tests.security.logins.issuer import Issuer
 
 __all__ = ["FRAME_BYTES_MAX", "PASSWORDS", "SCRAM_USERS", "Place", "settings"]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.processes import combined_node_properties, free_ports
+from testkit.processes import combined_node_properties, free_ports
 from tests.conformance.sasl.cases import all_cases
 from tests.conformance.sasl.deliberate import DELIBERATE
 from tests.conformance.sasl.document import PATH, render
 from tests.conformance.sasl.recording import SEAL, ask_all, compare, load, seal
 from tests.conformance.sasl.servers import SCRAM_USERS, Place, settings
-from tests.security.issuer import Issuer
+from tests.security.logins.issuer import Issuer
 from tests.security.secured_node import start
 
 

@@ -17,9 +17,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.kafka_server import run_tool, start_kafka
-from bench.odradek_server import launch_odradek, prepare_odradek
-from bench.processes import ServerProcess
 from odradek.data_plane.log.cleaning_pass import cleanable_end
 from odradek.data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -36,6 +33,9 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.real_dirs import RealDir
 from odradek.wire.record_batch import RecordBatchBuilder
 from odradek.wire.topic_partition import TopicPartition as Key
+from testkit.kafka_server import run_tool, start_kafka
+from testkit.odradek_server import launch_odradek, prepare_odradek
+from testkit.processes import ServerProcess
 from tests.kafka_jars import TEST_HEAP
 from tests.log.cleaning.passes import clean
 from tests.log.compacted.test_kafka_compacted import batches_of, load, loaded, rows_of

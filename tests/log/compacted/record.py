@@ -35,7 +35,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bench.kafka_server import start_kafka
+from testkit.kafka_server import start_kafka
 
 ARCHIVE = Path(__file__).with_name("kafka-compacted.tar.xz")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

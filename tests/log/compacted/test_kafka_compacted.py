@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from bench.kafka_server import run_tool
 from odradek.data_plane.coordination.decision_log import read_latest
 from odradek.data_plane.log.cleaning_pass import cleanable_end
 from odradek.data_plane.log.directory.checkpoints import CLEANER_FILE, RECOVERY_POINT_FILE
@@ -26,7 +25,8 @@ from odradek.wire.batches.record_times import record_times
 from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
-from tests.client.fake_group import FakeConsumer
+from testkit.kafka_server import run_tool
+from tests.client.consumer.fake_group import FakeConsumer
 from tests.log.compacted.naive_cleaner import clean, latest_values, visible
 from tests.log.compacted.record import ARCHIVE, TOPICS
 from tests.log.compacted.test_swap import fill_keyed

@@ -19,7 +19,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.kafka_server import start_kafka
+from testkit.kafka_server import start_kafka
 
 ARCHIVE = Path(__file__).with_name("kafka-4.3.0.tar.xz")
 BASE_TIMESTAMP = 1_700_000_000_000

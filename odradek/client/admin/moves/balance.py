@@ -5,14 +5,15 @@ Theory of operation
 The load of a broker is the bytes of its replicas. A plan is computed on a model of the cluster (`planned_cluster.py`),
 replica by replica, in this order:
 
-1. **Leaving**: what is on brokers that leave goes to the others, the largest first, each to the lightest one allowed.
+1. **Leaving**: replicas on brokers that leave go to the remaining brokers: the largest first, each to the lightest
+   broker allowed.
 2. **Spread**: a partition with two replicas in a rack, although another rack is without, gets one of them moved.
-3. **Bytes**: from a broker above the mean to one below it goes the largest replica that fits into both the excess and
-   the lack. So each byte moves once at most, and to some use. Where none fits, the smallest goes that still makes the
-   two more alike. It ends when all are within `tolerance` of the mean, or nothing allowed helps.
+3. **Bytes**: a broker above the mean gives replicas to brokers below it. The largest replica goes that fits into both
+   the excess and the lack, so each byte moves at most once. Where none fits, the smallest goes that still makes the
+   two brokers more alike. It ends when all are within `tolerance` of the mean, or nothing allowed helps.
 4. **Counts**: replicas even out in number by the smallest ones, as far as bytes stay within the tolerance.
-5. **Leaders**: who comes first in a partition's list leads it. Swapping within a list costs no bytes; along chains of
-   such swaps every broker comes to lead as many as the others.
+5. **Leaders**: the first broker in a partition's list leads it. Swapping within a list costs no bytes; along chains
+   of such swaps every broker comes to lead as many as the others.
 
 Rules
 -----
@@ -44,11 +45,11 @@ def balance(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """The moves that even the load with the fewest bytes, in order of topics and partitions; `only` of these."""
+    """Plan the moves that even the load with the fewest bytes, in order of topics and partitions; `only` of these."""
     cluster = PlannedCluster(sites, partitions, only)
     widen_partitions(cluster)
     evening = Evening(cluster, tolerance)
-    # Evening the counts may give bytes a new way to go; every round makes things better, few are ever needed.
+    # Evening the counts may open new ways for bytes; every round improves the plan, and few are ever needed.
     for _ in range(4):
         if not (evening.even_bytes() | evening.even_counts()):
             break
@@ -64,8 +65,8 @@ def drain(
     tolerance: float = 0.05,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """The moves that empty the brokers `leaving`; with `only`, of these partitions alone. `sites` may list these
-    brokers.
+    """Plan the moves that empty the brokers `leaving`, which `sites` may list; with `only`, of these partitions
+    alone.
 
     Raises `CannotPlan` when a partition has more replicas than there are brokers left.
     """
@@ -83,7 +84,7 @@ def resize(
     *,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """The moves that give every partition so many replicas; preferred leaders stay. Raises `CannotPlan`."""
+    """Plan the moves that give every partition so many replicas; preferred leaders stay. Raises `CannotPlan`."""
     if not 0 < replicas <= len(sites):
         raise CannotPlan(f"{replicas} replicas need as many brokers, and there are {len(sites)}")
     cluster = PlannedCluster(sites, partitions, only)

@@ -66,9 +66,9 @@ class DiskMove:
 
 
 def disks_of(directories: Iterable[LogDirDescription], closed: Collection[str] = ()) -> list[Disk]:
-    """The online disks of a broker, from its `LogDirDescription`s. Those in `closed` take no replicas.
+    """List the online disks of a broker, from its `LogDirDescription`s. Disks in `closed` take no replicas.
 
-    A replica that is on its way counts where it goes, and is left out where it comes from.
+    A replica that moves between disks counts on its target alone.
     """
     online = [each for each in directories if each.error is None]
     moving = {
@@ -105,14 +105,16 @@ class Loads:
         self.count = {disk.path: len(disk.replicas) for disk in disks}
 
     def room(self, path: str) -> float:
-        """Bytes that a disk may still take; endless where it does not say."""
+        """Compute the bytes that a disk may still take; infinite where its size is unknown."""
         disk = self.disks[path]
         if disk.total_bytes <= 0 or disk.usable_bytes < 0:
             return float("inf")
         return disk.usable_bytes - self.gained[path] - ROOM_SHARE * disk.total_bytes
 
     def load(self, path: str) -> float:
-        """The bytes of the logs on a disk, as a share of it; in bytes where the disks do not say their sizes."""
+        """Compute the load of a disk: the bytes of its logs as a share of its size, or in bytes where sizes are
+        unknown.
+        """
         disk = self.disks[path]
         held = sum(replica.size for replica in disk.replicas) + self.gained[path]
         return held / disk.total_bytes if self._are_known else float(held)
@@ -122,7 +124,7 @@ class Loads:
         return all(disk.total_bytes > 0 for disk in self.disks.values())
 
     def scale(self, path: str) -> float:
-        """Bytes in one unit of `load`."""
+        """Return the bytes in one unit of `load`."""
         return float(self.disks[path].total_bytes) if self._are_known else 1.0
 
     def move(self, replica: DiskReplica, source: str, target: str) -> DiskMove:
@@ -135,7 +137,7 @@ class Loads:
 
 
 def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
-    """The moves that empty a directory, the largest replica first; each goes where the load is least.
+    """Plan the moves that empty a directory, the largest replica first; each goes to the least loaded disk.
 
     Raises `CannotPlan` if a replica has no place.
     """
@@ -158,7 +160,7 @@ def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
 
 
 def plan_disk_balance(disks: Sequence[Disk], tolerance: float = 0.05) -> list[DiskMove]:
-    """The moves that bring the disks of a broker within `tolerance` of each other's load, as a share of the mean.
+    """Plan the moves that bring a broker's disks within `tolerance` of each other's load, as a share of the mean.
 
     Each move narrows the gap between the fullest and an emptier disk, and each replica moves once at most.
     """
@@ -195,7 +197,7 @@ def _balancing_step(
 def _narrowing(
     loads: Loads, replicas: Iterable[DiskReplica], source: str, target: str, gap: float
 ) -> DiskReplica | None:
-    """The replica whose move leaves the least gap; None if none makes it smaller."""
+    """Choose the replica whose move leaves the least gap; None if none makes it smaller."""
 
     def left(replica: DiskReplica) -> float:
         return abs(gap - replica.size / loads.scale(source) - replica.size / loads.scale(target))

@@ -16,7 +16,9 @@ _ROUNDS_MAX = 8
 
 
 class Evening:
-    """One replica at a time from a broker with much to one with little, until no allowed move helps."""
+    """Moves one replica at a time from a broker with a high load to one with a low load, until no allowed move
+    helps.
+    """
 
     def __init__(self, cluster: PlannedCluster, tolerance: float) -> None:
         self._cluster = cluster
@@ -36,10 +38,11 @@ class Evening:
         return self._repeat(self._count_step)
 
     def _repeat(self, step: Callable[[], tuple[TopicPartition, int, int] | None]) -> bool:
-        """Take steps while there are any; whether there was one."""
+        """Take steps while there are any; returns whether there was one."""
         moved = False
         for _ in range(_ROUNDS_MAX):
-            # A pair without a way between them is asked again in the next round only: others' moves may open one.
+            # Pairs without an allowed move are tried again in the next round only: moves between other pairs
+            # may open one.
             self._blocked.clear()
             found = step()
             if found is None:
@@ -69,7 +72,7 @@ class Evening:
         return None
 
     def _fitting(self, giver: int, taker: int, wanted: float, gap: float) -> TopicPartition | None:
-        """The largest replica of `giver` up to the bytes wanted, else the smallest that narrows the gap."""
+        """Choose the largest replica of `giver` up to the bytes wanted, else the smallest that narrows the gap."""
         held = self._loads.held(giver)
         middle = bisect_right(held, wanted, key=lambda entry: entry[0])
         for place in range(middle - 1, -1, -1):
@@ -102,7 +105,7 @@ class Evening:
         return None
 
     def _smallest(self, giver: int, taker: int) -> TopicPartition | None:
-        """The smallest replica that may go and lets bytes stay within the tolerance."""
+        """Choose the smallest replica that may move and keeps bytes within the tolerance."""
         room = min(
             self._mean + self._slack - self._loads.size(taker),
             self._loads.size(giver) - self._mean + self._slack,
@@ -111,7 +114,8 @@ class Evening:
         start = 0
         while start < len(held) and held[start][0] <= room:
             end = bisect_right(held, held[start][0], lo=start, key=lambda entry: entry[0])
-            # Of equals, one of the topic of which there are most: topics spread, too.
+            # Of equal replicas, take one of the topic with the most replicas here, so that topics spread,
+            # too.
             for key in self._by_crowd(giver, held[start:end]):
                 if self._cluster.may_move(key, giver, taker):
                     return key

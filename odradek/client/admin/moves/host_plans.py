@@ -50,7 +50,7 @@ class _Host:
         return self.bytes / self.scale
 
     def target_for(self, size: int) -> str | None:
-        """The emptiest disk that takes so many bytes."""
+        """Choose the emptiest disk with room for so many bytes."""
         loads = self.loads
         fitting = [disk.path for disk in loads.disks.values() if disk.takes and loads.room(disk.path) >= size]
         return min(fitting, key=lambda path: (loads.load(path), path), default=None)
@@ -62,9 +62,9 @@ def plan_balance_over_hosts(
     partitions: Iterable[Placement],
     tolerance: float = 0.05,
 ) -> list[HostMove]:
-    """The moves that bring the brokers of `disks` within `tolerance` of each other, as a share of the mean.
+    """Plan the moves that bring the brokers of `disks` within `tolerance` of each other, as a share of the mean.
 
-    `partitions` are those that may move: a partition that is on its way already is not among them.
+    `partitions` are those that may move: partitions that are moving already are left out.
     """
     knows_sizes = all(disk.total_bytes > 0 for each in disks.values() for disk in each)
     hosts = {node: _Host(each, knows_sizes) for node, each in disks.items() if each}
@@ -114,7 +114,7 @@ def _narrowing(
     target: int,
     gap: float,
 ) -> HostMove | None:
-    """The move that leaves the least gap between two brokers; None if none makes it smaller."""
+    """Choose the move that leaves the least gap between two brokers; None if none makes it smaller."""
     giver, taker = hosts[source], hosts[target]
 
     def left(size: int) -> float:

@@ -70,9 +70,9 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 class ClusterSurvey:
     """The facts that a plan is made from.
 
-    `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not say what they
-    hold. `usable` has the free bytes on the disks of each broker that did. `is_current` is False where no controller
-    answered: then all of it is what one broker knew last.
+    `sizes` has the bytes of the largest replica of each partition. `unmeasured` has the brokers that did not report
+    their replicas. `usable` has the free bytes on the disks of each broker that did. `is_current` is False where no
+    controller answered: then all facts are the last ones known to one broker.
     """
 
     cluster: ClusterDescription
@@ -103,7 +103,7 @@ class ClusterSurvey:
         ]
 
     def load_of(self, node: int) -> tuple[int, int, int]:
-        """The number of partitions that a broker leads, the number of its replicas, and their bytes."""
+        """Count the partitions that a broker leads, its replicas, and their bytes."""
         leads = replicas = size = 0
         for topic in self.topics:
             for index, each in topic.partitions.items():
@@ -114,8 +114,9 @@ class ClusterSurvey:
         return leads, replicas, size
 
     def too_full(self, moves: Iterable[Move]) -> dict[int, tuple[int, int]]:
-        """Brokers that have too little room for their share of a plan, with the bytes that they would gain and the
-        free bytes."""
+        """Find brokers without room for their share of a plan, with the bytes that they would gain and their free
+        bytes.
+        """
         gains: dict[int, int] = {}
         for move in moves:
             for nodes, sign in ((move.removing, -1), (move.adding, 1)):
@@ -243,21 +244,21 @@ def _key(move: Move) -> TopicPartition:
 def _begun(
     core: ClientCore, wave: Sequence[Move], timeout: float | None
 ) -> Operation[dict[TopicPartition, CallError]]:
-    """Have these moves begin; those that the controller refused."""
+    """Begin these moves; returns the errors of those that the controller refused."""
     wanted = {_key(move): move.after for move in wave}
     asked = yield from alter_partition_reassignments(core, wanted, timeout=timeout)
     return {key: error for key, error in asked.items() if error is not None}
 
 
 def _left(core: ClientCore, deadline: float | None) -> float | None:
-    """Seconds for one more call of a plan with this deadline: what has begun is still looked at and finished behind it."""
+    """Return the seconds for one more call of a plan with this deadline; begun moves may be finished behind it."""
     return None if deadline is None else max(_FINISH_SECONDS, deadline - core.now)
 
 
 def _copied(
     core: ClientCore, moving: Mapping[TopicPartition, Move], timeout: float | None
 ) -> Operation[dict[TopicPartition, int]]:
-    """The bytes that the new replicas of these partitions have already."""
+    """Measure the bytes that the new replicas of these partitions have already."""
     takers = sorted({node for move in moving.values() for node in move.adding})
     copied: dict[TopicPartition, int] = {}
     for found in (yield from describe_log_dirs(core, takers, timeout=timeout)):
@@ -276,10 +277,10 @@ def _checked(
     outcomes: Mapping[TopicPartition, CallError | None],
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """An error for each partition that ended otherwise than planned.
+    """Find the partitions that ended otherwise than planned, and return an error for each.
 
-    The controller says what has ended, any broker which replicas there are: one whose image is behind still shows
-    replicas of before and after together, and is asked again.
+    The controller says which moves have ended, and any broker says which replicas there are. A broker whose image
+    is behind still shows old and new replicas together, and is asked again.
     """
     done = [move for move in moves if outcomes[_key(move)] is None]
     if not done:
@@ -307,7 +308,7 @@ def _checked(
 def elect_preferred(
     core: ClientCore, partitions: Sequence[tuple[str, int]], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """Let the first replica lead each of these partitions; return the errors of those where it could not."""
+    """Let the first replica lead each of these partitions; return an error for each partition where it could not."""
     if not partitions:
         return {}
     found = yield from elect_leaders(core, partitions, timeout=timeout)
@@ -341,14 +342,14 @@ def release_throttles(core: ClientCore, moves: Sequence[Move]) -> Operation[None
     nodes = {node for move in moves for node in (*move.before, *move.after)}
     for topic, texts in lists.items():
         for text, gone in zip(texts, own.get(topic, ((), ())), strict=True):
-            # The broker that was asked may still list what has just been taken away.
+            # The broker's answer may still list replicas that were removed just now.
             others = {item for item in text.split(",") if item and item not in gone}
             nodes = set() if _EVERY in others else nodes - {int(item.partition(":")[2]) for item in others}
     yield from unthrottle(core, nodes, ())
 
 
 def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]]:
-    """The replicas from which these moves copy, and those to which they do, as configuration lists them by topic."""
+    """List the replicas from which these moves copy, and to which they copy, as configuration lists them by topic."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for move in moves:
         if move.adding:
@@ -361,8 +362,9 @@ def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]
 def _changed_lists(
     core: ClientCore, moves: Sequence[Move], operation: ConfigOperation
 ) -> Operation[dict[ConfigResource, list[AlterConfig]]]:
-    """The changes by which topics list the replicas of these moves, or do so no more. Where a topic lists every replica,
-    an operator has said so, and it stays.
+    """Compute the changes by which topics list the replicas of these moves, or remove them from the list.
+
+    Where a topic lists every replica, an operator has said so, and it stays.
     """
     own = _replicas_of(moves)
     lists = yield from _throttled_lists(core, list(own))
@@ -380,7 +382,7 @@ def _changed_lists(
 
 
 def _throttled_lists(core: ClientCore, topics: Sequence[str]) -> Operation[dict[str, tuple[str, ...]]]:
-    """The throttled replicas of each topic that is there still: those of leaders, and those of followers."""
+    """Return the throttled replicas of each topic that still exists: those of leaders, and those of followers."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     described = (yield from describe_configs(core, resources, _REPLICAS)) if resources else []
     return {

@@ -17,7 +17,7 @@ class CannotPlan(ValueError):
 
 @attrs.frozen
 class Site:
-    """A broker that may hold replicas, and where it stands. `host` is whatever fails together below a rack."""
+    """A broker that may hold replicas, and its place. `host` is any unit below a rack that fails as a whole."""
 
     node_id: int
     rack: str | None = None
@@ -66,7 +66,7 @@ class Move:
 
 
 def traffic_of(moves: Iterable[Move]) -> dict[int, int]:
-    """The bytes that each broker has to take in, by broker id."""
+    """Compute the bytes that each broker has to receive, by broker id."""
     traffic: dict[int, int] = {}
     for move in moves:
         for node in move.adding:
@@ -75,5 +75,5 @@ def traffic_of(moves: Iterable[Move]) -> dict[int, int]:
 
 
 def seconds_of(moves: Iterable[Move], bytes_per_second: float) -> float:
-    """The seconds that the moves take: those of the broker with the most bytes to take in."""
+    """Estimate the seconds that the moves take: those of the broker that receives the most bytes."""
     return max(traffic_of(moves).values(), default=0) / bytes_per_second

@@ -24,7 +24,7 @@ def clear_brokers(cluster: PlannedCluster, leaving: Collection[int]) -> list[Top
 
 
 def _refuge(cluster: PlannedCluster, key: TopicPartition, node: int, leaving: Collection[int]) -> int:
-    """The best broker for a replica that cannot stay."""
+    """Choose the best broker for a replica that cannot stay."""
     others = [each for each in cluster.replicas(key) if each != node]
     staying = [each for each in others if each not in leaving]
     free = [each for each in cluster.sites if each not in others]
@@ -37,7 +37,7 @@ def _refuge(cluster: PlannedCluster, key: TopicPartition, node: int, leaving: Co
 
 
 def _rank(cluster: PlannedCluster, others: Iterable[int], candidate: int) -> tuple[int, int, int, int, int]:
-    """The lower, the better a place beside `others`."""
+    """Rank a place beside `others`: the lower, the better."""
     racks, hosts = cluster.spread.span([*others, candidate])
     return -racks, -hosts, cluster.loads.size(candidate), cluster.loads.count(candidate), candidate
 
@@ -58,7 +58,9 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
 
 
 def _dispensable(cluster: PlannedCluster, replicas: Iterable[int], node: int) -> tuple[int, int, int, int]:
-    """The higher, the less a partition loses with this replica; of equals a dead broker goes first."""
+    """Rank a replica by how little the partition loses with it: the higher, the less. Of equals a dead broker goes
+    first.
+    """
     racks, hosts = cluster.spread.span(each for each in replicas if each != node)
     return racks, hosts, cluster.loads.size(node) if node in cluster.loads else 1 << 62, node
 
@@ -73,7 +75,7 @@ def widen_partitions(cluster: PlannedCluster) -> None:
 
 
 def _widening(cluster: PlannedCluster, key: TopicPartition) -> tuple[int, int] | None:
-    """The brokers from which and to which a replica must go for the partition to span one more rack."""
+    """Find the brokers between which a replica must move for the partition to span one more rack."""
     replicas, sites, loads = cluster.replicas(key), cluster.sites, cluster.loads
     racks = [sites[node].rack for node in replicas if node in sites]
     if len(racks) < len(replicas) or len(set(racks)) >= min(len(replicas), cluster.spread.racks):

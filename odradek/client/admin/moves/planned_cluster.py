@@ -20,7 +20,7 @@ class Spread:
     """The racks and hosts of the brokers, and the number of them that some replicas span."""
 
     def __init__(self, sites: Collection[Site]) -> None:
-        # A rack that only some brokers name says nothing about the others.
+        # If only some brokers name a rack, racks are ignored.
         knows_racks = all(site.rack is not None for site in sites)
         self.racks = len({site.rack for site in sites}) if knows_racks else 1
         """The number of racks; 1 when they are not known."""
@@ -30,7 +30,7 @@ class Spread:
         self._host_of: dict[int, object] = {site.node_id: site.host for site in sites}
 
     def span(self, replicas: Iterable[int]) -> tuple[int, int]:
-        """The numbers of racks and of hosts that these brokers span; one that is not known stands alone."""
+        """Count the racks and the hosts that these brokers span; each unknown place counts as one of its own."""
         nodes = list(replicas)
         racks = {self._rack_of.get(node, ("unknown", node)) for node in nodes}
         hosts = {self._host_of.get(node, ("unknown", node)) for node in nodes}
@@ -62,33 +62,33 @@ class BrokerLoads:
         return node in self._size
 
     def size(self, node: int) -> int:
-        """The bytes of a broker's replicas."""
+        """Return the bytes of a broker's replicas."""
         return self._size[node]
 
     def count(self, node: int) -> int:
-        """The number of a broker's replicas."""
+        """Return the number of a broker's replicas."""
         return len(self._held[node])
 
     def held(self, node: int) -> Sequence[tuple[int, TopicPartition]]:
-        """A broker's replicas with their sizes, the smallest first."""
+        """List a broker's replicas with their sizes, the smallest first."""
         return self._held[node]
 
     def of_topic(self, node: int, topic: str) -> int:
-        """The number of a broker's replicas of one topic."""
+        """Return the number of a broker's replicas of one topic."""
         return self._crowds[node][topic]
 
     def mean(self) -> float:
-        """The bytes that each broker holds when all hold the same."""
+        """Compute the bytes that each broker holds when all hold the same."""
         return sum(self._size.values()) / max(1, len(self._size))
 
     def add(self, node: int, key: TopicPartition, size: int) -> None:
-        """Count a replica that comes."""
+        """Count a new replica."""
         self._size[node] += size
         insort(self._held[node], (size, key))
         self._crowds[node][key[0]] += 1
 
     def remove(self, node: int, key: TopicPartition, size: int) -> None:
-        """Count a replica that goes."""
+        """Stop counting a replica."""
         self._size[node] -= size
         held = self._held[node]
         del held[bisect_left(held, (size, key))]
@@ -117,11 +117,11 @@ class PlannedCluster:
                     self.loads.add(node, key, each.size)
 
     def replicas(self, key: TopicPartition) -> Sequence[int]:
-        """The brokers of a partition's replicas, the preferred leader first."""
+        """Return the brokers of a partition's replicas, the preferred leader first."""
         return self._replicas[key]
 
     def moves(self) -> list[Move]:
-        """The moves of the partitions whose replicas have changed."""
+        """List the moves of the partitions whose replicas have changed."""
         return [
             Move(each.topic, each.partition, each.replicas, tuple(self._replicas[key]), each.size)
             for key, each in self.partitions.items()
@@ -129,7 +129,9 @@ class PlannedCluster:
         ]
 
     def may_move(self, key: TopicPartition, giver: int, taker: int) -> bool:
-        """True if the plan may make this move: `taker` has none of it, and racks and hosts stay as many."""
+        """True if the plan may make this move: `taker` has no replica of it, and it spans as many racks and hosts
+        as before.
+        """
         replicas = self._replicas[key]
         if taker in replicas or key in self._fixed:
             return False
@@ -142,7 +144,8 @@ class PlannedCluster:
         self.drop_replica(key, giver)
         self.add_replica(key, taker)
         if place:
-            # A newcomer takes the place of the one that goes, but never the first: those that have the data lead on.
+            # The new replica takes the place of the old one, but never the first place: a replica with data
+            # leads on.
             replicas.insert(place, replicas.pop())
 
     def add_replica(self, key: TopicPartition, node: int) -> None:

@@ -13,7 +13,7 @@ __all__ = ["PreferredLeaders"]
 
 
 class PreferredLeaders:
-    """The number of partitions that each broker leads, and the partitions that others could lead."""
+    """The number of partitions that each broker leads, and the partitions that other brokers could lead."""
 
     def __init__(self, cluster: PlannedCluster, keys: Iterable[TopicPartition], tolerance: float) -> None:
         self._cluster = cluster
@@ -29,7 +29,7 @@ class PreferredLeaders:
             self._offer(key)
 
     def even(self) -> None:
-        """Step 5, over the partitions given; the others' leaders count, but stay."""
+        """Balance the leaders of the given partitions (step 5); all other partitions' leaders count, but stay."""
         while (chain := self._chain()) is not None:
             for leader, successor in pairwise(chain):
                 key = next(iter(self._between[leader][successor]))
@@ -40,7 +40,7 @@ class PreferredLeaders:
             self._leads[chain[-1]] += 1
 
     def _chain(self) -> list[int] | None:
-        """The shortest way to hand one leadership from a broker with many to one with few, over others."""
+        """Find the shortest chain of swaps that hands one leadership from a broker with many to one with few."""
         leads = self._leads
         for giver in sorted(leads, key=lambda node: (-leads[node], node)):
             came_from: dict[int, int | None] = {giver: None}
@@ -62,7 +62,7 @@ class PreferredLeaders:
         return None
 
     def _offer(self, key: TopicPartition) -> None:
-        """Note who could lead a partition instead of its leader."""
+        """Note the brokers that could lead a partition instead of its leader."""
         leader, *others = self._cluster.replicas(key)
         if leader in self._between:
             for node in others:

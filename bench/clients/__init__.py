@@ -1,0 +1,1 @@
+"""Our client library beside others."""

@@ -1,0 +1,89 @@
+"""The shares of partitions of records without a key: our producer beside Java's, at three rates, on one node of ours.
+
+Both count the bytes of a partition and change to another behind a batch (KIP-794), so the shares of both are drawn at
+random. One that is far from even names a fault. So the figures are the largest share over the even one, and the
+smallest. Chance alone makes them differ from 1 by about the square root of partitions over batches, which stands beside them.
+
+    python -m bench.clients.spreading [--partitions 6] [--rates 500,5000,0] [--seconds 15]     # 0: as fast as it goes
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+
+from odradek import Admin, Consumer, Producer
+from odradek.client.admin import NewTopic
+from testkit.kafka_server import run_tool
+from testkit.odradek_server import odradek_server
+
+VALUE_BYTES = 1024
+BATCH_BYTES = 16_384
+LINGER_MS = 5
+UNBOUNDED_RECORDS = 60_000
+JAVA = "org.apache.kafka.tools.ProducerPerformance"
+
+
+def by_java(bootstrap: str, topic: str, records: int, rate: int) -> None:
+    """Send with the program that comes with Apache Kafka."""
+    run_tool(
+        JAVA,
+        *("--topic", topic, "--num-records", str(records), "--record-size", str(VALUE_BYTES)),
+        *("--throughput", str(rate or -1), "--producer-props", f"bootstrap.servers={bootstrap}"),
+        *(f"batch.size={BATCH_BYTES}", f"linger.ms={LINGER_MS}"),
+        timeout_seconds=600,
+    )
+
+
+def by_us(bootstrap: str, topic: str, records: int, rate: int) -> None:
+    """Send with our producer, at the pace that Java's program keeps."""
+    value = bytes(VALUE_BYTES)
+    with Producer(
+        bootstrap_servers=bootstrap, batch_size=BATCH_BYTES, linger_ms=LINGER_MS, retries=2**31 - 1
+    ) as producer:
+        began = time.perf_counter()
+        for number in range(records):
+            producer.send(topic, value)
+            ahead = number / rate - (time.perf_counter() - began) if rate else 0.0
+            if ahead > 0:
+                time.sleep(ahead)
+
+
+def shares(bootstrap: str, topic: str, partitions: int) -> list[float]:
+    """Each partition's records over the even share."""
+    keys = [(topic, partition) for partition in range(partitions)]
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        ends = list(consumer.end_offsets(keys).values())
+    return [end * partitions / sum(ends) for end in ends]
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.clients.spreading", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--rates", type=lambda text: [*map(int, text.split(","))], default=[500, 5000, 0])
+    parser.add_argument("--seconds", type=int, default=15, help="of sending at a rate")
+    options = parser.parse_args()
+    producers: dict[str, Callable[[str, str, int, int], None]] = {"java": by_java, "odradek": by_us}
+    print(f"{'records/s':>10} {'producer':10} {'records':>8} {'largest':>8} {'smallest':>9} {'chance':>7}")
+    with odradek_server() as server, Admin(bootstrap_servers=server.bootstrap) as admin:
+        for rate in options.rates:
+            records = rate * options.seconds or UNBOUNDED_RECORDS
+            for name, send in producers.items():
+                topic = f"{name}-{rate}"
+                (made,) = admin.create_topics([NewTopic(topic, options.partitions, 1)])
+                assert made.error is None, made.error
+                send(server.bootstrap, topic, records, rate)
+                found = shares(server.bootstrap, topic, options.partitions)
+                chance = math.sqrt(options.partitions * BATCH_BYTES / (records * VALUE_BYTES))
+                print(
+                    f"{rate or 'unbounded':>10} {name:10} {records:8} {max(found):8.2f} {min(found):9.2f} {chance:7.2f}"
+                )
+
+
+if __name__ == "__main__":
+    main()

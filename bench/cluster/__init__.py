@@ -1,0 +1,1 @@
+"""Three nodes of ours beside three of Apache Kafka's."""

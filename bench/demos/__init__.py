@@ -1,0 +1,1 @@
+"""Demonstrations on real data, checked to the last record."""

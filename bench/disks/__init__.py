@@ -1,0 +1,1 @@
+"""Appends to disks, and the cleaner."""

@@ -1,0 +1,1 @@
+"""Coordination of groups, and their committed offsets."""

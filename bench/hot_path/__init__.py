@@ -1,0 +1,1 @@
+"""The cost of one request on its way through a node."""

@@ -1,0 +1,1 @@
+"""The instruments that several measurements share."""

@@ -1,0 +1,1 @@
+"""The processor time of commands, simulated runs and checkers."""

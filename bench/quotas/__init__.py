@@ -1,0 +1,1 @@
+"""Clients with quotas, and their neighbours."""

@@ -1,0 +1,1 @@
+"""Many connections, many partitions, large metadata."""

@@ -1,0 +1,1 @@
+"""Reading and writing on Spark, beside Spark's own connector."""

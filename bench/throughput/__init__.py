@@ -1,0 +1,1 @@
+"""Produce and consume through librdkafka, beside Apache Kafka and librdkafka's mock cluster."""

@@ -1,0 +1,1 @@
+"""TLS beside Apache Kafka's."""

@@ -1,0 +1,44 @@
+"""A producer of others by TLS, for `bench.instruments.supervised`: `python -m bench.tls.producers JSON`.
+
+Clients fill records of TLS in their own ways, which is half of what a batch costs a server to receive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import attrs
+import cattrs
+
+from bench.clients.producers import PRODUCERS
+
+__all__ = ["Producing"]
+
+
+@attrs.frozen
+class Producing:
+    """One pass of one client."""
+
+    client: str
+    address: str
+    authority: str
+    topic: str
+    seconds: float
+    value_bytes: int = 1024
+
+
+def main() -> None:
+    """Produce as the only argument describes."""
+    task = cattrs.structure(json.loads(sys.argv[1]), Producing)
+    value = os.urandom(task.value_bytes)
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        raise SystemExit("the parent is gone")
+    records, seconds = PRODUCERS[task.client](task.address, task.topic, value, task.seconds, task.authority)
+    print(json.dumps({"records": records, "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""`odradek dev --secure`: a new user's way from no right to some, by the files that it writes."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from testkit.processes import base_port
+from tests.cli.nodes.test_dev import line, running
+from tests.cli.running import Outcome, odradek_here
+
+pytestmark = pytest.mark.xdist_group("cli")
+
+PORTS = (0, 500, 1000, 1500)
+
+
+def test_from_no_right_to_some(tmp_path: Path) -> None:
+    """The client may do nothing until it is given a right, the administrator everything, also after a restart elsewhere."""
+    data, port = tmp_path / "data", base_port(1, PORTS)
+    dev = ("dev", "--secure", "--port", str(port), "--data", data)
+
+    def by(user: str, *words: str, stdin: bytes = b"") -> Outcome:
+        return odradek_here(*words, "--command-config", data / f"{user}.properties", stdin=stdin)
+
+    with running(*dev) as node:
+        assert line(node.stdout).startswith("node=1")
+        assert line(node.stdout) == "ready"
+        files = [data / f"{user}.properties" for user in ("admin", "client")]
+        assert line(node.stdout) == f"--command-config takes {files[0]} or {files[1]}"
+        _check_hints(data, port)
+        secrets = [*data.glob("*.properties"), *(data / "security").iterdir()]
+        assert {stat.S_IMODE(each.stat().st_mode) for each in secrets} == {0o600}
+        assert by("admin", "topic", "create", "t").code == 0
+        assert "TOPIC_AUTHORIZATION_FAILED" in by("client", "produce", "t", stdin=b"early\n").refusal()
+        assert "CLUSTER_AUTHORIZATION_FAILED" in by("client", "cluster", "status").refusal()
+        given = by("admin", "acl", "add", "--user", "client", "--operation", "write", "--topic", "t")
+        assert given.code == 0, given.err
+        assert by("client", "produce", "t", stdin=b"late\n").code == 0
+    other = base_port(1, PORTS)
+    with running("dev", "--secure", "--port", str(other), "--data", data) as node:
+        assert line(node.stdout).startswith("node=1")
+        assert line(node.stdout) == "ready"
+        assert by("client", "produce", "t", stdin=b"later\n").code == 0
+        read = by("admin", "consume", "t")
+        assert read.out.split() == ["late", "later"]
+        # The controllers' listener asks the administrator for a certificate, which the file names.
+        events = by("admin", "cluster", "events")
+        assert events.code == 0, events.err
+        assert "t-0 is led again" in events.out
+        log = (data / "node-1.log").read_text()
+        assert (data / "security" / "client.password").read_text() not in log + events.out
+
+
+def _check_hints(data: Path, port: int) -> None:
+    """Who comes without what a listener wants is told so: TLS, a login, or a certificate for controllers."""
+    cases = (
+        (("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}"), "if it is a listener with TLS"),
+        (
+            ("topic", "list", "--command-config", _keys_without(data, "client", "tls", "sasl.", "security.")),
+            "if it is a listener with logins",
+        ),
+        (
+            (
+                "cluster",
+                "events",
+                "--command-config",
+                _keys_without(data, "admin", "bare", "odradek.controller.ssl"),
+            ),
+            "this listener lets in who shows a certificate",
+        ),
+    )
+    for words, hint in cases:
+        assert hint in odradek_here(*words, "--timeout", "3").refusal()
+
+
+def _keys_without(data: Path, user: str, name: str, *prefixes: str) -> Path:
+    """The user's client keys without some, over TLS."""
+    kept = [
+        each
+        for each in (data / f"{user}.properties").read_text().splitlines()
+        if not each.startswith(prefixes)
+    ]
+    if "security." in prefixes:
+        kept.append("security.protocol=SSL")
+    other = data / f"{name}.properties"
+    other.write_text("\n".join(kept))
+    other.chmod(0o600)
+    return other

@@ -1,0 +1,238 @@
+"""Commits that meet a rebalance: which count under the new generation, which are refused, and how `close` waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek.client.consumer.assignors import encode_assignment
+from odradek.client.consumer.consumer_types import OffsetAndMetadata
+from odradek.client.consumer.group_membership import MembershipState
+from odradek.client.core.operation import Task
+from odradek.wire.api import ApiKey
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.join_group import JoinGroupRequest
+from odradek.wire.messages.leave_group import LeaveGroupRequest
+from odradek.wire.messages.offset_commit import OffsetCommitRequest
+from odradek.wire.messages.sync_group import SyncGroupResponse
+from tests.client.consumer.fake_group import FakeConsumer
+from tests.client.consumer.test_consumer_machine import T0, consumer, everything, member
+from tests.client.fake_broker import HANG_UP, SILENCE
+
+_THREE = OffsetAndMetadata(3)
+
+
+def rebalancing(assignor: str = "cooperative-sticky", **keys: Any) -> FakeConsumer:
+    """A member that has three records, and hears at its next heartbeat that the group rebalances."""
+    found = member(3, partition_assignment_strategy=[assignor], **keys)
+    everything(found, 3)
+    found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
+    found.sleep(4)
+    return found
+
+
+def joining(late: ApiKey, **keys: Any) -> FakeConsumer:
+    """... and whose JoinGroup or SyncGroup has an answer that is under way."""
+    found = rebalancing(**keys)
+    found.broker.delays[late] = 2.0
+    found.poll(0.1)
+    del found.broker.delays[late]
+    assert state(found) is MembershipState.JOINING
+    return found
+
+
+def state(found: FakeConsumer) -> MembershipState:
+    assert found.machine.membership is not None
+    return found.machine.membership.state
+
+
+def begun(found: FakeConsumer, *, timeout: float = 60.0) -> Task[None]:
+    """A commit of all three records that the application has asked for."""
+    task = found.machine.core.start(
+        found.machine.commits.commit({T0: _THREE}, timeout=timeout), found.wire.now
+    )
+    found.wire.settle()
+    return task
+
+
+def generations(found: FakeConsumer) -> list[int]:
+    """Those under which commits were sent."""
+    return [request.generation_id_or_member_epoch for request in found.broker.asked(OffsetCommitRequest)]
+
+
+@pytest.mark.parametrize("late", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_close_beside_a_join_waits_for_it_and_commits(late: ApiKey, automatic: bool) -> None:
+    """Partitions that a cooperative member kept are committed under the new generation; then it leaves."""
+    found = joining(late, enable_auto_commit=automatic)
+    del found.broker.requests[:]
+    found.broker.commits.clear()
+    if not automatic:
+        found.run(found.machine.commits.commit(found.machine.positions(), timeout=30))
+    found.close()
+    assert found.broker.commits == {T0: (3, 0, "")}
+    assert generations(found)[-1] == 2
+    kinds = [type(request) for request in found.broker.requests]
+    assert OffsetCommitRequest not in kinds[kinds.index(LeaveGroupRequest) :]
+    assert found.events[-1] == ("revoked", ["t-0"])
+    assert found.wire.now < 10
+
+
+@pytest.mark.parametrize("late", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
+def test_a_close_waits_for_a_join_no_longer_than_its_time(late: ApiKey) -> None:
+    """The answer never comes: the member leaves all the same."""
+    found = rebalancing()
+    found.broker.delays[late] = 1000.0
+    found.poll(0.1)
+    began = found.wire.now
+    found.close()
+    assert found.wire.now - began < 11
+    assert found.broker.asked(LeaveGroupRequest)
+
+
+def test_a_close_beside_a_join_that_others_hold_up_commits_and_leaves_at_once() -> None:
+    """The coordinator takes commits until all have joined, and a connection's requests wait behind its JoinGroup."""
+    found = rebalancing()
+    found.broker.commits.clear()
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(SILENCE)
+    found.poll(0.1)
+    began = found.wire.now
+    found.close()
+    assert found.wire.now - began < 1
+    assert found.broker.commits == {T0: (3, 0, "")}
+    assert generations(found)[-1] == 1
+    assert found.broker.asked(LeaveGroupRequest)
+
+
+def test_a_commit_during_a_join_does_not_end_the_membership() -> None:
+    """ILLEGAL_GENERATION says only that the group has moved on: the join's answer is on its way."""
+    found = joining(ApiKey.JOIN_GROUP, enable_auto_commit=False)
+    found.wire.finish(begun(found))
+    assert generations(found) == [1, 2]
+    found.poll(1)
+    assert found.events == [("assigned", ["t-0"]), ("assigned", [])]
+    assert len(found.broker.asked(JoinGroupRequest)) == 3
+    assert found.broker.commits == {T0: (3, -1, "")}
+
+
+def test_an_eager_member_does_not_commit_what_it_gave_up() -> None:
+    """A commit that was under way is judged by the new generation. It is refused, and the join goes on."""
+    found = rebalancing("range", enable_auto_commit=False)
+    found.broker.delays[ApiKey.OFFSET_COMMIT] = 1.0
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.ILLEGAL_GENERATION))
+    task = begun(found)
+    found.broker.delays[ApiKey.JOIN_GROUP] = 2.0
+    found.poll(3)
+    with pytest.raises(KafkaError, match="ILLEGAL_GENERATION"):
+        found.wire.finish(task)
+    found.poll(1)
+    assert generations(found) == [1]
+    assert found.events == [("assigned", ["t-0"]), ("revoked", ["t-0"]), ("assigned", ["t-0"])]
+    assert len(found.broker.asked(JoinGroupRequest)) == 3
+    assert not found.broker.commits
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_what_was_lost_in_a_join_is_not_committed(code: ErrorCode) -> None:
+    """Others may have the partitions: neither this commit nor that of `close` comes under a new membership."""
+    found = rebalancing(enable_auto_commit=False)
+    found.broker.delays[ApiKey.JOIN_GROUP] = 2.0
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(int(code))
+    found.poll(0.1)
+    found.broker.generation += 1
+    task = begun(found)
+    found.sleep(3)
+    found.poll(5)
+    with pytest.raises(KafkaError, match=r"ILLEGAL_GENERATION|UNKNOWN_MEMBER_ID"):
+        found.wire.finish(task)
+    assert ("lost", ["t-0"]) in found.events
+    assert found.events[-1] == ("assigned", ["t-0"])
+    assert generations(found) == [1]
+    assert not found.broker.commits
+
+
+def test_what_was_given_up_and_is_back_is_not_committed() -> None:
+    """Another member had the partition in between, and its commit is the later one."""
+    found = rebalancing(enable_auto_commit=False)
+    assert found.machine.coordinator is not None
+    found.machine.coordinator.lane = 7  # of its own: the late answer holds nothing else up
+    found.broker.delays[ApiKey.OFFSET_COMMIT] = 10.0
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.ILLEGAL_GENERATION))
+    task = begun(found)
+    nothing = encode_assignment([])
+    found.broker.trouble[ApiKey.SYNC_GROUP].append(
+        SyncGroupResponse(protocol_type="consumer", protocol_name="cooperative-sticky", assignment=nothing)
+    )
+    found.poll(1)
+    found.poll(1)
+    assert found.events[1:] == [("revoked", ["t-0"]), ("assigned", []), ("assigned", ["t-0"])]
+    with pytest.raises(KafkaError, match="ILLEGAL_GENERATION"):
+        found.wire.finish(task)
+    assert generations(found) == [1]
+
+
+def test_a_generation_that_passed_without_the_member_breaks_the_hold() -> None:
+    """Its leader may have had an assignor that gives such partitions to others at once."""
+    found = rebalancing(enable_auto_commit=False)
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(HANG_UP)
+    found.broker.generation += 1
+    found.broker.delays[ApiKey.JOIN_GROUP] = 2.0
+    found.poll(0.1)
+    with pytest.raises(KafkaError, match="ILLEGAL_GENERATION"):
+        found.wire.finish(begun(found))
+    assert generations(found) == [1]
+    assert not found.broker.commits
+
+
+def test_a_rebalance_in_progress_is_waited_out() -> None:
+    """The application's own commit succeeds once the group's leader has assigned."""
+    found = member(3, enable_auto_commit=False)
+    everything(found, 3)
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].extend([int(ErrorCode.REBALANCE_IN_PROGRESS)] * 5)
+    found.wire.finish(begun(found))
+    assert found.broker.commits == {T0: (3, -1, "")}
+    assert state(found) is MembershipState.STABLE
+
+
+def test_a_rebalance_in_progress_is_not_waited_out_for_ever() -> None:
+    """A coordinator that waits for this member to join gets it with the next poll, not after the commit's minute."""
+    found = member(3, enable_auto_commit=False)
+    everything(found, 3)
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].extend([int(ErrorCode.REBALANCE_IN_PROGRESS)] * 10_000)
+    began = found.wire.now
+    with pytest.raises(KafkaError, match="REBALANCE_IN_PROGRESS"):
+        found.wire.finish(begun(found))
+    assert found.wire.now - began < 15
+    assert state(found) is MembershipState.PREPARING
+
+
+def test_a_close_waits_for_commits_that_were_asked_for() -> None:
+    """Two are on their way or wait; both count, and only then does the member leave."""
+    found = member(3, enable_auto_commit=False)
+    everything(found, 3)
+    found.broker.delays[ApiKey.OFFSET_COMMIT] = 0.5
+    core, commits = found.machine.core, found.machine.commits
+    for offset in (1, 2, 3):
+        core.start(commits.commit_later({T0: OffsetAndMetadata(offset)}, None), found.wire.now)
+    found.close()
+    kinds = [type(request) for request in found.broker.requests]
+    assert kinds.count(OffsetCommitRequest) == 2
+    assert OffsetCommitRequest not in kinds[kinds.index(LeaveGroupRequest) :]
+    assert found.broker.commits == {T0: (3, -1, "")}
+
+
+def test_before_the_first_join_there_is_nothing_to_commit() -> None:
+    """`poll(); commit()` with a first poll that is too short for the join: Java's client returns at once, too."""
+    found = consumer(3, group_id="g", enable_auto_commit=False)
+    found.machine.subscribe(["t"])
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(SILENCE)
+    found.poll(0.1)
+    found.run(found.machine.commits.commit(found.machine.positions(), timeout=5))
+    heard: list[tuple[Any, Exception | None]] = []
+    found.run(found.machine.commits.commit_later({}, lambda offsets, error: heard.append((offsets, error))))
+    assert found.machine.commits.completed
+    assert found.broker.asked(OffsetCommitRequest) == []
+    callback, offsets, error = found.machine.commits.completed[0]
+    callback(offsets, error)
+    assert heard == [({}, None)]

@@ -1,0 +1,91 @@
+"""Records of one shape, read by columns: the same as one by one, whatever interrupts a run or damages it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.client.consumer.record_runs import Shape
+from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE
+from odradek.wire.errors import KafkaError
+from tests.client.consumer.test_consumer_records import batch, ours, plain
+
+SIZES = st.sampled_from([-1, 0, 1, 62, 63, 64, 65, 200, 9000])
+
+
+def rows(count: int, key_size: int, value_size: int, step: int, salt: int = 0) -> list[Any]:
+    """Records of one shape with contents of their own; the times grow by `step` now and then."""
+    source = random.Random(f"{count}/{key_size}/{value_size}/{salt}")
+    return [
+        (
+            1,
+            step * (at // 3),
+            None if key_size < 0 else source.randbytes(key_size),
+            None if value_size < 0 else source.randbytes(value_size),
+            (),
+        )
+        for at in range(count)
+    ]
+
+
+@given(
+    st.integers(1, 200), SIZES, SIZES, st.sampled_from([0, 1, 5, 1000, -1, 1 << 40]), st.sampled_from([0, 1])
+)
+def test_a_run_is_what_its_records_are(
+    count: int, key_size: int, value_size: int, step: int, timestamp_type: int
+) -> None:
+    """Keys, values and times of every size of varint, with nulls."""
+    data = batch(rows(count, key_size, value_size, step), timestamp_type=timestamp_type)
+    assert ours(data) == plain(data)
+
+
+@pytest.mark.long
+def test_long_batches_are_a_few_runs() -> None:
+    """Offset deltas grow over 64, 8,192 and 65,536 records; the last is beyond what columns are kept for."""
+    data = batch(rows(70_000, 2, 3, 0))
+    assert ours(data) == plain(data)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), SIZES, SIZES), min_size=1, max_size=6), st.integers(1, 3))
+def test_runs_one_after_another(parts: list[tuple[int, int, int]], gap: int) -> None:
+    """Shapes that change, and a gap that compaction left before each of them."""
+    wanted: list[Any] = []
+    for salt, (count, key_size, value_size) in enumerate(parts):
+        some = rows(count, key_size, value_size, 1, salt)
+        wanted += [(gap, *some[0][1:]), *some[1:]]
+    data = batch(wanted)
+    assert ours(data) == plain(data)
+
+
+@given(st.integers(8, 100), st.integers(0, 3), st.integers(0, 3), st.data())
+def test_damage_in_a_run_is_seen(count: int, key_size: int, value_size: int, data: st.DataObject) -> None:
+    """A byte changed anywhere: what the plain parser makes of it, or its error; never another record."""
+    whole = bytearray(batch(rows(count, key_size, value_size, 1)))
+    position = data.draw(st.integers(HEADER_SIZE, len(whole) - 1))
+    whole[position] = data.draw(st.integers(0, 255))
+    whole[17:21] = crc32c(bytes(whole[CRC_START:])).to_bytes(4, "big")
+    try:
+        expected = plain(bytes(whole))
+    except KafkaError as error:
+        failure: Any = type(error)
+        try:
+            found = ours(bytes(whole))
+        except KafkaError:
+            return
+        raise AssertionError(f"{failure} expected, {len(found)} records found") from error
+    assert ours(bytes(whole)) == expected
+
+
+def test_a_run_is_proved_and_found() -> None:
+    """The columns do find runs: this is no detour around the parser of single records."""
+    data = batch(rows(50, 4, 10, 0))[HEADER_SIZE:]
+    shape = Shape.of(data, 0)
+    assert shape is not None
+    assert shape.run_length(data, 0, 50, 0) == 50
+    assert shape.run_length(data, 0, 30, 0) == 30
+    assert shape.run_length(data, 0, 50, 1) == 0

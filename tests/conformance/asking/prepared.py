@@ -1,0 +1,74 @@
+"""A transactional id that stays in PrepareCommit or PrepareAbort: its outcome stands, and a marker is missing for ever.
+
+A marker with the highest coordinator epoch comes first, from an admin client. The partition refuses all later markers of
+this producer (TRANSACTION_COORDINATOR_FENCED), and the coordinator then gives them up, as in Kafka. So a request can meet
+the state at leisure, which mostly lasts for milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from odradek.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from tests.conformance.asking.talk import Talk, case
+from tests.conformance.asking.transactions import ABORT, COMMIT, END, V1, V2, Producer, in_state, without_text
+
+COORDINATOR_EPOCH_MAX = 2**31 - 1
+STATE = {COMMIT: "PrepareCommit", ABORT: "PrepareAbort"}
+NEIGHBOURS = ((0, 0), (-1, 0), (1, 0), (0, 1))
+"""What is added to the epoch and to the producer id."""
+
+
+def prepared(talk: Talk, stem: str, is_commit: bool, client: int) -> Producer:
+    """A producer whose transaction has its outcome, and never all markers.
+
+    A client of version 2 has the epoch of its next transaction already.
+    """
+    producer = in_state(talk, stem, "empty", client)
+    topics = [WritableTxnMarkerTopic(producer.topic, [0])]
+    marker = WritableTxnMarker(producer.producer_id, producer.epoch, ABORT, topics, COORDINATOR_EPOCH_MAX, 0)
+    answer = talk.ask_silently(WriteTxnMarkersRequest([marker]), 1)
+    assert not answer.markers[0].topics[0].partitions[0].error_code, answer
+    producer.begin()
+    response = talk.ask_silently(producer.end_request(is_commit), END[client])
+    assert not response.error_code, response
+    if client == V2:
+        producer.learn(response)
+    producer.wait_for(lambda state: state == STATE[is_commit])
+    return producer
+
+
+def ask_all(talk: Talk, asked: list[tuple[Any, int]]) -> None:
+    """Many requests at once: where Kafka says at once that it is busy, we wait for half a second."""
+    line = talk.line()
+    for message, version in asked:
+        line.send(message, version)
+    for _ in asked:
+        line.answer(without_text)
+
+
+def prepared_case(api: str) -> Callable[[Callable[[Talk, Producer], None]], None]:
+    """A case for each outcome and client; `(talk, producer)` is its conversation."""
+
+    def enter(conversation: Callable[[Talk, Producer], None]) -> None:
+        for client in (V1, V2):
+            for is_commit in (COMMIT, ABORT):
+                state = STATE[is_commit]
+
+                def run(talk: Talk, *, client: int, is_commit: bool, stem: str) -> None:
+                    producer = prepared(talk, stem, is_commit, client)
+                    producer.look()
+                    conversation(talk, producer)
+                    producer.look()
+
+                case(f"{api} of client {client} in {state}")(
+                    partial(run, client=client, is_commit=is_commit, stem=f"pr-{api}-{client}-{state}")
+                )
+
+    return enter

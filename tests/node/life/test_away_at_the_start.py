@@ -1,0 +1,149 @@
+"""A real node whose second log directory is not there when it starts, and comes back, or is replaced."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odradek.metadata_quorum.replica.meta_properties import MetaProperties
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from testkit.odradek_server import ODRADEK, launch_odradek, prepare_odradek
+from testkit.processes import ServerFailed, ServerProcess
+from tests.node.raw_client import RawClient
+from tests.node.requests.test_bad_batches import good_batch
+
+PARTITIONS = 2
+
+
+def produce(client: RawClient, partition: int) -> ErrorCode:
+    data = PartitionProduceData(partition, good_batch())
+    request = ProduceRequest(None, -1, 5000, [TopicProduceData("t", bytes(16), [data])])
+    return ErrorCode(client.request(request, 9).responses[0].partition_responses[0].error_code)
+
+
+def end_offsets(client: RawClient) -> list[int | str]:
+    """The end offsets of both partitions; the error's name where there is none."""
+    asked = [ListOffsetsPartition(partition, -1, -1) for partition in range(PARTITIONS)]
+    answer = client.request(ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", asked)]), 5)
+    return [
+        ErrorCode(found.error_code).name if found.error_code else found.offset
+        for found in answer.topics[0].partitions
+    ]
+
+
+def placement(client: RawClient) -> dict[str, list[int] | str]:
+    """Partitions by the last part of their directory's path; the error's name of one that is away."""
+    return {
+        Path(result.log_dir).name: ErrorCode(result.error_code).name
+        if result.error_code
+        else [partition.partition_index for topic in result.topics for partition in topic.partitions]
+        for result in client.request(DescribeLogDirsRequest(None), 4).results
+    }
+
+
+def elect_uncleanly(client: RawClient, partition: int) -> ErrorCode:
+    """An operator's word that the records of the partition are lost."""
+    request = ElectLeadersRequest(1, [TopicPartitions("t", [partition])], 5000)
+    (topic,) = client.request(request, 2).replica_election_results
+    return ErrorCode(topic.partition_result[0].error_code)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Ask until it holds. Raises `TimeoutError`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not come true")
+
+
+def end(server: ServerProcess, *, cleanly: bool) -> None:
+    if cleanly:
+        server.stop()
+    else:
+        server.kill()
+
+
+def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
+    """A disk that came back read-only costs its own partitions, not the node. One that another node holds ends the start."""
+    paths = [tmp_path / "first", tmp_path / "second"]
+    properties = prepare_odradek(tmp_path / "node", settings={"log.dirs": ",".join(map(str, paths))})
+    lock = paths[1] / ".lock"
+    # Root may open a file without rights, but nobody a directory for writing.
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    server = launch_odradek(properties)
+    try:
+        with RawClient(server.bootstrap) as client:
+            assert placement(client) == {"first": [], "second": "KAFKA_STORAGE_ERROR"}
+        server.stop()
+        lock.rmdir()
+        server = launch_odradek(properties)
+        twin = subprocess.run([ODRADEK, "server", properties], capture_output=True, text=True, timeout=30)
+        assert twin.returncode == 1
+        assert "another process holds it" in twin.stdout + twin.stderr
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool) -> None:
+    """They answer KAFKA_STORAGE_ERROR and are not made anew; with the directory all records are back. A replaced one
+    begins empty, after an unclean election. A node needs the directory of the metadata log to start."""
+    first, second, aside = tmp_path / "first", tmp_path / "second", tmp_path / "aside"
+    properties = prepare_odradek(tmp_path, settings={"log.dirs": f"{first},{second}"})
+    cluster_id = MetaProperties.decode((first / "meta.properties").read_bytes()).cluster_id
+    server = launch_odradek(properties)
+    try:
+        with RawClient(server.bootstrap) as client:
+            client.request(CreateTopicsRequest([CreatableTopic("t", PARTITIONS, 1, [], [])], 5000, False), 5)
+            assert [produce(client, partition) for partition in range(PARTITIONS)] == [0, 0]
+            assert placement(client) == {"first": [0], "second": [1]}
+        end(server, cleanly=cleanly)
+
+        second.rename(aside)
+        server = launch_odradek(properties)
+        with RawClient(server.bootstrap) as client:
+            assert placement(client) == {"first": [0], "second": "KAFKA_STORAGE_ERROR"}
+            assert [produce(client, partition) for partition in range(PARTITIONS)] == [
+                ErrorCode.NONE,
+                ErrorCode.KAFKA_STORAGE_ERROR,
+            ]
+            assert end_offsets(client) == [6, "KAFKA_STORAGE_ERROR"]
+        assert "mount its disk; `odradek storage adopt`" in properties.with_name("server.log").read_text()
+        end(server, cleanly=cleanly)
+
+        aside.rename(second)
+        server = launch_odradek(properties)
+        with RawClient(server.bootstrap) as client:
+            assert end_offsets(client) == [6, 3]
+            assert produce(client, 1) is ErrorCode.NONE
+        end(server, cleanly=cleanly)
+
+        shutil.rmtree(second)
+        again = [ODRADEK, "storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, properties]
+        subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
+        server = launch_odradek(properties)
+        with RawClient(server.bootstrap) as client:
+            wait_until(lambda: placement(client) == {"first": [0], "second": [1]})
+            # The loss is never silent: the only replica is known to be empty, so it leads on an operator's word alone.
+            assert end_offsets(client) == [6, "NOT_LEADER_OR_FOLLOWER"]
+            wait_until(lambda: elect_uncleanly(client, 1) is ErrorCode.NONE)
+            wait_until(lambda: end_offsets(client) == [6, 0])
+        end(server, cleanly=cleanly)
+
+        first.rename(aside)
+        with pytest.raises(ServerFailed):
+            launch_odradek(properties)
+        assert "is missing or was never formatted" in properties.with_name("server.log").read_text()
+    finally:
+        server.kill()

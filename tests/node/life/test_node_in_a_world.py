@@ -1,0 +1,264 @@
+"""A whole node by `run_node` in the simulated world: poisoned receive buffers, cold pages, and disks that fail."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.env.ports import ConnectionLost, Env
+from odradek.metadata_quorum.replica.storage_format import StorageFormat, VoterEndpoint, format_storage
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.node import Node, NodeFailed
+from odradek.node.run_node import run_node
+from odradek.wire.api import response_class, response_header_version
+from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.codec import decode
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from sim.machine.weather import Weather
+from sim.machine.world import World
+from tests.node.raw_client import frame
+from tests.node.requests.test_bad_batches import good_batch
+from tests.node.requests.test_connection_loop import Client, Log
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.voters": "1@server:9093",
+    "listeners": "PLAINTEXT://server:9092,CONTROLLER://server:9093",
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": "/data",
+}
+
+
+async def request(client: Client, message: Any, version: int) -> Any:
+    """Ask and decode the answer."""
+    await client.send(bytes(frame(message, version)))
+    return await answer_to(client, message, version)
+
+
+async def answer_to(client: Client, message: Any, version: int) -> Any:
+    body = await client.answer()
+    offset = 1 if response_header_version(message.API_KEY, version) >= 1 else 0
+    return decode(response_class(message.API_KEY), version, body, offset)
+
+
+def produce_request(batch: bytes | bytearray) -> ProduceRequest:
+    return ProduceRequest(
+        None, -1, 5000, [TopicProduceData("t", bytes(16), [PartitionProduceData(0, batch)])]
+    )
+
+
+async def produce(client: Client, batch: bytes | bytearray) -> Any:
+    answer = await request(client, produce_request(batch), 9)
+    return answer.responses[0].partition_responses[0]
+
+
+def fetch_request(offset: int, *, wait_ms: int = 0, min_bytes: int = 1) -> FetchRequest:
+    topic = FetchTopic("t", bytes(16), [FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
+    return FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, session_epoch=-1, topics=[topic]
+    )
+
+
+Script = Callable[[World, Callable[[], Awaitable[Client]]], Awaitable[None]]
+
+
+def play(
+    script: Script,
+    weather: Weather | None = None,
+    *,
+    made: Callable[[Node], None] | None = None,
+    stop: trio.Event | None = None,
+    log: Log | None = None,
+    **settings: str,
+) -> None:
+    """Format a disk, start a node on it with poisoned receive buffers, and run the script beside it.
+
+    `made` is shown the node before it starts. The node stops cleanly once `stop` is set.
+    """
+    world = World(1, weather or Weather())
+    properties = SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
+    config = NodeConfig.from_properties(properties)
+    ready = trio.Event()
+
+    async def serve(env: Env) -> None:
+        directories = [env.open_dir(path, create=True) for path in config.log_dirs]
+        format_storage(
+            directories,
+            directories[0],
+            StorageFormat(
+                cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
+                node_id=1,
+                directory_ids=[env.new_uuid() for _ in directories],
+                voter=VoterEndpoint("CONTROLLER", "server", 9093),
+                timestamp_ms=env.clock.wall_ms(),
+            ),
+        )
+        await run_node(
+            config,
+            env,
+            made=made,
+            started=lambda _: ready.set(),
+            stop=stop,
+            log=log or Quiet(),
+            poison=True,
+        )
+
+    async def main() -> None:
+        world.start("server", serve)
+        await ready.wait()
+
+        async def connect() -> Client:
+            return Client(await world.node_env("client").network.connect("server", 9092))
+
+        await script(world, connect)
+
+    world.run(main)
+
+
+class Quiet(Log):
+    """A logger that the node may bind."""
+
+    def debug(self, event: str, **_: object) -> None:
+        self.events.append(event)
+
+    def bind(self, **_: object) -> Quiet:
+        return self
+
+
+async def create_topic(client: Client) -> None:
+    created = await request(
+        client, CreateTopicsRequest([CreatableTopic("t", 1, 1, [], [])], 10_000, False), 5
+    )
+    assert created.topics[0].error_code == 0
+
+
+@pytest.mark.parametrize(
+    "weather",
+    [
+        Weather(),
+        Weather(
+            cold_probability=0.5,
+            split_probability=0.5,
+            short_recv_probability=0.5,
+            short_send_probability=0.5,
+        ),
+    ],
+    ids=["calm", "torn and cold"],
+)
+def test_nothing_outlives_its_frame(weather: Weather) -> None:
+    """The receive buffer is overwritten after each dispatch: batches, names and parked fetches are still right."""
+    batches = [bytes(good_batch(3, timestamp_ms=1, size=size)) for size in (10, 300, 70_000, 300_000)]
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        client, consumer = await connect(), await connect()
+        await create_topic(client)
+        offset = 0
+        for batch in batches:
+            parked = fetch_request(offset, wait_ms=60_000)
+            await consumer.send(bytes(frame(parked, 12)))
+            await world.sleep(0.2)
+            answer = await produce(client, batch)
+            assert (answer.error_code, answer.base_offset) == (0, offset)
+            got = bytes((await answer_to(consumer, parked, 12)).responses[0].partitions[0].records)
+            assert got[16:] == batch[16:]
+            assert len(records(got, decompressed_bytes_max=1 << 20)) == 3
+            offset += 3
+        await client.send(b"".join(bytes(frame(produce_request(batch), 9)) for batch in batches[:2] * 20))
+        for serial in range(40):
+            answer = await answer_to(client, produce_request(b""), 9)
+            assert answer.responses[0].partition_responses[0].base_offset == offset + 3 * serial
+        names = [topic.name for topic in (await request(client, MetadataRequest(None), 12)).topics]
+        assert names == ["t"]
+        everything = bytes((await request(client, fetch_request(9), 12)).responses[0].partitions[0].records)
+        assert [header.base_offset for _, header in iter_batches(everything)] == list(
+            range(9, offset + 120, 3)
+        )
+
+    play(script, weather)
+
+
+def test_a_failed_sync_takes_the_directory_offline() -> None:
+    """ "A failed sync is final": the request is refused, and a node whose only directory is gone stops with one line."""
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        client = await connect()
+        await create_topic(client)
+        assert (await produce(client, good_batch(1, timestamp_ms=1))).error_code == 0
+        world.machine("server").disk.fail_next(errno.EIO, operation="sync", path_part="t-0")
+        try:
+            answer = await produce(client, good_batch(1, timestamp_ms=1))
+            assert ErrorCode(answer.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+        except ConnectionLost:
+            await world.sleep(0)
+        await world.sleep(60)
+
+    with pytest.raises(NodeFailed, match=r"t-0.*Input/output error"):
+        play(script, log_flush_interval_messages="1")
+
+
+def test_a_device_error_in_a_read_is_its_partitions() -> None:
+    """A parked fetch whose pages cannot be read gets KAFKA_STORAGE_ERROR; the node stops with one line, its only directory gone."""
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        client, consumer = await connect(), await connect()
+        await create_topic(client)
+        assert (await produce(client, good_batch(1, timestamp_ms=1))).error_code == 0
+        parked = fetch_request(0, wait_ms=1000, min_bytes=1 << 19)
+        await consumer.send(bytes(frame(parked, 12)))
+        await world.sleep(0.5)
+        world.machine("server").disk.fail_next(errno.EIO, operation="read", path_part="t-0", times=1000)
+        try:
+            answer = (await answer_to(consumer, parked, 12)).responses[0].partitions[0]
+            assert ErrorCode(answer.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+        except ConnectionLost:
+            await world.sleep(0)
+        await world.sleep(60)
+
+    with pytest.raises(NodeFailed, match=r"t-0.*Input/output error"):
+        play(script, Weather(cold_probability=1.0))
+
+
+def test_a_metadata_log_that_cannot_be_closed_leaves_no_other_log_open() -> None:
+    """Without descriptors the metadata log is recovered at the next start; the directories are closed all the same."""
+    stop, log, closed = trio.Event(), Quiet(), []
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        client = await connect()
+        await create_topic(client)
+        disk = world.machine("server").disk
+        disk.fail_next(errno.EMFILE, operation="open", path_part="__cluster_metadata-0", times=1000)
+        stop.set()
+        await world.sleep(60)
+        disk.forget_faults()
+        closed.append(disk.open_dir("/data").exists(".kafka_cleanshutdown"))
+
+    play(script, stop=stop, log=log)
+    assert log.events.count("node.metadata_log_not_closed") == 1
+    assert log.events[-1] == "node.stopped"
+    assert closed == [True]
+
+
+def test_the_controllers_listener_has_the_limits_of_the_file() -> None:
+    """`max.connections.per.ip` holds at each listener; there a stranger could hold up the quorum."""
+    closed: list[bool] = []
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        network = world.node_env("client").network
+        clients = [Client(await network.connect("server", 9093)) for _ in range(3)]
+        closed.append(await clients[2].is_closed())
+        versions = await request(clients[1], ApiVersionsRequest(), 0)
+        assert versions.error_code == ErrorCode.NONE
+
+    play(script, max_connections_per_ip="2")
+    assert closed == [True]

@@ -1,0 +1,116 @@
+"""A directory of Apache Kafka's whose metadata log holds ACLs, a SCRAM credential, a quota and a delegation token."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+import attrs
+import pytest
+
+from odradek.metadata_quorum.image.access_image import AccessImage
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import read_batches
+from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
+from odradek.node.directories import NodeCannotStart
+from odradek.node.unenforced_rules import UnenforcedRules
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from testkit.odradek_server import ODRADEK, launch_odradek
+from testkit.processes import combined_node_properties, free_ports
+from tests.node.raw_client import RawClient
+from tests.quorum.test_image import replayed
+from tests.quorum.voters.node_parts import Journal
+
+ARCHIVE = Path(__file__).parents[2] / "quorum" / "data" / "kafka-4.3.0-with-rules.tar.xz"
+METADATA = "__cluster_metadata-0"
+ACL = AccessControlEntryRecord(b"1" * 16, 2, "t", 3, "User:alice", "*", 3, 3)
+
+
+def prepare(directory: Path, **settings: str) -> Path:
+    """The directory of Kafka with properties of ours; their path."""
+    data = directory / "data"
+    if not data.exists():
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(data, filter="data")
+    properties = {
+        **combined_node_properties(directory, *free_ports(2)),
+        "log.dirs": str(data),
+        # So that a snapshot is written as soon as there is anything new.
+        "metadata.log.max.record.bytes.between.snapshots": "1",
+        **settings,
+    }
+    path = directory / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+def rules_in(directory: Path) -> AccessImage:
+    """The ACLs in Kafka's own metadata log, from its first record on."""
+    builder = ImageBuilder(MetadataImage.empty("c"))
+    for batch in read_batches((directory / METADATA / f"{0:020}.log").read_bytes(), source="Kafka's log"):
+        for offset, record in enumerate(batch.records, batch.base_offset):
+            if record is not None and not batch.is_control:
+                builder.replay(offset, record, batch.epoch)
+    return builder.build()[0].access
+
+
+def newest_snapshot(directory: Path) -> AccessImage:
+    path = max((directory / METADATA).glob("*.checkpoint"))
+    snapshot = decode_snapshot(path.read_bytes(), source=path.name)
+    return replayed(MetadataImage.empty("c"), *snapshot.records)[0].access
+
+
+def test_a_node_does_not_start_on_acls_that_nobody_enforces(tmp_path: Path) -> None:
+    """One line says what is there and what to do."""
+    properties = prepare(tmp_path)
+    done = subprocess.run(
+        [ODRADEK, "server", properties], capture_output=True, text=True, timeout=60.0, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("odradek: ")]
+    assert "holds ACLs (1)" in line
+    assert f"{START_WITHOUT_ACLS}=true" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_with_the_operators_word_it_starts_and_loses_nothing(tmp_path: Path) -> None:
+    """Every rule is in the snapshot that this node writes, as Kafka has written it, also after another start."""
+    properties = prepare(tmp_path, **{START_WITHOUT_ACLS: "true"})
+    expected = rules_in(tmp_path / "data")
+    assert (len(expected.acls), len(expected.scram_credentials)) == (1, 1)
+    assert (len(expected.client_quotas), len(expected.delegation_tokens)) == (1, 1)
+    of_kafka = set((tmp_path / "data" / METADATA).glob("*.checkpoint"))
+    for _ in range(2):
+        server = launch_odradek(properties)
+        try:
+            with RawClient(server.bootstrap) as client:
+                answer = client.request(MetadataRequest(None), 12)
+                assert [topic.name for topic in answer.topics] == ["t"]
+        finally:
+            assert server.stop() == 0, server.log_tail()
+        assert "rules.not_enforced" in (tmp_path / "server.log").read_text()
+    assert max((tmp_path / "data" / METADATA).glob("*.checkpoint")) not in of_kafka
+    assert newest_snapshot(tmp_path / "data") == expected
+
+
+def test_acls_that_come_later_are_told_once(tmp_path: Path) -> None:
+    """Controllers of Kafka may write some: a node that runs goes on, says so, and asks at its next start."""
+    path = prepare(tmp_path)
+    config = NodeConfig.from_properties(dict(line.split("=", 1) for line in path.read_text().splitlines()))
+    journal = Journal()
+    rules = UnenforcedRules(config, journal)
+    image = MetadataImage.empty("c")
+    rules.check(image)
+    second = attrs.evolve(ACL, id=b"2" * 16)
+    for record, told in ((ACL, 1), (second, 1)):
+        image, delta = replayed(image, record)
+        rules.apply(image, delta)
+        assert journal.events == ["rules.not_enforced"] * told
+    with pytest.raises(NodeCannotStart, match=r"ACLs \(2\)"):
+        UnenforcedRules(config, Journal()).check(image)
+    image, _ = replayed(image, *[RemoveAccessControlEntryRecord(each * 16) for each in (b"1", b"2")])
+    UnenforcedRules(config, Journal()).check(image)

@@ -1,0 +1,109 @@
+"""Changes of role: the table of `raft/roles.py`, its picture, and what a replica refuses to become."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from odradek.metadata_quorum.raft.log_state import Batch
+from odradek.metadata_quorum.raft.roles import (
+    TRANSITIONS,
+    Candidate,
+    EpochRule,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
+    check_transition,
+)
+from odradek.metadata_quorum.raft.voters import Voter, VoterSet
+from tests.quorum.voters.test_voter_keys import Replica, key
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/internals/quorum.md"
+ARROW = re.compile(r"^(\w+) +-> (\w+) {2,}(\S+(?: \S+)*) {2,}?(\S.*)$", re.MULTILINE)
+ROLES = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
+RISES = {EpochRule.SAME: {0}, EpochRule.NEXT: {1}, EpochRule.LATER: {1, 2}, EpochRule.ANY: {0, 1, 2}}
+
+
+def role_of(kind: type[Role], epoch: int) -> Role:
+    """A role in which this replica has voted for itself."""
+    me = key(1)
+    if kind is Unattached:
+        return Unattached(epoch, me, None, 1.0)
+    if kind is Prospective:
+        return Prospective(epoch, me, None, 1.0, [1])
+    if kind is Candidate:
+        return Candidate(epoch, me, 1.0, [1])
+    if kind is Follower:
+        return Follower(epoch, me, 2, 1.0)
+    if kind is Leader:
+        return Leader(epoch, me, 0, (1, 2), 0.0, 1.0)
+    return Resigned(epoch, me, 1.0)
+
+
+def test_the_picture_has_the_arrows_of_the_table() -> None:
+    """docs/internals/quorum.md draws every legal change of role, with its epoch and its occasion, and no other."""
+    drawn = ARROW.findall(PAGE.read_text())
+    table = [
+        (before.__name__, after.__name__, rule.value, why)
+        for (before, after), (rule, why) in TRANSITIONS.items()
+    ]
+    assert sorted(drawn) == sorted(table)
+
+
+@pytest.mark.parametrize("before", ROLES)
+@pytest.mark.parametrize("after", ROLES)
+def test_a_change_of_role_is_in_the_table_or_a_bug(before: type[Role], after: type[Role]) -> None:
+    """A replica leads only after it stood, stands only in a new epoch, and leads no epoch twice."""
+    rule, _ = TRANSITIONS.get((before, after), (None, ""))
+    for rise in (-1, 0, 1, 2):
+        allowed = rule is not None and rise in RISES[rule]
+        if allowed:
+            check_transition(role_of(before, 5), role_of(after, 5 + rise))
+        else:
+            with pytest.raises(AssertionError):
+                check_transition(role_of(before, 5), role_of(after, 5 + rise))
+
+
+def test_a_core_holds_the_table_at_each_change() -> None:
+    """A leader that would follow somebody in its own epoch ends the node instead."""
+    leader = Replica.leader()
+    with pytest.raises(AssertionError, match="Leader of epoch 1 becomes Follower of epoch 1"):
+        leader.core.enter(Follower(1, key(1), 2, 9.0))
+    assert isinstance(leader.core.role, Leader)
+
+
+def test_a_vote_is_for_one() -> None:
+    """Raft 5.2: a replica votes for at most one candidate in an epoch; in the next it is free again."""
+    voted = Unattached(5, key(2), None, 1.0)
+    with pytest.raises(AssertionError, match="voted for"):
+        check_transition(voted, Follower(5, key(3), 3, 1.0))
+    with pytest.raises(AssertionError, match="voted for"):
+        check_transition(voted, Follower(5, None, 3, 1.0))
+    check_transition(voted, Follower(6, None, 3, 1.0))
+
+
+def test_an_epoch_has_one_leader() -> None:
+    """A follower that the leader has answered never follows another one in that epoch; hearsay may be corrected."""
+    heard, answered = Follower(5, None, 2, 1.0), Follower(5, None, 2, 1.0, has_fetched=True)
+    other = Follower(5, None, 3, 1.0)
+    check_transition(heard, other)
+    check_transition(answered, Follower(6, None, 3, 1.0))
+    with pytest.raises(AssertionError, match="two leaders"):
+        check_transition(answered, other)
+
+
+def test_a_leader_commits_nothing_that_it_lacks() -> None:
+    """A leader whose books say that it synced more than its log holds stops, instead of committing what is not there."""
+    leader = Replica.of(key(1), VoterSet.of([Voter(key(1))]))
+    leader.core.append(Batch(0, 2, leader.core.epoch), leader.now)
+    leader.core.flushed(3, leader.now)
+    assert leader.core.high_watermark == 3
+    leader.core.log.flushed_offset = 10
+    with pytest.raises(AssertionError, match="10 is committed, and the log ends at 3"):
+        leader.core.flushed(3, leader.now)
+    assert leader.core.high_watermark == 3

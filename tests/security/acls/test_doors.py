@@ -1,0 +1,284 @@
+"""Doors: every served API has one; parked requests are judged again; the recorded answers of Kafka under ACLs."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+from odradek.data_plane.handlers.apis import APIS
+from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
+from odradek.security.acls.acl_index import AclIndex
+from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
+from odradek.security.acls.rules import CLUSTER_NAME, SUPPORTED, Acl, Operation, ResourceType
+from odradek.security.doors.door import DECISIONS_AT_ONCE, Asked, GuardedHandler
+from odradek.serving.contract import Context, Delayed, Suspend
+from odradek.wire.api import api_versions, request_class, response_class
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.api_versions import ApiVersionsRequest
+from odradek.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from odradek.wire.messages.envelope import EnvelopeRequest
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from odradek.wire.messages.metadata import MetadataRequest
+from odradek.wire.schema.anatomy_rows import ODD, ROWS
+from testkit.odradek_server import start_odradek
+from testkit.processes import free_ports
+from tests.conformance.acls.asking import SETTINGS, all_cases, answers_of
+from tests.conformance.acls.questions import QUESTIONS, api_of
+from tests.conformance.acls.recording import SEAL, compare, load, seal
+from tests.conformance.servers import SETTINGS as BASE
+from tests.conformance.servers import Place
+from tests.node.raw_client import RawClient
+from tests.security.secured_node import make_certificates
+from tests.security.table import PATH, render, rights
+
+BETWEEN_NODES_ALONE = {
+    ApiKey.FETCH_SNAPSHOT,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.ENVELOPE,
+}
+"""Controllers' APIs without a recorded case: each has the same door as Vote, which has some."""
+
+
+class Topics:
+    """A cluster without topics."""
+
+    topics: ClassVar[dict[str, Any]] = {}
+    topics_by_id: ClassVar[dict[bytes, Any]] = {}
+
+
+def test_every_recorded_case_is_asked() -> None:
+    """The recording is of these questions, and there are enough of them."""
+    assert list(load()) == [case.name for case in all_cases()]
+    assert len(load()) >= 400
+    assert SEAL.read_text().strip() == seal(), (
+        "the cases have changed: `python -m tests.conformance.acls record` asks Apache Kafka again"
+    )
+
+
+def test_every_api_with_a_door_has_questions() -> None:
+    """Whatever is judged on a broker or a controller was asked of Kafka with and without rights."""
+    asked = {api_of(question) for question in QUESTIONS}
+    assert {*APIS, *CONTROLLER_DOORS} - asked == BETWEEN_NODES_ALONE
+
+
+def test_what_a_refusal_looks_like_is_known_of_every_api_with_a_door() -> None:
+    """An API has a row, or one error for all, or a reason why its refusals are code."""
+    served = {*APIS, *CONTROLLER_DOORS}
+    assert [
+        api for api in served - ROWS.keys() - ODD.keys() if not hasattr(response_class(api)(), "error_code")
+    ] == []
+
+
+def test_what_brokers_pass_on_is_judged_by_controllers() -> None:
+    """A broker lets in what it forwards; then the controller has a door that is not open to all."""
+    forwarded = [key for key, api in APIS.items() if api.is_forwarded]
+    assert len(forwarded) > 10
+    for key in forwarded:
+        assert CONTROLLER_DOORS[key] is not CONTROLLER_DOORS[ApiKey.API_VERSIONS], key
+
+
+def test_what_only_nodes_send_needs_cluster_action() -> None:
+    """Another right to the cluster is no use to an impostor, and CLUSTER_ACTION is enough for a node."""
+    held = Authorizer(AuthorizerSettings())
+    acl_id = b"1" * 16
+    for operation in SUPPORTED[ResourceType.CLUSTER]:
+        held.apply(AclIndex.of({acl_id: Acl(4, CLUSTER_NAME, 3, "User:alice", "*", operation, 3)}))
+        for api in OF_NODES:
+            asked = Asked(_rights(held), api_versions(api, unstable=True)[1], Topics())
+            refused = CONTROLLER_DOORS[api](asked, request_class(api)())
+            if operation is Operation.CLUSTER_ACTION:
+                assert refused is None, api
+            else:
+                assert refused.error_code == 31, api
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_two_phases_need_a_right_of_their_own(asked_for: bool, written: bool, two_phase: bool) -> None:
+    """KIP-939: `enable2Pc` takes TWO_PHASE_COMMIT on the transactional id, beside the WRITE that each producer needs."""
+    held = Authorizer(AuthorizerSettings())
+    granted = [Operation.WRITE] * written + [Operation.TWO_PHASE_COMMIT] * two_phase
+    acls = {
+        bytes([number]) * 16: Acl(ResourceType.TRANSACTIONAL_ID, "id", 3, "User:alice", "*", operation, 3)
+        for number, operation in enumerate(granted)
+    }
+    held.apply(AclIndex.of(acls))
+    request = InitProducerIdRequest("id", 60_000, enable2_pc=asked_for)
+    refused = APIS[ApiKey.INIT_PRODUCER_ID].door(Asked(_rights(held), 6, Topics()), request)
+    if written and (two_phase or not asked_for):
+        assert refused is None
+    else:
+        assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def _rights(authorizer: Authorizer) -> Any:
+    from odradek.security.acls.authorizer import Rights
+
+    return Rights(authorizer, "User:alice", "10.0.0.1")
+
+
+def test_a_parked_answer_is_judged_again() -> None:
+    """A right that is taken while a request waits is gone before it is answered; the door's `again` decides."""
+    held = Authorizer(AuthorizerSettings())
+    rule = Acl(ResourceType.TOPIC, "t", 3, "User:ANONYMOUS", "*", Operation.WRITE, 3)
+    held.apply(AclIndex.of({b"1" * 16: rule}))
+    waiting: list[Delayed] = [Delayed(), Delayed()]
+    parked = iter(waiting)
+
+    def again(asked: Asked, response: Any) -> Any:
+        return response if asked.may(Operation.WRITE, "t") else "refused"
+
+    handler = GuardedHandler(
+        lambda context, request: next(parked), lambda asked, request: None, held, Topics, again
+    )
+    context = Context("PLAINTEXT", "10.0.0.1")
+    handler.handle(context, None)
+    handler.handle(context, None)
+    waiting[0].complete("done")
+    held.apply(AclIndex())
+    waiting[1].complete("done")
+    assert [each.response for each in waiting] == ["done", "refused"]
+
+
+class Beside:
+    """Stands for the turns of long work; nothing takes one here."""
+
+    def begin(self) -> Beside:
+        return self
+
+
+@pytest.mark.parametrize("count", [DECISIONS_AT_ONCE, DECISIONS_AT_ONCE + 1])
+def test_many_decisions_are_made_beside_the_loop(count: int) -> None:
+    """A door that decides thousands of times does not do so in one turn of a connection."""
+    judged: list[Any] = []
+    long_work: Any = Beside()
+    handler = GuardedHandler(
+        lambda context, request: None,
+        lambda asked, request: judged.append(request),
+        Authorizer(AuthorizerSettings()),
+        Topics,
+        long_work=long_work,
+        decisions=lambda asked, request: request,
+    )
+    result = handler.handle(Context("PLAINTEXT", "10.0.0.1"), count)
+    assert isinstance(result, Suspend) is (count > DECISIONS_AT_ONCE)
+    assert judged == ([] if isinstance(result, Suspend) else [count])
+
+
+def test_all_topics_with_operations_count_as_many_decisions() -> None:
+    """A question of some bytes stands for each topic and each operation; one about a few topics stays at once."""
+    held = Authorizer(AuthorizerSettings())
+    topics: Any = SimpleNamespace(topics=dict.fromkeys(f"t{number}" for number in range(500)))
+    asked = Asked(_rights(held), 12, topics)
+
+    def count(request: Any) -> int:
+        counts = APIS[ApiKey(request.API_KEY)].decisions
+        assert counts is not None
+        broker: Any = None
+        return counts(broker, asked, request)
+
+    every = MetadataRequest(None, False, False, True)
+    assert count(every) > DECISIONS_AT_ONCE
+    assert count(attrs.evolve(every, include_topic_authorized_operations=False)) < 600
+    few = DescribeTopicPartitionsRequest([TopicRequest("a"), TopicRequest("b")], 10, None)
+    assert count(few) < 20
+    assert count(attrs.evolve(few, topics=[])) > DECISIONS_AT_ONCE
+
+
+@pytest.fixture(scope="module")
+def judging_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node with an authorizer and no rules yet."""
+    place = Place.of({**BASE, **SETTINGS})
+    server = start_odradek(tmp_path_factory.mktemp("acls"), port=place.port, settings=place.settings)
+    try:
+        yield server.bootstrap
+        assert server.is_running(), server.log_tail()
+    finally:
+        server.kill()
+
+
+def test_every_served_api_has_a_door(judging_node: str) -> None:
+    """A node under an authorizer advertises exactly the APIs that have a door."""
+    with RawClient(judging_node) as client:
+        told = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
+    assert {ApiKey(each.api_key) for each in told} == {*APIS}
+
+
+def test_we_judge_like_kafka(judging_node: str) -> None:
+    """Every answer to a client without rights, with the least right, and with a wrong one."""
+    differences = compare(answers_of(judging_node, "abcdef"))
+    assert not differences, "\n".join(differences[:40])
+
+
+@pytest.mark.attack
+def test_we_judge_alike_on_every_listener_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same questions at listeners of TLS, of TLS with logins, and of controllers with TLS, get the same answers."""
+    make_certificates(tmp_path)
+    (begin,) = free_ports(1)
+    place = Place.of({**BASE, **SETTINGS})
+    listeners, advertised = (
+        place.settings[key].replace("PLAINTEXT://", "CLIENTS://") + f",PLAINTEXT://127.0.0.1:{begin}"
+        for key in ("listeners", "advertised.listeners")
+    )
+    secured = {
+        "listeners": listeners,
+        "advertised.listeners": advertised,
+        "listener.security.protocol.map": "CLIENTS:SSL,SASL:SASL_SSL,CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENTS",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(tmp_path / "node.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(tmp_path / "authority.pem"),
+    }
+    context, plainly = ssl.create_default_context(cafile=tmp_path / "authority.pem"), socket.create_connection
+
+    def encrypted(address: tuple[str, int], *rest: Any) -> socket.socket:
+        return context.wrap_socket(plainly(address, *rest), server_hostname="127.0.0.1")
+
+    server = start_odradek(tmp_path / "node", port=begin, settings={**place.settings, **secured})
+    try:
+        monkeypatch.setattr(socket, "create_connection", encrypted)
+        differences = compare(answers_of(f"127.0.0.1:{place.port}", "abcdef"))
+    finally:
+        server.kill()
+    assert not differences, "\n".join(differences[:40])
+
+
+def test_a_forged_envelope_is_refused(judging_node: str) -> None:
+    """An envelope needs CLUSTER_ACTION, whatever principal it names: the door comes before the content."""
+    from odradek.wire.principal import encode_principal
+    from tests.conformance.acls.asking import _Client, _Stage
+    from tests.node.raw_client import frame
+
+    stage = _Stage(judging_node, "abcdef")
+    creation = AclCreation(2, "forged", 3, "User:ANONYMOUS", "*", 2, 3)
+    inner = bytes(frame(CreateAclsRequest([creation]), 3)[4:])
+    envelope = EnvelopeRequest(inner, encode_principal("User:nobody"), bytes([127, 0, 0, 1]))
+    with _Client(stage.controller, "127.9.9.9") as forger:
+        answer = forger.request(envelope, 0)
+    assert (answer.error_code, answer.response_data) == (31, None)
+    with _Client(judging_node, "127.9.9.9") as forger:
+        assert forger.request(MetadataRequest(None, False), 12).topics == []
+    # With CLUSTER_ACTION (as 127.0.0.1 has it) the principal and address inside are judged: these may nothing.
+    poor = EnvelopeRequest(inner, encode_principal("User:mallory"), bytes([127, 9, 9, 9]))
+    with _Client(stage.controller, "127.0.0.1") as broker:
+        answer = broker.request(poor, 0)
+    assert answer.error_code == 0
+    assert b"Cluster authorization failed" in answer.response_data
+
+
+def test_the_table_of_rights_is_made_from_the_doors() -> None:
+    """docs/acls.md names the right that each served API needs: `python -m tests.security.table` writes it."""
+    assert all(text for text, _ in rights().values())
+    assert PATH.read_text() == render()

@@ -1,0 +1,470 @@
+"""Attacks on listeners of TLS: nothing is served, memory stays bounded, and honest clients go on undisturbed.
+
+The short forms are part of `make test`; those marked `attack` are run by `make test-security`.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+
+from bench.tls.handshakes import Handshaking, Shaker
+from odradek.node.connections.entrance import HALF_OPEN_MAX
+from tests.security.certificates import Authority, Issued, self_signed
+from tests.security.tls.tls_node import ASK, HOST, TIMEOUT_SECONDS, TlsNode, ask
+from tests.security.tls.tls_records import RecordWriter, shake_hands
+
+GROWTH_KIB_MAX = 40 * 1024
+"""Memory that attacks may cost the node for good: OpenSSL keeps sessions of TLSv1.2, and malloc keeps what was in use."""
+
+
+def client_hello(name: str = HOST) -> bytes:
+    """The first flight of an honest client."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    return outgoing.read()
+
+
+def raw(port: int) -> socket.socket:
+    return socket.create_connection((HOST, port), TIMEOUT_SECONDS)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """All that the node still says; it closes the connection, perhaps by a reset."""
+    found = b""
+    with suppress(ConnectionError):
+        while data := connection.recv(65_536):
+            found += data
+    return found
+
+
+@contextmanager
+def undisturbed(node: TlsNode, growth_kib_max: int = GROWTH_KIB_MAX) -> Iterator[None]:
+    """An attack: a client that is in stays in, another one comes in afterwards, and memory is bounded."""
+    context = node.context()
+    with node.connect(context) as inside:
+        assert ask(inside)
+        before = node.process.rss_kib()
+        yield
+        assert ask(inside)
+    with node.connect(context) as after:
+        assert ask(after)
+    assert node.process.rss_kib() - before < growth_kib_max
+    assert "connection.bug" not in node.log
+
+
+# -- certificates -----------------------------------------------------------------------------------------------
+
+
+def _refused(node: TlsNode, certificate: Issued | None) -> None:
+    """The node's listener that asks for certificates serves nothing to this one."""
+    with undisturbed(node), suppress(OSError), node.connect(node.context(certificate), node.mutual) as inside:
+        # In TLSv1.3 the client has finished before it hears of the refusal.
+        assert ask(inside) == b""
+
+
+def test_a_certificate_of_the_right_authority_is_taken(tls_node: TlsNode) -> None:
+    """The attacks below fail by what is wrong with them."""
+    with tls_node.connect(tls_node.context(tls_node.authority.issue("honest")), tls_node.mutual) as inside:
+        assert ask(inside)
+
+
+def test_no_certificate_is_refused(tls_node: TlsNode) -> None:
+    _refused(tls_node, None)
+
+
+def test_a_certificate_of_another_authority_is_refused(tls_node: TlsNode) -> None:
+    """Also one whose authority has the same name."""
+    _refused(tls_node, Authority().issue("honest"))
+
+
+def test_a_certificate_that_signs_itself_is_refused(tls_node: TlsNode) -> None:
+    _refused(tls_node, self_signed("authority"))
+
+
+@pytest.mark.parametrize("days", [(-9, -1), (1, 9)], ids=["expired", "not yet"])
+def test_a_certificate_out_of_its_time_is_refused(tls_node: TlsNode, days: tuple[float, float]) -> None:
+    _refused(tls_node, tls_node.authority.issue("late", days=days))
+
+
+def test_a_client_is_no_authority(tls_node: TlsNode) -> None:
+    """A chain through a client's own certificate is refused: it may not sign."""
+    client = tls_node.authority.issue("client")
+    forged = Authority(client).issue("forged")
+    chain = Issued(forged.key, forged.certificate, (client.certificate, tls_node.authority.own.certificate))
+    _refused(tls_node, chain)
+
+
+# -- the protocol -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_old_versions_are_refused(tls_node: TlsNode) -> None:
+    """TLS 1.0 and 1.1 (RFC 8996)."""
+    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+        context = tls_node.context()
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = version
+        with pytest.raises(ssl.SSLError, match=r"(?i)version|protocol"):
+            tls_node.connect(context).close()
+
+
+def test_renegotiation_is_refused(tls_node: TlsNode) -> None:
+    """A client that asks for another handshake in TLS 1.2 is answered with an alert, and gets nothing."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl here, and Python's ssl cannot ask for a renegotiation")
+    command = [openssl, "s_client", "-connect", f"{HOST}:{tls_node.tls}", "-tls1_2", "-legacy_renegotiation"]
+    with undisturbed(tls_node):
+        done = subprocess.run(command, input=b"R\n", capture_output=True, timeout=30, check=False)
+    assert b"RENEGOTIATING" in done.stdout + done.stderr
+    assert b"no renegotiation" in done.stderr
+
+
+def test_a_stream_that_is_cut_off_is_a_lost_connection(tls_node: TlsNode) -> None:
+    """Half a request, and an end that no close_notify has announced, are like a reset."""
+    complaints = tls_node.metric("odradek_protocol_errors_total")
+    with undisturbed(tls_node), tls_node.connect(tls_node.context()) as inside:
+        inside.sendall(ASK[:10])
+        with socket.socket(fileno=inside.detach()) as plain:
+            plain.settimeout(TIMEOUT_SECONDS)
+            plain.shutdown(socket.SHUT_WR)
+            # Tickets of the handshake may still be on their way, and an alert; an answer would be longer.
+            assert len(read_to_end(plain)) < 1_000
+    assert tls_node.metric("odradek_protocol_errors_total") == complaints
+
+
+def test_an_end_of_one_side_ends_both(tls_node: TlsNode) -> None:
+    """After the client's close_notify the node says its own and closes."""
+    connection = tls_node.connect(tls_node.context())
+    assert ask(connection)
+    plain = connection.unwrap()
+    assert plain.recv(1) == b""
+    plain.close()
+
+
+def _lines(node: TlsNode, text: str) -> int:
+    """Lines of the log with this text, once there is one: they are held back for a second."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while text not in node.log and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return sum(text in line for line in node.log.splitlines())
+
+
+def test_a_plaintext_client_is_told_of_in_one_line(tls_node: TlsNode) -> None:
+    """The log names the mistake, and not once per connection."""
+    with undisturbed(tls_node):
+        for _ in range(50):
+            with raw(tls_node.tls) as connection:
+                connection.sendall(ASK)
+                assert read_to_end(connection) == b""
+    assert 1 <= _lines(tls_node, "speaks plaintext where TLS is spoken") < 25
+
+
+def test_a_tls_client_of_plaintext_is_told_of_in_one_line(tls_node: TlsNode) -> None:
+    hello = client_hello()
+    with undisturbed(tls_node):
+        for _ in range(50):
+            with raw(tls_node.plaintext) as connection:
+                connection.sendall(hello)
+                assert read_to_end(connection) == b""
+    assert 1 <= _lines(tls_node, "speaks TLS to a listener of plaintext") < 25
+
+
+def test_any_server_name_is_taken(tls_node: TlsNode) -> None:
+    """SNI: as in Kafka the listener decides, not the name that the client asks for."""
+    context = tls_node.context()
+    context.check_hostname = False
+    with tls_node.connect(context, name="kafka.example.org") as inside:
+        assert ask(inside)
+
+
+# -- half-open handshakes ---------------------------------------------------------------------------------------
+
+
+def _half_open(node: TlsNode, count: int, first: bytes) -> None:
+    with undisturbed(node), ExitStack() as ending:
+        for _ in range(count):
+            with suppress(OSError):
+                connection = ending.enter_context(raw(node.tls))
+                connection.sendall(first)
+        for _ in range(5):
+            with node.connect(node.context()) as inside:
+                assert ask(inside)
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16", client_hello()[:100]], ids=["silent", "a byte", "half"])
+def test_half_open_handshakes(tls_node: TlsNode, first: bytes) -> None:
+    """Hundreds of connections that stop within their first flight leave room for others."""
+    _half_open(tls_node, 300, first)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("first", [b"", client_hello()], ids=["silent", "hello"])
+def test_more_half_open_handshakes_than_there_is_room(tls_node: TlsNode, first: bytes) -> None:
+    _half_open(tls_node, 2 * HALF_OPEN_MAX, first)
+
+
+def _slow(node: TlsNode, connections: int, bytes_each: int) -> None:
+    """Handshakes that come byte by byte, side by side."""
+    hello = client_hello()
+    with undisturbed(node), ExitStack() as ending:
+        lines = [ending.enter_context(raw(node.tls)) for _ in range(connections)]
+        for line in lines:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        begun = node.process.cpu_seconds()
+        for at in range(min(bytes_each, len(hello) - 1)):
+            for line in lines:
+                with suppress(OSError):
+                    line.sendall(hello[at : at + 1])
+        assert node.process.cpu_seconds() - begun < 0.002 * connections * bytes_each
+
+
+def test_handshakes_byte_by_byte(tls_node: TlsNode) -> None:
+    """A handshake's bytes cost next to nothing until a record is whole."""
+    _slow(tls_node, 20, 60)
+
+
+@pytest.mark.attack
+def test_many_handshakes_byte_by_byte(tls_node: TlsNode) -> None:
+    _slow(tls_node, 300, 400)
+
+
+# -- garbage ----------------------------------------------------------------------------------------------------
+
+
+def _mutated(hello: bytes, source: random.Random) -> bytes:
+    """A ClientHello with some bytes changed, cut, doubled or added."""
+    data = bytearray(hello)
+    for _ in range(source.choice((1, 1, 2, 5, 20))):
+        at = source.randrange(len(data))
+        kind = source.randrange(5)
+        if kind == 0:
+            data[at] = source.randrange(256)
+        elif kind == 1:
+            data[at] ^= 1 << source.randrange(8)
+        elif kind == 2:
+            del data[at : at + source.randrange(1, 9)]
+        elif kind == 3:
+            data[at:at] = source.randbytes(source.randrange(1, 9))
+        else:
+            data[at : at + 2] = source.choice((b"\0\0", b"\xff\xff", b"\x7f\xff"))
+        if not data:
+            return b"\x16"
+    return bytes(data)
+
+
+def _fuzz(node: TlsNode, count: int, make: Callable[[random.Random], bytes], at_once: int = 20) -> None:
+    """Send so many first flights; the node may answer handshakes and alerts, and serves nothing."""
+    source = random.Random(21)
+    served = node.metric("odradek_requests_total")
+    with undisturbed(node):
+        for start in range(0, count, at_once):
+            with ExitStack() as ending:
+                lines = [ending.enter_context(raw(node.tls)) for _ in range(min(at_once, count - start))]
+                for line in lines:
+                    with suppress(OSError):
+                        line.sendall(make(source))
+                        line.shutdown(socket.SHUT_WR)
+                for line in lines:
+                    answer = read_to_end(line)
+                    assert answer == b"" or answer[0] in (20, 21, 22, 23)
+    # The two requests of the honest clients.
+    assert node.metric("odradek_requests_total") - served <= 3
+
+
+def test_mutated_hellos(tls_node: TlsNode) -> None:
+    """300 ClientHellos with changes."""
+    hello = client_hello()
+    _fuzz(tls_node, 300, lambda source: _mutated(hello, source))
+
+
+@pytest.mark.attack
+def test_ten_thousand_mutated_hellos(tls_node: TlsNode) -> None:
+    hello = client_hello()
+    _fuzz(tls_node, 10_000, lambda source: _mutated(hello, source))
+
+
+def test_garbage(tls_node: TlsNode) -> None:
+    """Random bytes, with and without the header of a record."""
+
+    def make(source: random.Random) -> bytes:
+        data = source.randbytes(source.randrange(1, 2_000))
+        header = b"\x16\x03\x01" + len(data).to_bytes(2)
+        return header + data if source.random() < 0.7 else data
+
+    _fuzz(tls_node, 200, make)
+
+
+def test_records_that_are_too_large(tls_node: TlsNode) -> None:
+    """A header that promises more than a record may have ends the connection at once."""
+    for size in (0, 16 * 1024 + 2049, 0xFFFF):
+        with undisturbed(tls_node), raw(tls_node.tls) as connection:
+            connection.sendall(b"\x16\x03\x01" + size.to_bytes(2))
+            assert read_to_end(connection) == b""
+
+
+def test_a_hello_without_end(tls_node: TlsNode) -> None:
+    """Handshake messages of megabytes are cut off long before."""
+    record = b"\x16\x03\x01" + (16_384).to_bytes(2)
+    with undisturbed(tls_node), raw(tls_node.tls) as connection:
+        connection.sendall(record + b"\x01\xff\xff\xff" + bytes(16_380))
+        sent = 0
+        with suppress(ConnectionError):
+            for _ in range(1_000):
+                connection.sendall(record + bytes(16_384))
+                sent += 16_384
+        assert sent < 8 << 20
+        assert read_to_end(connection)[:1] in (b"", b"\x15")
+
+
+def test_records_that_are_changed_on_the_way(tls_node: TlsNode) -> None:
+    """A record whose checksum is wrong ends the connection; the request in it is not served."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = tls_node.context().wrap_bio(incoming, outgoing, server_hostname=HOST)
+    with undisturbed(tls_node), raw(tls_node.tls) as connection:
+        while True:
+            try:
+                session.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(outgoing.read())
+                incoming.write(connection.recv(65_536))
+        session.write(ASK)
+        data = bytearray(outgoing.read())
+        data[-1] ^= 1
+        connection.sendall(data)
+        incoming.write(read_to_end(connection))
+        with pytest.raises(ssl.SSLError):
+            session.read(1)
+
+
+def _some(connection: socket.socket) -> bytes:
+    data = connection.recv(65_536)
+    assert data, "the node closed the connection"
+    return data
+
+
+def test_a_request_may_come_with_the_end_of_the_handshake(tls_node: TlsNode) -> None:
+    """However the bytes of both are cut: also within the header of the request's record."""
+    context = tls_node.context()
+    for cut in (1, 60, 79, 80, 81, 82, 84, 90, 100):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        session = context.wrap_bio(incoming, outgoing, server_hostname=HOST)
+        with raw(tls_node.tls) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(ssl.SSLWantReadError):
+                session.do_handshake()
+            while session.version() is None:
+                connection.sendall(outgoing.read())
+                incoming.write(_some(connection))
+                with suppress(ssl.SSLWantReadError):
+                    session.do_handshake()
+            session.write(ASK)
+            data = outgoing.read()
+            connection.sendall(data[:cut])
+            # The node has these bytes, and has looked at them, before the others come.
+            assert tls_node.metric("odradek_connections_entering") >= 0
+            connection.sendall(data[cut:])
+            found = b""
+            while len(found) < 10:
+                incoming.write(_some(connection))
+                with suppress(ssl.SSLWantReadError):
+                    found += session.read(65_536)
+            assert int.from_bytes(found[4:8]) == 7
+
+
+# -- records without data -----------------------------------------------------------------------------------------
+
+KEY_UPDATES = 60_000
+FLOOD_CPU_SECONDS_MAX = 0.15
+"""All of them would take the node twice as long; it takes those of one turn, which are a hundredth."""
+
+
+def _flood(node: TlsNode, flood: Callable[[RecordWriter], bytes], cpu_seconds_max: float) -> None:
+    """Send what `flood` writes behind a handshake: the node cuts the connection off, and tells of it."""
+    cut = node.metric("odradek_protocol_errors_total")
+    with undisturbed(node), raw(node.tls) as connection:
+        _, writer = shake_hands(connection, node.context(), HOST)
+        data = flood(writer)
+        before = node.process.cpu_seconds()
+        with suppress(ConnectionError):
+            connection.sendall(data)
+        read_to_end(connection)
+        assert node.process.cpu_seconds() - before < cpu_seconds_max
+    assert node.metric("odradek_protocol_errors_total") == cut + 1
+
+
+@pytest.mark.parametrize("ask", [False, True], ids=["silent", "asking"])
+def test_a_flood_of_key_updates(tls_node: TlsNode, ask: bool) -> None:
+    """Records of TLS 1.3 without data end the connection within a turn, also those that ask for answers."""
+    _flood(
+        tls_node, lambda writer: writer.key_updates(KEY_UPDATES, ask_for_others=ask), FLOOD_CPU_SECONDS_MAX
+    )
+
+
+def test_key_updates_between_requests(tls_node: TlsNode) -> None:
+    """A client that hides them among its requests is cut off, too."""
+    _flood(
+        tls_node,
+        lambda writer: b"".join(writer.record(ASK) + writer.key_updates(20) for _ in range(1_000)),
+        FLOOD_CPU_SECONDS_MAX,
+    )
+
+
+def test_requests_in_records_of_a_byte_are_served(tls_node: TlsNode) -> None:
+    """They are slow, and no fault."""
+    with raw(tls_node.tls) as connection:
+        client, writer = shake_hands(connection, tls_node.context(), HOST)
+        connection.sendall(b"".join(writer.record(ASK[at : at + 1]) for at in range(len(ASK))))
+        found = b""
+        while len(found) < 8:
+            found += client.read(_some(connection))
+    assert int.from_bytes(found[4:8]) == 7
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------
+
+
+def _shake(node: TlsNode, count: int) -> None:
+    task = Handshaking(f"{HOST}:{node.tls}", str(node.directory / "authority.pem"), count)
+    with undisturbed(node):
+        shaken = Shaker(task, threading.Event()).run()
+        assert shaken.done == count
+
+
+def test_handshakes_and_nothing_else(tls_node: TlsNode) -> None:
+    """200 handshakes one after the other."""
+    _shake(tls_node, 200)
+
+
+@pytest.mark.attack
+def test_ten_thousand_handshakes(tls_node: TlsNode) -> None:
+    _shake(tls_node, 10_000)
+
+
+def test_answers_that_nobody_takes(tls_node: TlsNode) -> None:
+    """The node stops reading from a client that never reads its answers, which bounds their memory."""
+    with undisturbed(tls_node), tls_node.connect(tls_node.context()) as inside:
+        inside.setblocking(False)
+        sent = 0
+        is_stuck = False
+        while sent < 64 << 20 and not is_stuck:
+            try:
+                sent += inside.send(ASK * 100)
+            except ssl.SSLWantWriteError:
+                is_stuck = not select.select([], [inside], [], 2)[1]
+        assert is_stuck

@@ -1,0 +1,154 @@
+"""The checks of what groups' coordinators tell and take: a right history passes, and each wrong one is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from odradek.data_plane.groups.records import OffsetCommitKey, OffsetCommitValue
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.batches.records import RecordBatchBuilder
+from odradek.wire.batches.transaction_markers import build_marker
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from odradek.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from odradek.wire.metadata_frames import encode_coordinator_key, encode_coordinator_value
+from sim.checks.groups.fenced_members import FencedMembers
+from sim.checks.groups.told_offsets import OffsetsBook
+from sim.checks.watched import Processes
+from sim.checks.wiretap import Exchange
+from sim.history import SafetyViolation
+from tests.mutants.patching import patched
+from tests.sim.runs.copy_runs import quiet_copy
+
+KEY = ("g", "t", 0)
+
+
+class Log:
+    """Batches of a group's log, read into a book one by one."""
+
+    def __init__(self) -> None:
+        self.book = OffsetsBook()
+
+    def offset(self, offset: int | None, producer_id: int = -1) -> None:
+        """A commit of an offset, or its tombstone; within a transaction of the producer, if there is one."""
+        builder = RecordBatchBuilder(
+            base_offset=self.book.end, producer_id=producer_id, is_transactional=producer_id >= 0
+        )
+        value = None if offset is None else encode_coordinator_value(OffsetCommitValue(offset, -1, "", 0, -1))
+        builder.append(0, encode_coordinator_key(OffsetCommitKey(*KEY)), value)
+        self._take(builder.build())
+
+    def marker(self, producer_id: int, *, is_commit: bool) -> None:
+        batch = build_marker(producer_id, 0, 0, is_commit=is_commit, timestamp_ms=0)
+        batch[:8] = self.book.end.to_bytes(8, "big")
+        self._take(batch)
+
+    def _take(self, batch: bytearray) -> None:
+        self.book.take(parse_header(batch), bytes(batch))
+
+
+def test_a_transactions_offset_counts_from_its_marker_on() -> None:
+    """Until then it is unstable; an abort leaves what was there."""
+    log = Log()
+    log.offset(3)
+    log.offset(5, producer_id=1)
+    assert (log.book.offset_of(KEY), log.book.is_unstable(KEY)) == (3, True)
+    log.marker(1, is_commit=True)
+    assert (log.book.offset_of(KEY), log.book.is_unstable(KEY)) == (5, False)
+    log.offset(9, producer_id=1)
+    log.marker(1, is_commit=False)
+    assert (log.book.offset_of(KEY), log.book.is_unstable(KEY)) == (5, False)
+
+
+def test_a_later_record_of_the_key_overtakes_a_transaction() -> None:
+    """What was written last counts, whatever commits later; a tombstone takes what is pending along."""
+    log = Log()
+    log.offset(5, producer_id=1)
+    log.offset(7)
+    log.marker(1, is_commit=True)
+    assert log.book.offset_of(KEY) == 7
+    log.offset(8, producer_id=1)
+    log.offset(None)
+    assert (log.book.offset_of(KEY), log.book.is_unstable(KEY)) == (-1, False)
+    log.marker(1, is_commit=True)
+    assert log.book.offset_of(KEY) == -1
+
+
+def test_offsets_that_are_told_are_the_committed_ones() -> None:
+    """A quiet run passes. One whose coordinator tells another offset, or a pending one's neighbour, does not."""
+    sound = quiet_copy()
+    assert sound.verdict == "ok", sound.message
+    with patched(
+        "odradek.data_plane.groups.offsets:OffsetStore.fetch",
+        "turn.state.pending_of(request.group_id) if turn.state.pending else NONE_PENDING",
+        "NONE_PENDING",
+    ):
+        unstable = quiet_copy()
+    assert "right would have been nothing, since a transaction is open" in unstable.message
+    with patched(
+        "odradek.data_plane.groups.state:GroupsState._ended",
+        "if not end.is_commit:",
+        "if end.is_commit is not None:",
+    ):
+        older = quiet_copy()
+    assert "that group copiers is at -1 in copy-source" in older.message
+
+
+class Asked:
+    """A coordinator that is asked by hand, and what its answers are held against."""
+
+    def __init__(self) -> None:
+        self.shards: dict[int, object] = {0: object()}
+        groups = SimpleNamespace(partition_for=lambda key: 0, shards=self.shards)
+        node = SimpleNamespace(broker=SimpleNamespace(groups=groups))
+        processes = SimpleNamespace(at=lambda conn: (None, node))
+        self.check = FencedMembers(cast("Processes", processes))
+
+    def _exchange(self, api: ApiKey, request: Any, answer: Any) -> None:
+        conn = SimpleNamespace(peer=SimpleNamespace(host_name="node-1"))
+        exchange = Exchange(cast("Any", conn), api, 5, request)
+        if self.check.asked(exchange):
+            self.check.answered(exchange, answer)
+
+    def join(self, generation: int) -> None:
+        """A member has joined this generation."""
+        self._exchange(ApiKey.JOIN_GROUP, JoinGroupRequest("g"), JoinGroupResponse(generation_id=generation))
+
+    def commit(self, generation: int, code: ErrorCode) -> None:
+        """A member commits in a transaction."""
+        request = TxnOffsetCommitRequest(group_id="g", member_id="m", generation_id=generation)
+        topic = TxnOffsetCommitResponseTopic("t", [TxnOffsetCommitResponsePartition(0, code)])
+        self._exchange(ApiKey.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse(topics=[topic]))
+
+
+def test_a_member_of_an_older_generation_is_refused() -> None:
+    """Those of the newest may commit, and those without a generation; refused ones are counted."""
+    asked = Asked()
+    asked.join(3)
+    asked.commit(3, ErrorCode.NONE)
+    asked.commit(-1, ErrorCode.NONE)
+    asked.join(4)
+    asked.commit(3, ErrorCode.ILLEGAL_GENERATION)
+    assert asked.check.late_commits == 1
+    with pytest.raises(SafetyViolation, match="takes offsets of m of generation 3, and group g was at 4"):
+        asked.commit(3, ErrorCode.NONE)
+
+
+def test_generations_count_for_the_coordinator_that_announced_them() -> None:
+    """Another coordinator may know less; a group that begins anew begins with generation 1."""
+    asked = Asked()
+    asked.join(4)
+    asked.shards[0] = object()
+    asked.commit(3, ErrorCode.NONE)
+    asked.join(4)
+    asked.join(1)
+    asked.commit(1, ErrorCode.NONE)

@@ -1,0 +1,151 @@
+"""What partitions and coordinators know of transactions is checked: each wrong thing in a quiet cluster is told."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.transactions.coordinator import TransactionShard
+from odradek.wire.batches.batch_header import parse_header
+from odradek.wire.batches.transaction_markers import build_marker
+from sim.checks.transactions import TransactionStates, _Scanned, still_open
+from sim.checks.watch import Watch
+from sim.checks.watched import Hosted
+from sim.history import SafetyViolation
+from sim.load.copying.copier import SINK
+from sim.scenarios.cluster_scenario import ClusterScenario
+from tests.sim.runs.copy_runs import quiet_options
+
+SEED = 5
+STORM_SECONDS = 8.0
+"""A run in which both copiers have aborted something."""
+
+
+class Quiet:
+    """A quiet cluster at whose end `tamper` breaks one thing after the other, and puts each right again."""
+
+    def __init__(self) -> None:
+        options = quiet_options()
+        self.scenario = ClusterScenario(
+            SEED, options=attrs.evolve(options, storm=attrs.evolve(options.storm, seconds=STORM_SECONDS))
+        )
+        self.watch = Watch(self.scenario.cluster)
+        """Eyes of its own: the run's must not remember what they saw here."""
+        self.told = 0
+
+    def run(self) -> None:
+        """Run, with `tamper` in the place of the storm's end."""
+        storm = self.scenario._storm.run
+
+        async def tampered() -> None:
+            await storm()
+            self.tamper()
+
+        vars(self.scenario._storm)["run"] = tampered
+        self.scenario.run()
+
+    @property
+    def check(self) -> TransactionStates:
+        return self.watch.transactions
+
+    @property
+    def hosted(self) -> list[Hosted]:
+        return list(self.watch.processes.hosted())
+
+    def sees(self, complaint: str, look: Callable[[list[Hosted]], None] | None = None) -> None:
+        """The look complains."""
+        with pytest.raises(SafetyViolation, match=complaint):
+            (look or self.check.look_at_all)(self.hosted)
+        self.told += 1
+
+    def tamper(self) -> None:
+        """One thing after the other, at one moment of the run."""
+        self.check.look(self.hosted)
+        self.check.look_at_all(self.hosted)
+        assert min(self.check.scans, self.check.replays) > 0
+        sinks = [each.partition for each in self.hosted if each.partition.log.topic == SINK]
+        logs = [each.log for each in sinks if each.is_leader]
+        state = next(log.producers.state for log in logs if any(map(_aborted, log.segments)))
+        assert state is not None
+        self.tamper_with_producers(state)
+        segment = next(each for log in logs for each in log.segments if _aborted(each))
+        fields = segment.aborted._fields
+        segment.aborted._fields = array("q", fields[:-4])
+        self.sees("aborted transactions: copy-sink-. on node-.*, segment 0 has")
+        segment.aborted._fields = fields
+        self.tamper_with_coordinators()
+        self.check.look_at_all(self.hosted)
+
+    def tamper_with_producers(self, state: ProducerState) -> None:
+        first = state.first_ongoing
+        state.first_ongoing = 0
+        state.ended.append((1 << 40, 0))  # else nobody would look at what is open
+        self.sees("last stable offset: .* says 0, and all is decided below")
+        assert "is stable up to " in (still_open(self.watch.processes) or "")
+        state.ended.pop()
+        state.first_ongoing = first
+        ongoing = state.ongoing
+        state.ongoing = OrderedDict({**ongoing, 1 << 40: 77_777})
+        self.sees("open transactions: .* knows .*77777")
+        state.ongoing = ongoing
+        producer_id, entry = next(each for each in state.entries.items() if each[1].coordinator_epoch >= 0)
+        entry.coordinator_epoch += 1
+        state.entries[producer_id] = entry
+        self.sees("coordinator epoch: .* its last marker has")
+        entry.coordinator_epoch -= 1
+        state.entries[producer_id] = entry
+        each = next(each for each in self.hosted if each.partition.log.producers.state is state)
+        who = (each.member.name, each.key)
+        log = each.partition.log
+        self.check.stable.see(who, log, log.last_stable_offset + 1, "of the sink")
+        self.sees("last stable offset", self.check.look)
+        self.check.stable = type(self.check.stable)("last stable offset")
+
+    def tamper_with_coordinators(self) -> None:
+        shard: TransactionShard = next(
+            shard
+            for _, shard in self.check._shards()
+            if shard.state is not None and "copier-1" in shard.state.transactions
+        )
+        self.check.look(self.hosted)
+        known = self.check._ids["copier-1"]
+        self.check._ids["copier-1"] = attrs.evolve(known, producer_epoch=known.producer_epoch + 1)
+        self.sees("transactional id: copier-1 .* has epoch", self.check.look)
+        self.check._ids["copier-1"] = attrs.evolve(known, producer_id=known.producer_id + 1)
+        self.sees("transactional id: copier-1 .* has producer id", self.check.look)
+        self.check._ids["copier-1"] = known
+        runtime = shard._runtime
+        assert runtime is not None
+        state = runtime.state
+        other = attrs.evolve(state.transactions["copier-1"], timeout_ms=1)
+        runtime._state = attrs.evolve(state, transactions=state.transactions.changed({"copier-1": other}))
+        self.sees("coordinator: .* its log tells of")
+        runtime._state = state
+
+
+def _aborted(segment: object) -> int:
+    aborted = getattr(segment, "aborted", None)
+    return 0 if aborted is None else len(aborted)
+
+
+def test_one_wrong_thing_about_transactions_is_told() -> None:
+    """Each rule of the module is broken once, by hand, and each complaint comes; the run itself is right."""
+    quiet = Quiet()
+    quiet.run()
+    assert quiet.told == 8
+
+
+@pytest.mark.parametrize("epochs", [(3, 3, 4), (4, 3)])
+def test_a_marker_of_an_older_coordinator_is_noticed(epochs: tuple[int, ...]) -> None:
+    """Markers of one producer have coordinator epochs that never fall."""
+    scanned = _Scanned(ProducerState())
+    for offset, epoch in enumerate(epochs):
+        batch = build_marker(1, 0, epoch, is_commit=True, timestamp_ms=0)
+        batch[:8] = offset.to_bytes(8, "big")
+        scanned._note(0, parse_header(batch), batch, 0)
+    assert scanned.fallen == (None if epochs[-1] == 4 else (1, 1, 3, 4))

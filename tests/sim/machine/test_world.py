@@ -1,0 +1,389 @@
+"""The virtual world: clocks, pauses, sudden crashes, workers, and runs that get nowhere."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import trio
+
+from odradek.env.ports import ConnectionLost, DiskError, Env
+from sim.machine.weather import Weather
+from sim.machine.world import Liveness, World
+from tests.sim.machine import echo, echo_world
+
+CALM = Weather()
+
+
+def test_virtual_time_costs_no_real_time() -> None:
+    """A year passes between two events, and a sleep ends exactly at its deadline."""
+    world = World(1, CALM)
+
+    async def main() -> float:
+        clock = world.node_env("a").clock
+        await clock.sleep_until(31_536_000.0)
+        return clock.monotonic()
+
+    assert world.run(main, virtual_seconds_max=1e9) == 31_536_000.0
+
+
+def test_each_node_has_a_clock_of_its_own() -> None:
+    """Rates drift, operators' clocks are off, and `sleep_until` keeps to the node's own clock."""
+    world = World(1, CALM)
+
+    async def main() -> None:
+        world.machine("fast").clock_rate = 1.5
+        world.machine("off").wall_offset_ms = -60_000
+        fast, off, exact = (world.node_env(name).clock for name in ("fast", "off", "exact"))
+        started = fast.monotonic()
+        await fast.sleep_until(started + 3.0)
+        assert world.now == pytest.approx(2.0)
+        assert fast.monotonic() >= started + 3.0
+        assert exact.wall_ms() - off.wall_ms() == 60_000
+        assert fast.wall_ms() - exact.wall_ms() == 1000
+        world.node_env("fast").clock.rate = 0.1
+        before = fast.monotonic()
+        await world.sleep(10)
+        assert fast.monotonic() == pytest.approx(before + 1.0)
+
+    world.run(main)
+
+
+def test_a_timeout_cuts_its_body_short() -> None:
+    """`Scope.expired` as in production, on virtual time."""
+    world = World(1, CALM)
+
+    async def main() -> None:
+        env = world.node_env("a")
+        with env.clock.timeout_at(env.clock.monotonic() + 5) as scope:
+            await env.event().wait()
+        assert (scope.expired, world.now) == (True, 5.0)
+        with env.clock.timeout_at(env.clock.monotonic() + 5) as scope:
+            await env.clock.sleep_until(env.clock.monotonic() + 4)
+        assert (scope.expired, world.now) == (False, 9.0)
+        with env.clock.timeout_at(0.0) as scope:
+            await env.event().wait()
+        assert scope.expired
+
+    world.run(main)
+
+
+def test_a_paused_node_finds_its_events_when_it_resumes() -> None:
+    """As after SIGSTOP: timers are late, bytes and connections are there, the clock has gone on."""
+    world = World(1, CALM)
+
+    async def main() -> None:
+        woke: list[float] = []
+        env = world.node_env("b")
+        listener = env.network.listen("", 1)
+
+        async def sleep() -> None:
+            await env.clock.sleep_until(1.0)
+            woke.append(env.clock.monotonic())
+
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(sleep)
+            await world.sleep(0.5)
+            world.pause("b")
+            conn = await world.node_env("a").network.connect("b", 1)
+            await echo.send_all(conn, b"hello...")
+            await world.sleep(10)
+            assert woke == []
+            world.resume("b")
+            assert await echo.receive_block(await listener.accept()) == b"hello..."
+        assert woke[0] > 10
+
+    world.run(main)
+
+
+def test_workers_take_virtual_time_and_finish_though_cancelled() -> None:
+    """As with threads: what has started runs to its end, unless the node crashes."""
+    world = World(1, Weather(worker_seconds=(2.0, 2.0)))
+    done: list[str] = []
+    acted: list[float] = []
+
+    async def main() -> None:
+        env = world.node_env("a")
+        assert await env.workers.run(divmod, 7, 2) == (3, 1)
+        assert world.now == 2.0
+        with env.clock.timeout_at(env.clock.monotonic() + 1):
+            await env.workers.run(done.append, "cancelled")
+        assert (done, world.now) == (["cancelled"], 4.0)
+        with pytest.raises(ZeroDivisionError):
+            await env.workers.run(divmod, 1, 0)
+
+        async def work(env: Env) -> None:
+            await env.workers.run(lambda: acted.append(world.now))
+
+        starts = []
+        for _ in range(20):
+            starts.append(world.now)
+            running = world.start("b", work)
+            await world.sleep(1)
+            world.crash("b")
+            await running.ended.wait()
+            await world.sleep(5)
+        crashes = [start + 1 for start in starts]
+        assert 0 < len(acted) < len(starts)
+        assert all(
+            any(start <= moment <= crash for start, crash in zip(starts, crashes, strict=True))
+            for moment in acted
+        )
+
+    world.run(main)
+
+
+def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
+    """A worker's knowledge may be past when the loop goes on, and the loop's when the worker begins."""
+    world = World(1, Weather(worker_seconds=(2.0, 2.0)))
+    moments: list[float] = []
+
+    async def main() -> None:
+        env = world.node_env("a")
+        for _ in range(60):
+            began = world.now
+            acted = await env.workers.run(lambda: world.now)
+            assert world.now == began + 2.0
+            moments.append(acted - began)
+
+    world.run(main)
+    assert moments.count(0.0) > 5, "before anything else can happen"
+    assert moments.count(2.0) > 5, "after everything that happens meanwhile"
+    assert sum(0.0 < moment < 2.0 for moment in moments) > 5
+
+
+def test_a_crash_leaves_no_last_words() -> None:
+    """'The ports fail first, then the nursery is cancelled, then unsynced bytes are dropped.'"""
+    world = World(1, CALM)
+    seen: list[str] = []
+
+    async def stubborn(env: Env) -> None:
+        directory = env.open_dir("/data", create=True)
+        file = directory.open("f", create=True)
+        directory.sync()
+        file.append(b"unsynced")
+        conn = await env.network.connect("witness", 1)
+        try:
+            await env.event().wait()
+        finally:
+            seen.append("cancelled")
+            for attempt in (lambda: conn.send([b"last words"]), lambda: file.append(b"x"), file.sync):
+                with pytest.raises((ConnectionLost, DiskError)):
+                    attempt()
+            with trio.CancelScope(shield=True):
+                try:
+                    await env.clock.sleep_until(1e9)
+                finally:
+                    seen.append("woken")
+
+    async def main() -> None:
+        listener = world.node_env("witness").network.listen("", 1)
+        running = world.start("a", stubborn)
+        conn = await listener.accept()
+        await world.sleep(1)
+        world.crash("a", "synced")
+        await running.ended.wait()
+        await world.sleep(1)
+        assert conn.recv_into(memoryview(bytearray(99))) is None
+        assert world.node_env("a").open_dir("/data").read_bytes("f") == b""
+
+    world.run(main)
+    assert seen == ["cancelled", "woken"]
+
+
+def test_a_node_that_fails_by_itself_ends_the_run() -> None:
+    """Bugs are not weather: the exception of a living node comes out of `World.run`."""
+    world = World(1, CALM)
+
+    async def buggy(env: Env) -> None:
+        await env.clock.sleep_until(1.0)
+        raise LookupError("a bug")
+
+    async def main() -> None:
+        world.start("a", buggy)
+        await world.sleep(10)
+
+    with pytest.raises(LookupError, match="a bug"):
+        world.run(main)
+
+
+def test_a_process_that_ends_can_be_started_again() -> None:
+    """A clean exit frees the ports and locks, and keeps what it wrote."""
+    world = World(1, CALM)
+
+    async def once(env: Env) -> None:
+        directory = env.open_dir("/data", create=True)
+        directory.lock()
+        env.network.listen("", 9092)
+        directory.open("f", create=True).append(b"x")
+
+    async def main() -> None:
+        for _ in range(3):
+            await world.start("a", once).ended.wait()
+        assert world.node_env("a").open_dir("/data").read_bytes("f") == b"xxx"
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_the_power_fails_in_the_middle_of_a_disk_operation(number: int) -> None:
+    """`SimDisk.crash_at` inside of a world: the node dies there, the disk forgets, the machine boots again."""
+    world = World(number, CALM)
+
+    async def main() -> None:
+        world.machine("server").disk.crash_at(number)
+        running = world.start("server", echo_world.serve)
+        client = world.node_env("client")
+        answered = []
+        for attempt in range(3):
+            block = f"block..{attempt}".encode()
+            with client.clock.timeout_at(world.now + 5.0):
+                try:
+                    answered.append(await echo.call(client, "server", block))
+                except ConnectionLost:
+                    await world.sleep(0.1)
+        await running.ended.wait()
+        await world.start("server", once_more).ended.wait()
+        content = world.node_env("server").open_dir("/data").read_bytes("echo.log")
+        assert all(block in content for block in answered)
+
+    async def once_more(env: Env) -> None:
+        env.open_dir("/data", create=True).open("echo.log", create=True)
+
+    world.run(main)
+
+
+def test_waiting_for_nothing_is_noticed() -> None:
+    """A deadlock of the whole world is a failure of liveness, not a hang."""
+    world = World(1, CALM)
+
+    async def main() -> None:
+        await world.node_env("a").event().wait()
+
+    with pytest.raises(Liveness, match="seed 1"):
+        world.run(main)
+
+
+def test_spinning_without_time_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that wake each other for ever are a failure of liveness too."""
+    monkeypatch.setattr("sim.machine.clock.ROUNDS_WITHOUT_TIME_MAX", 1000)
+    world = World(1, CALM)
+
+    async def main() -> None:
+        clock = world.node_env("a").clock
+        while True:
+            await clock.sleep_until(0.0)
+
+    with pytest.raises(Liveness, match="without time"):
+        world.run(main)
+
+
+def test_a_run_ends_when_its_time_is_up() -> None:
+    """Virtual time is bounded."""
+    world = World(1, CALM)
+
+    async def main() -> None:
+        while True:
+            await world.sleep(1)
+
+    with pytest.raises(Liveness, match="not done after 100"):
+        world.run(main, virtual_seconds_max=100.0)
+
+
+def test_provoked_trouble_is_drawn_per_run_and_point() -> None:
+    """FoundationDB's buggify: a point is live or not for a whole run, and fires now and then."""
+
+    def fires(seed: int, point: str) -> int:
+        world = World(seed, Weather(buggify_active_probability=0.5, buggify_fire_probability=0.25))
+        env = world.node_env("a")
+        return sum(env.buggify(point) for _ in range(400))
+
+    counts = [fires(seed, point) for seed in range(10) for point in ("x", "y")]
+    assert 0 in counts
+    assert all(count == 0 or 50 < count < 150 for count in counts)
+    assert any(counts)
+
+
+def test_ids_are_drawn_from_the_seed() -> None:
+    """Kafka's rules hold for them too, and two nodes never draw the same."""
+    drawn = [World(seed, CALM).node_env(name).new_uuid() for seed in (1, 2) for name in ("a", "b")]
+    assert len(set(drawn)) == 4
+    assert World(1, CALM).node_env("a").new_uuid() == drawn[0]
+    assert all(value[0] >> 2 != 62 for value in drawn)
+
+
+def test_the_weather_is_drawn_from_the_seed() -> None:
+    """'Draw topology, rates and limits from the seed': most seeds differ, one seed never does."""
+    drawn = [Weather.draw(Random(seed)) for seed in range(50)]
+    assert len(set(drawn)) > 40
+    assert drawn[7] == Weather.draw(Random(7))
+
+
+def test_the_world_catches_a_service_that_answers_before_it_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulator must find what is broken: when the sync is left out, some seed loses an answered block."""
+    for seed in range(3):
+        echo_world.run(seed)
+
+    class Lazy:
+        def __init__(self, env: Env) -> None:
+            self._env = env
+            self.workers = self
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._env, name)
+
+        async def run(self, function: object) -> None:
+            """Pretend that the file has been synced."""
+
+    monkeypatch.setattr(echo, "serve", lambda env, tasks, serve=echo.serve: serve(Lazy(env), tasks))
+    caught = 0
+    for seed in range(10):
+        try:
+            echo_world.run(seed)
+        except AssertionError:
+            caught += 1
+    assert caught >= 2
+
+
+def test_a_slow_link_takes_its_time_and_keeps_the_order() -> None:
+    """Both directions of one link; others are as fast as the weather."""
+    world = World(1, CALM)
+
+    async def main() -> None:
+        listener = world.node_env("b").network.listen("", 1)
+        world.slow("a", "b", 5.0)
+        conn = await world.node_env("a").network.connect("b", 1)
+        server = await listener.accept()
+        began = world.now
+        for block in (b"first...", b"second.."):
+            await echo.send_all(conn, block)
+        assert await echo.receive_block(server) == b"first..."
+        assert await echo.receive_block(server) == b"second.."
+        assert world.now - began > 0.5
+        began = world.now
+        await world.node_env("c").network.connect("b", 1)
+        assert world.now - began < 0.01
+        world.slow("a", "b", 0.0)
+        await world.node_env("a").network.connect("b", 1)
+        assert world.now - began < 0.01
+
+    world.run(main)
+
+
+def test_a_process_that_is_killed_before_its_first_step_touches_no_disk() -> None:
+    """Found by seed 200: it took the lock of its directory, and the next process could not start."""
+    world = World(1)
+
+    async def serve(env: Env) -> None:
+        env.open_dir("/data", create=True).lock()
+        await env.event().wait()
+
+    async def main() -> None:
+        world.start("a", serve)
+        world.crash("a")
+        await world.sleep(1.0)
+        running = world.start("a", serve)
+        await world.sleep(1.0)
+        assert not running.ended.is_set()
+
+    world.run(main)

@@ -1,0 +1,103 @@
+"""A streaming query from one topic to another, whose workers die as `dying_daemon` says. A process, for `sink_kills`.
+
+python -m tests.spark.kills.killed_sink_query BOOTSTRAP FROM TO CHECKPOINT ROWS_PER_BATCH DELIVERY [CLUSTER]
+
+With CLUSTER (`spark://HOST:PORT`) it runs on executors apart, and Spark gives slow tasks a twin. With
+DELIVERY two-phase the plan shuffles its rows by chance, and twins are given eagerly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
+
+from testkit.kafka_server import SHORT_LIVED
+from tests.spark.kills.dying_daemon import DRIVER, KILLS
+from tests.spark.streaming import started
+
+TWO_PHASE = "two-phase"
+_SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "1s",
+}
+_EAGERLY = {
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.3",
+    "spark.speculation.minTaskRuntime": "20ms",
+}
+"""Twins of tasks that are hardly slow: nothing of two-phase delivery asks for the same rows from them."""
+
+
+def main(
+    bootstrap: str,
+    origin: str,
+    target: str,
+    checkpoint: str,
+    rows_per_batch: str,
+    delivery: str,
+    cluster: str = "",
+) -> None:
+    """Copy all that is there, in batches of this many rows and three tasks each."""
+    settings = {
+        "spark.ui.enabled": "false",
+        # What kills make Spark say would fill the screen; what ends the query is raised.
+        "spark.log.level": "OFF",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": f"{checkpoint}.local",
+        "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED[1:]),
+    }
+    if cluster:
+        settings |= {
+            **_SPECULATION,
+            **(_EAGERLY if delivery == TWO_PHASE else {}),
+            "spark.task.maxFailures": "60",
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED[1:]),
+            f"spark.executorEnv.{KILLS}": os.environ[KILLS],
+            "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        }
+    builder = SparkSession.builder.master(cluster or "local[2,60]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    server = {"kafka.bootstrap.servers": bootstrap}
+    options = {
+        **server,
+        "subscribe": origin,
+        "startingOffsets": "earliest",
+        "minPartitions": "3",
+        "maxOffsetsPerTrigger": rows_per_batch,
+    }
+    rows = spark.readStream.format("odradek").options(**options).load().select("key", "value")
+    if delivery == TWO_PHASE:
+        # Which task has which row is another thing in each run.
+        rows = rows.repartition(3, expr("rand()"))
+    writer = rows.writeStream.format("odradek").options(**server, topic=target, delivery=delivery)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    while True:
+        left = _commits_to_kill()
+        try:
+            started(writer.start).awaitTermination()
+            return
+        except StreamingQueryException:
+            # A commit was killed, and that ends the query: it begins again from its checkpoint.
+            if _commits_to_kill() == left:
+                raise
+
+
+def _commits_to_kill() -> int:
+    return len(list(Path(os.environ[KILLS]).glob(f"*-{DRIVER}*")))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,95 @@
+"""A small Spark cluster whose workers have addresses of their own: a master and two workers on loopback.
+
+Spark gives a slow task a twin only on another host (`TaskSetManager.hasAttemptOnHost`), and the workers of `local-cluster`
+all have one. So here each worker has one core, and an address of 127.0.0.0/8.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import attrs
+import pyspark
+
+from testkit.processes import free_ports
+from tests.spark.kills.executors import executor_processes
+
+__all__ = ["SparkHosts", "spark_hosts"]
+
+_DEPLOY = "org.apache.spark.deploy"
+_HOSTS = ("127.0.0.2", "127.0.0.3")
+_MASTER_HOST = "127.0.0.1"
+_START_SECONDS_MAX = 60.0
+_DAEMON_MEMORY = "256m"
+_EXECUTOR_MEMORY = "1024M"
+
+
+@attrs.frozen
+class SparkHosts:
+    """A running cluster: the address for a driver, and its workers' processes."""
+
+    master: str
+    workers: Sequence[int]
+
+    def executors(self) -> list[int]:
+        """The Java processes that are executors now."""
+        return executor_processes(lambda parent: parent in self.workers)
+
+
+@contextmanager
+def spark_hosts(folder: Path) -> Iterator[SparkHosts]:
+    """A cluster for the length of the block, with its files in `folder`. Raises `AssertionError` if it does not start."""
+    port, *others = free_ports(1 + len(_HOSTS))
+    master = f"spark://{_MASTER_HOST}:{port}"
+    # An application whose executors die again and again would be given up otherwise.
+    lasting = {"SPARK_MASTER_OPTS": f"-D{_DEPLOY.removeprefix('org.apache.')}.maxExecutorRetries=-1"}
+    with ExitStack() as stack:
+        own = ["--host", _MASTER_HOST, "--port", str(port)]
+        process = stack.enter_context(_daemon(folder, "master.Master", own, lasting))
+        _wait_for_port(_MASTER_HOST, port, process)
+        workers = []
+        for host, worker_port in zip(_HOSTS, others, strict=True):
+            words = ["--host", host, "--port", str(worker_port), "--cores", "1", "--memory", _EXECUTOR_MEMORY]
+            words += ["--work-dir", str(folder / host), master]
+            process = stack.enter_context(_daemon(folder, "worker.Worker", words, {}))
+            _wait_for_port(host, worker_port, process)
+            workers.append(process.pid)
+        yield SparkHosts(master, workers)
+
+
+@contextmanager
+def _daemon(
+    folder: Path, name: str, words: Sequence[str], more: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    home = Path(pyspark.__file__).parent
+    environment = {**os.environ, **more, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY}
+    # The program replaces itself by Java, so the process is the daemon's.
+    command = [str(home / "bin" / "spark-class"), f"{_DEPLOY}.{name}", "--webui-port", "0", *words]
+    with (folder / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, cwd=folder, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def _wait_for_port(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS_MAX
+    while True:
+        assert process.poll() is None, f"Spark's daemon ended with {process.returncode}"
+        try:
+            socket.create_connection((host, port), timeout=1.0).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, f"nothing listens at {host}:{port}"
+            time.sleep(0.05)
