@@ -82,7 +82,6 @@ class Broker:
         self.newest = NewestImage(MetadataImage(cluster_id=settings.cluster_id))
         self.hosted = hosted = HostedTopics()
         self.topics, self.topics_by_id = hosted.by_name, hosted.by_id
-        self.recompressed_topics = hosted.recompressed
         self.configs = TopicConfigs(self.node_id, self.newest, settings.config_layers)
         self.own_config = OwnConfig(self.node_id, self.newest, self.configs, self.log_levels, log_dirs)
         self.disk_errors = DiskErrors(env.clock, log)
@@ -180,14 +179,6 @@ class Broker:
         state = request.replica_state
         broker = self.image.brokers.get(state.replica_id)
         return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
-
-    def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
-        """The error for a partition that is not served here."""
-        return self.served.missing_error(topic, index)
-
-    def lost_partition_error(self, partition: Partition) -> ErrorCode:
-        """The error for a partition that was led here before."""
-        return self.served.lost_error(partition)
 
     def run_woken(self) -> None:
         """Serve the parked requests that an append or a metadata change woke, once per turn of a connection."""

@@ -143,7 +143,9 @@ def _about_topics(at: Place) -> Handler:
 
 APIS: Mapping[ApiKey, Api] = {
     ApiKey.PRODUCE: Api(
-        lambda at: ProduceHandler(at.broker).handle, producing.produce_door, again=producing.produce_again
+        lambda at: ProduceHandler(at.broker, at.broker.served).handle,
+        producing.produce_door,
+        again=producing.produce_again,
     ),
     ApiKey.FETCH: Api(
         lambda at: (

@@ -18,10 +18,11 @@ batches behind it when a request has become unusually much. There is one `large`
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
 from odradek.data_plane.handlers.producing.recompression_on_append import Batch
 from odradek.data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
 from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.steps import TURN, Steps, in_turn, in_worker, until
 from odradek.wire.messages.produce import ProduceRequest
 
@@ -42,15 +43,16 @@ class BatchesLeft:
 
     def __init__(
         self,
-        broker: Broker,
+        desk: ProducingDesk,
+        partitions: ServedPartitions,
         request: ProduceRequest,
         by_id: bool,
         first_topic: int = 0,
         first_partition: int = 0,
     ) -> None:
         """Copy the records from this place on, also in the request itself."""
-        self._loop_work = broker.loop_work
-        self._workers = broker.produce_workers
+        self._loop_work = desk.loop_work
+        self._workers = desk.produce_workers
         self._turns_at_once = TURNS_AT_ONCE
         self._left: list[tuple[memoryview, LogConfig]] = []
         """Batches, with what holds for their topics."""
@@ -60,7 +62,7 @@ class BatchesLeft:
         """The number of each topic's first partition among those that are left."""
         size = 0
         for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
-            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)
             config = _OF_NO_TOPIC if hosted is None else hosted.config
             first = first_partition if at == first_topic else 0
             self._starts[at] = len(self._left) - first
@@ -70,7 +72,7 @@ class BatchesLeft:
                     data.records = records
                 size += len(records)
                 self._left.append((records, config))
-        self.budget = RequestBudget(size, broker.produce_workers.inflated)
+        self.budget = RequestBudget(size, desk.produce_workers.inflated)
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
         """Return the work on one batch."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.leader_hints import leader_endpoints
+from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.contract import Delayed
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -54,10 +56,11 @@ class DelayedProduce(Delayed):
     """Appended batches that wait until enough replicas have them, or until they are flushed."""
 
     __slots__ = (
-        "broker",
+        "desk",
         "is_queued",
         "listener",
         "names_leaders",
+        "partitions",
         "pending",
         "produce_response",
         "timeout_ms",
@@ -68,11 +71,17 @@ class DelayedProduce(Delayed):
     keeps_request = False
 
     def __init__(
-        self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
+        self,
+        desk: ProducingDesk,
+        partitions: ServedPartitions,
+        response: ProduceResponse,
+        timeout_ms: int,
+        listener: str | None = None,
     ) -> None:
         """`listener` is the one to give leaders' addresses of; None where the version has no such field."""
         super().__init__()
-        self.broker = broker
+        self.desk = desk
+        self.partitions = partitions
         self.listener = listener
         self.produce_response = response
         self.pending: list[_Unacknowledged] = []
@@ -116,7 +125,7 @@ class DelayedProduce(Delayed):
             if self.is_queued:
                 self.check()
 
-        self.broker.sync_partition(partition, done)
+        self.desk.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
         """One batch needs to wait no more."""
@@ -129,8 +138,8 @@ class DelayedProduce(Delayed):
         self.is_queued = True
         if self.pending or self.unsynced:
             if self.timer is None:
-                deadline = self.broker.clock.monotonic() + self.timeout_ms / 1000
-                self.timer = self.broker.timers.at(deadline, self._time_out)
+                deadline = self.desk.clock.monotonic() + self.timeout_ms / 1000
+                self.timer = self.desk.timers.at(deadline, self._time_out)
         elif self.response is None:
             if self.timer is not None:
                 self.timer.cancel()
@@ -138,7 +147,7 @@ class DelayedProduce(Delayed):
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
         """Deleted, on a disk that failed, or led elsewhere."""
-        code = self.broker.lost_partition_error(partition)
+        code = self.partitions.lost_error(partition)
         set_error(answer, code, None)
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
             name_leader(answer, partition)
@@ -155,7 +164,7 @@ class DelayedProduce(Delayed):
 
     def _answer(self) -> None:
         if self.names_leaders and self.listener is not None:
-            add_leader_endpoints(self.broker, self.listener, self.produce_response)
+            add_leader_endpoints(self.desk, self.listener, self.produce_response)
         self.complete(self.produce_response)
 
     def _forget(self) -> None:
@@ -186,11 +195,11 @@ def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
         answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
 
 
-def add_leader_endpoints(broker: Broker, listener: str, response: ProduceResponse) -> None:
+def add_leader_endpoints(desk: Desk, listener: str, response: ProduceResponse) -> None:
     """Say where the leaders are that the answers name."""
     leaders = (
         answer.current_leader.leader_id
         for topic in response.responses
         for answer in topic.partition_responses
     )
-    response.node_endpoints = leader_endpoints(broker.image, listener, leaders, NodeEndpoint)
+    response.node_endpoints = leader_endpoints(desk.image, listener, leaders, NodeEndpoint)

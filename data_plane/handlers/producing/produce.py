@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.handlers.producing.batches_left import PARTITIONS_PER_TURN, BatchesLeft
 from odradek.data_plane.handlers.producing.delayed_produce import (
     ACKS_ALL,
@@ -12,6 +11,7 @@ from odradek.data_plane.handlers.producing.delayed_produce import (
     name_leader,
 )
 from odradek.data_plane.handlers.producing.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
+from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
 from odradek.data_plane.handlers.producing.recompression_on_append import are_quick, find_batches
 from odradek.data_plane.handlers.producing.transactional_batches import (
     NotVerified,
@@ -21,6 +21,7 @@ from odradek.data_plane.handlers.producing.transactional_batches import (
 from odradek.data_plane.log.batch_work import BatchWork, OffLoop
 from odradek.data_plane.log.record_rules import RecordsRefused
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import CLOSE, Context, Result
@@ -63,22 +64,23 @@ def _not_waited_for(failure: KafkaError | None) -> None:
 class ProduceHandler:
     """API 0. An error of one partition leaves the others alone."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._begin = broker.steps.begin
-        self._refusals = ProducerRefusals(broker.clock, broker.log)
+    def __init__(self, desk: ProducingDesk, partitions: ServedPartitions) -> None:
+        self._desk = desk
+        self._partitions = partitions
+        self._begin = desk.steps.begin
+        self._refusals = ProducerRefusals(desk.clock, desk.log)
 
     def handle(self, context: Context, request: ProduceRequest) -> Result:
         """Append each batch, once it is verified and has its topic's codec."""
-        if request.transactional_id is None and not self._broker.recompressed_topics:
+        if request.transactional_id is None and not self._partitions.recompressed:
             return self._begin(self._append(context, request, None, None))
         return self._begin(self._prepare_and_append(context, request))
 
     def _prepare_and_append(self, context: Context, request: ProduceRequest) -> Steps[Result]:
         """Verify transactional batches with their coordinator, give batches their topics' codec, and append them."""
-        broker, transaction, left = self._broker, None, None
+        partitions, transaction, left = self._partitions, None, None
         if request.transactional_id is not None:
-            transaction = TransactionalBatches(broker, request, context.api_version)
+            transaction = TransactionalBatches(self._desk, partitions, request, context.api_version)
             for _ in transaction.collect(context.api_version >= PRODUCE_TOPIC_IDS, PARTITIONS_PER_TURN):
                 if left is None:
                     context, left = self._hold(context, request)
@@ -89,7 +91,7 @@ class ProduceHandler:
                 if left is None:
                     context, left = self._hold(context, request)
                 yield from transaction.verify()
-        batches = find_batches(broker, context, request) if broker.recompressed_topics else []
+        batches = find_batches(partitions, context, request) if partitions.recompressed else []
         if left is None and are_quick(batches):
             for batch in batches:
                 batch.recompress()
@@ -104,20 +106,22 @@ class ProduceHandler:
     ) -> tuple[Context, BatchesLeft]:
         """Copy what goes away when the request waits: the facts of the client, and the batches from this place on."""
         by_id = context.api_version >= PRODUCE_TOPIC_IDS
-        return context.for_later(), BatchesLeft(self._broker, request, by_id, topic_at, partition_at)
+        return context.for_later(), BatchesLeft(
+            self._desk, self._partitions, request, by_id, topic_at, partition_at
+        )
 
     def _append(
         self, context: Context, request: ProduceRequest, transaction: Transaction, left: BatchesLeft | None
     ) -> Steps[Result]:
         """Append batch by batch, in as many turns as it takes, and answer. `left` is there if the request has waited."""
-        broker, acks = self._broker, request.acks
-        connection, now_ms = context.note_append(), broker.clock.wall_ms()
+        desk, partitions, acks = self._desk, self._partitions, request.acks
+        connection, now_ms = context.note_append(), desk.clock.wall_ms()
         by_id, are_acks_valid = context.api_version >= PRODUCE_TOPIC_IDS, -1 <= acks <= 1
         responses: list[TopicProduceResponse] = []
-        work: BatchWork = broker.loop_work
+        work: BatchWork = desk.loop_work
         delayed, failed, appends = None, False, PARTITIONS_PER_TURN
         for topic in request.topic_data:
-            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)
             answers: list[PartitionProduceResponse] = []
             for data in topic.partition_data:
                 answer = None
@@ -127,8 +131,8 @@ class ProduceHandler:
                             context, left = self._hold(context, request, len(responses), len(answers))
                         yield from left.ready(len(responses), len(answers))
                         context.note_append()
-                        appends, now_ms = PARTITIONS_PER_TURN, broker.clock.wall_ms()
-                        hosted = broker.hosted.find(topic.topic_id if by_id else topic.name)
+                        appends, now_ms = PARTITIONS_PER_TURN, desk.clock.wall_ms()
+                        hosted = partitions.topic(topic.topic_id if by_id else topic.name)
                     appends -= 1
                     partition = None if hosted is None else hosted.partitions.get(data.index)
                     if (
@@ -151,8 +155,8 @@ class ProduceHandler:
                     except (KafkaError, DiskError) as error:
                         answer, failed = self._not_appended(context, data, partition, error), True
                     else:
-                        if broker.on_produced is not None:
-                            broker.on_produced(connection, context.number, partition.log, result)
+                        if desk.on_produced is not None:
+                            desk.on_produced(connection, context.number, partition.log, result)
                         log, offset, at_ms = partition.log, result.base_offset, result.log_append_time_ms
                         answer = PartitionProduceResponse(
                             data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
@@ -182,12 +186,12 @@ class ProduceHandler:
         partition, _, must_sync, _ = appended
         if request.acks == 0:
             if must_sync:
-                self._broker.sync_partition(partition, _not_waited_for)
+                self._desk.sync_partition(partition, _not_waited_for)
             return None
         if delayed is None:
             listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
             response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
-            delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
+            delayed = DelayedProduce(self._desk, self._partitions, response, request.timeout_ms, listener)
         delayed.wait_for(appended, request.acks)
         return delayed
 
@@ -208,7 +212,7 @@ class ProduceHandler:
             return delayed
         response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
         if context.api_version >= PRODUCE_LEADER_HINTS:
-            add_leader_endpoints(self._broker, context.listener, response)
+            add_leader_endpoints(self._desk, context.listener, response)
         return response
 
     def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
@@ -235,7 +239,7 @@ class ProduceHandler:
         """The answer for a batch that was refused, or not written."""
         log = partition.log
         if isinstance(error, DiskError):
-            self._broker.disk_errors.tell(
+            self._desk.disk_errors.tell(
                 "produce.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return _error_answer(
@@ -264,12 +268,12 @@ class ProduceHandler:
             return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
         name = topic.name
         if by_id:
-            image = self._broker.image.topics_by_id.get(topic.topic_id)
+            image = self._desk.image.topics_by_id.get(topic.topic_id)
             if image is None:
                 return _error_answer(index, ErrorCode.UNKNOWN_TOPIC_ID, None)
             name = image.name
         if partition is None:
-            return _error_answer(index, self._broker.missing_partition_error(name, index), None)
+            return _error_answer(index, self._partitions.missing_error(name, index), None)
         if not partition.is_leader:
             answer = _error_answer(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
             name_leader(answer, partition)
