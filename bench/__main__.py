@@ -54,7 +54,7 @@ WARM_BYTES = 1 << 30
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The measurements to make, and how."""
+    """Parse the command line: the measurements to make, and how."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
     measures = parser.add_argument_group("what to measure (default: throughput, --requests and --stages)")
     measures.add_argument("--throughput", action="store_true", help="produce and consume through librdkafka")
@@ -116,7 +116,7 @@ class Bench:
     found: dict[str, Any] = attrs.field(factory=dict)
 
     def say(self, text: str) -> None:
-        """Progress, on the standard error."""
+        """Show progress on the standard error."""
         print(
             f"\r\033[K{text}" if sys.stderr.isatty() else text,
             end="" if sys.stderr.isatty() else "\n",
@@ -125,17 +125,17 @@ class Bench:
         )
 
     def show(self, table: str) -> None:
-        """A result, on the standard output."""
+        """Print a result on the standard output."""
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         print(table, flush=True)
 
     def server_cpus(self, key: str) -> Sequence[int] | None:
-        """The CPUs of a server; None: all."""
+        """Return the CPUs of a server; None: all."""
         return self.cpus[:1] if self._is_pinned(key) else None
 
     def client_cpus(self, key: str) -> Sequence[int] | None:
-        """The CPUs of the client that loads a server; None: all."""
+        """Return the CPUs of the client that loads a server; None: all."""
         return self.cpus[1:] if self._is_pinned(key) else None
 
     def _is_pinned(self, key: str) -> bool:
@@ -155,7 +155,7 @@ class Bench:
         return server, home / "data"
 
     def throughput(self) -> None:
-        """All workloads against all servers, interleaved."""
+        """Measure all workloads at all servers, interleaved."""
         chosen = (
             self.options.workloads.split(",") if self.options.workloads else [each.name for each in WORKLOADS]
         )
@@ -190,7 +190,7 @@ class Bench:
         self.found["ratios"] = [{**attrs.asdict(each), "holds": each.holds} for each in ratios]
 
     def drive(self, kind: Kind, key: str, server: ServerProcess) -> report.RequestCost:
-        """One run of the request driver against a server."""
+        """Run the request driver once against a server."""
         seconds = 1.5 if self.options.quick else 5.0
         topic = f"small-{kind.name}"
         with temporary_topic(server.bootstrap, topic, 1, SMALL_TOPIC):
@@ -203,7 +203,7 @@ class Bench:
         return report.RequestCost(key, kind.name, requests / figures["seconds"], 1e6 * cpu_seconds / requests)
 
     def requests(self) -> list[report.RequestCost]:
-        """CPU per small request at every server with a disk: a warming run, then the measured one."""
+        """Measure the CPU per small request at every server with a disk: a warming run, then the measured one."""
         costs = []
         warm_page_cache(self.directory, WARM_BYTES)
         with ExitStack() as ending:
@@ -218,7 +218,7 @@ class Bench:
         return costs
 
     def stages(self, plain: Sequence[report.RequestCost]) -> list[report.StageCost]:
-        """The same drives against an instrumented node; the rest of the plain node's CPU is `wake`."""
+        """Repeat the drives against an instrumented node; the rest of the plain node's CPU is `wake`."""
         costs = []
         for cost in plain:
             kind = next(each for each in KINDS if each.name == cost.kind)
@@ -251,7 +251,7 @@ class Bench:
         return server
 
     def footprint(self) -> None:
-        """The measurements asked for among start, connections, partitions and recovery."""
+        """Make the chosen measurements of start, connections, partitions and recovery."""
         figures: list[footprint.Figure] = []
         for key in self.disk_servers:
             if self.options.startup:
@@ -272,7 +272,7 @@ class Bench:
             self.found["footprint"] = [{**attrs.asdict(each), "holds": each.holds} for each in figures]
 
     def run(self) -> None:
-        """Everything that the options ask for."""
+        """Measure everything that the options ask for."""
         options = self.options
         if options.throughput:
             self.throughput()

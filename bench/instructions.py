@@ -99,7 +99,7 @@ class CountedNode:
         )
 
     def _dumped(self) -> int:
-        """The sum over all threads' parts of the newest dump."""
+        """Return the sum over all threads' parts of the newest dump."""
         files = sorted(self.directory.glob(f"counted.{self._dumps}*"))
         if not files:
             raise FileNotFoundError(f"callgrind wrote no dump {self._dumps} in {self.directory}")
@@ -108,7 +108,7 @@ class CountedNode:
 
 @contextmanager
 def counted_node(odradek: Path, directory: Path) -> Iterator[CountedNode]:
-    """A node of the environment that `odradek` belongs to, under callgrind, until the block ends."""
+    """Run a node of the environment that `odradek` belongs to, under callgrind, until the block ends."""
     port, controller_port = free_ports(2)
     settings = combined_node_properties(directory, port, controller_port)
     path = directory / "server.properties"
@@ -143,7 +143,7 @@ def ask(bootstrap: str, frame: bytes, requests: int, depth: int) -> None:
 
 
 def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests: int) -> list[float]:
-    """Four windows of `requests` each, without what the node does by itself meanwhile."""
+    """Count four windows of `requests` each, less the instructions of an idle node."""
     bootstrap = node.server.bootstrap
     create_topic(bootstrap, topic := f"{kind.name}-{depth}", kind)
     frame, api_key, version = request_frame(kind, topic)
@@ -164,7 +164,7 @@ def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests
 
 
 def measure(odradek: Path, requests: int) -> dict[str, float]:
-    """Thousands of instructions per request in one process, by kind and depth: the median of four windows."""
+    """Measure thousands of instructions per request in one process, by kind and depth: the median of four windows."""
     figures = {}
     with (
         tempfile.TemporaryDirectory(prefix="odradek-bench-") as data,

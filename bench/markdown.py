@@ -1,4 +1,4 @@
-"""The tables of bench/README.md from a run's JSON.
+"""The tables of the READMEs of bench, from a run's JSON.
 
 python -m bench --all --json FILE && python -m bench.markdown FILE
 """
@@ -18,7 +18,7 @@ from bench.throughput.passes import WORKLOADS
 
 
 def throughput(found: dict[str, Any]) -> str:
-    """A line per workload and action: every server's rate and cost, and the ratios over Kafka."""
+    """Return a line per workload and action: every server's rate and cost, and the ratios over Kafka."""
     servers = [key for key in NAMES if any(each["server"] == key for each in found["throughput"])]
     cells = {(each["workload"], each["action"], each["server"]): each for each in found["throughput"]}
     over = {
@@ -48,7 +48,7 @@ def throughput(found: dict[str, Any]) -> str:
 
 
 def requests(found: dict[str, Any]) -> str:
-    """CPU per small request."""
+    """Return the table of CPU per small request."""
     cells = {(each["kind"], each["server"]): each for each in found["requests"]}
     servers = [key for key in NAMES if any(server == key for _, server in cells)]
     rows = [
@@ -59,7 +59,7 @@ def requests(found: dict[str, Any]) -> str:
 
 
 def stages(found: dict[str, Any]) -> str:
-    """The table of a request's CPU time by stage, in microseconds."""
+    """Return the table of a request's CPU time by stage, in microseconds."""
     columns = ["wake", *STAGES]
     rows = [
         [
@@ -73,7 +73,7 @@ def stages(found: dict[str, Any]) -> str:
 
 
 def footprint(found: dict[str, Any]) -> str:
-    """The cost of a server at rest."""
+    """Return the table of an idle server's cost."""
     figures = found["footprint"]
     servers = [key for key in NAMES if any(each["server"] == key for each in figures)]
     cells = {(each["name"], each["server"]): each for each in figures}

@@ -32,7 +32,7 @@ class RequestCost:
 
 @attrs.frozen
 class StageCost:
-    """Microseconds of one kind of request by stage; `wake` is what is left of the plain node's CPU."""
+    """Microseconds of one kind of request by stage; `wake` is the rest of the plain node's CPU."""
 
     kind: str
     cpu_microseconds: float
@@ -59,7 +59,7 @@ class Ratio:
 
 
 def machine() -> dict[str, Any]:
-    """The conditions that the figures depend on besides the code."""
+    """Return the conditions that the figures depend on besides the code."""
     return {
         "cpus": os.cpu_count(),
         "processor": platform.machine(),
@@ -70,7 +70,7 @@ def machine() -> dict[str, Any]:
 
 
 def ratios(workload: Workload, summaries: Sequence[Summary]) -> list[Ratio]:
-    """Ours over every reference that was measured."""
+    """Return our figures over those of every measured reference."""
     by_place = {(summary.server, summary.action): summary for summary in summaries}
     found = []
     for (server, action), reference in by_place.items():
@@ -95,7 +95,7 @@ def ratios(workload: Workload, summaries: Sequence[Summary]) -> list[Ratio]:
 
 
 def throughput_table(workload: Workload, summaries: Sequence[Summary]) -> str:
-    """One workload: a line per server and action, then the ratios."""
+    """Return the table of one workload: a line per server and action, then the ratios."""
     lines = [
         f"\n{workload.title}",
         f"  {'':<9}{'server':<18}{'messages/s':>12}{'MB/s':>8}{'MB/CPU-s':>10}{'CPU-s/GB':>10}{'spread':>8}",
@@ -121,7 +121,7 @@ def throughput_table(workload: Workload, summaries: Sequence[Summary]) -> str:
 
 
 def footprint_table(figures: Sequence[Figure]) -> str:
-    """One line per figure, with its limit where it has one."""
+    """Return one line per figure, with its limit where it has one."""
     lines = ["\nAt rest"]
     for figure in figures:
         limit = (
@@ -136,7 +136,7 @@ def footprint_table(figures: Sequence[Figure]) -> str:
 
 
 def requests_table(kinds: Sequence[Kind], costs: Sequence[RequestCost]) -> str:
-    """CPU per request, by kind and server."""
+    """Return the table of CPU per request, by kind and server."""
     titles = {kind.name: kind.title for kind in kinds}
     lines = ["\nSmall requests", f"  {'':<52}{'server':<18}{'requests/s':>12}{'CPU us':>9}"]
     for cost in costs:
@@ -148,7 +148,7 @@ def requests_table(kinds: Sequence[Kind], costs: Sequence[RequestCost]) -> str:
 
 
 def stages_table(costs: Sequence[StageCost]) -> str:
-    """Microseconds by stage; the columns add up to the CPU of one request."""
+    """Return microseconds by stage; the columns add up to the CPU of one request."""
     columns = ("wake", *STAGES)
     lines = ["\nWhere a request's CPU microseconds go"]
     lines.append(f"  {'':<16}{'all':>8}" + "".join(f"{column:>10}" for column in columns))

@@ -150,14 +150,14 @@ class Broker:
     # -- partitions -----------------------------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition:
-        """The hosted partition, see `ServedPartitions.find`."""
+        """Find a hosted partition, see `ServedPartitions.find`."""
         return self.served.find(topic, index)
 
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
         """True if a fetch that names a replica may come from that replica.
 
-        It must be a registered broker, of this epoch where the request names one. It must be a replica of something
-        that is asked for. Without security a stricter check is impossible.
+        The replica must be a registered broker, of this epoch where the request names one, and must hold a
+        requested partition. Without security a stricter check is impossible.
         """
         replica_id = replica_of(request)
         broker = self.image.brokers.get(replica_id)
@@ -207,8 +207,8 @@ class Broker:
         if self.configs.concerns_broker(delta):
             self._apply_broker_config()
             configured = list(self.topics)
-        # A change of the ISR was decided by the `min.insync.replicas` that came before it: no high watermark may advance by
-        # a lower one than either end of this change knows.
+        # A change of the ISR was decided by the earlier `min.insync.replicas`: no high watermark may advance
+        # by a lower one than either end of this change knows.
         hosting.apply_configs(configured, stricter_only=True)
         for topic_id in delta.deleted_topics:
             hosting.delete_topic(topic_id)
@@ -238,7 +238,7 @@ class Broker:
         return self.configs.broker_layers
 
     def log_config(self, topic: str) -> LogConfig:
-        """The effective configuration of a topic's logs."""
+        """Return the effective configuration of a topic's logs."""
         return self.configs.log_config(topic)
 
     def _cleaner_settings(self) -> CleanerSettings:
@@ -247,7 +247,7 @@ class Broker:
         )
 
     def _apply_broker_config(self) -> None:
-        """Give every log its configuration anew, after the broker's has changed."""
+        """Give every log its configuration again, after the broker's has changed."""
         self.configs.broker_changed()
         for throttle in self.replication.throttles:
             throttle.set_rate(self.config_layers)
@@ -269,19 +269,19 @@ class Broker:
         self.hosting.directory_offline(log_dir)
 
     def start_stored(self, log: PartitionLog) -> None:
-        """Take note that a log's start has come to its checkpoint."""
+        """Called when a log's start has come to its checkpoint."""
         hosted = self.topics.get(log.topic)
         partition = None if hosted is None else hosted.partitions.get(log.partition)
         if partition is not None and partition.log is log:
             partition.start_stored()
 
     def device_answers(self) -> None:
-        """Take note that a call to a device has been answered late, and that what it has changed is settled."""
+        """Called when a call to a device has been answered late, and its effects are settled."""
         self.hosting.device_answers()
         self.run_woken()
 
     def hosting_changed(self) -> None:
-        """Take note that partitions have come or gone without a change of metadata."""
+        """Called when partitions have come or gone without a change of metadata."""
         self.groups.follow_leadership()
         self.transactions.follow_leadership()
 
@@ -290,11 +290,11 @@ class Broker:
         self.replication.disk_answers(log_dir)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Have the bytes of this log at this offset checked: they may differ from what was written."""
+        """Have the bytes of this log at this offset checked: they may differ from the written ones."""
         self.rotten.suspect(partition, offset)
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """The threads that may wait for this log's disk: a hung one uses up no others."""
+        """Return the threads that may wait for this log's disk: a hung disk blocks only its own."""
         return self.served.workers_for(log)
 
     # -- durability on request ------------------------------------------------------------------------------------
@@ -311,24 +311,31 @@ class Broker:
             log.owner.note_sync(self.clock.monotonic() - began_at)
 
     async def _sync(self, partition: Partition) -> None:
-        await self.clock.sleep_until(
-            self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
-        )
-        waiters = partition.waiting.take_sync_waiters()
-        failure = None
+        """Flush while someone waits for it, one flush after the other: appends that come meanwhile share the next."""
+        while True:
+            await self.clock.sleep_until(
+                self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
+            )
+            waiters = partition.waiting.take_sync_waiters()
+            if not waiters:
+                return
+            failure = await self._flush_newest(partition)
+            for done in waiters:
+                done(failure)
+            self.run_woken()
+
+    async def _flush_newest(self, partition: Partition) -> KafkaError | None:
+        """Flush the log of a partition, again where it has moved to another disk meanwhile. Return what has failed."""
         log = partition.log
         try:
             await self._flush(log)
             while log is not partition.log:
-                # The replica has moved to another disk meanwhile.
                 log = partition.log
                 await self._flush(log)
         except DiskError as error:
             log.home.failed(error)
-            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        for done in waiters:
-            done(failure)
-        self.run_woken()
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        return None
 
     def stop(self) -> None:
         """End the coordinators, the making and moving of logs, all cleaning and all following: the directories are about to be closed."""
@@ -341,7 +348,7 @@ class Broker:
         self.transactions.stop()
 
     def statistics(self) -> dict[str, Any]:
-        """Figures of the broker's parts."""
+        """Return figures of the broker's parts."""
         return {
             "topics": len(self.topics),
             "partitions": sum(len(topic.partitions) for topic in self.topics.values()),

@@ -1,19 +1,19 @@
 """Incremental fetch sessions by KIP-227. PURE.
 
-A session remembers which partitions a client fetches, and what it was last told about each. So a request names only
+A session remembers which partitions a client fetches, and the last answer about each. So a request names only
 changes, and a response only news. Request epochs: -1 asks for no session (and ends the one it names), 0 for a new
 one, N > 0 continues. The cache is bounded. A session may push out another that has been idle for `eviction_ms`. It
 may also push out one with fewer partitions that is past its first minutes (KIP-227, "Fetch Session Caching").
 
 Two limits hold for sessions that are useless here. Partitions that are not hosted are kept, since they may come.
 There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a client goes on with full requests. A
-client that falsely claims to be a replica gets no session either (`is_follower` judges). A replica has
-`SESSIONS_PER_REPLICA_MAX`, of which the stalest makes room.
+client that falsely claims to be a replica gets no session either (`is_follower` judges). A replica has at most
+`SESSIONS_PER_REPLICA_MAX` sessions; a new one replaces the stalest.
 
 A follower's session holds a `FollowerCursor` for each partition. The partition marks it dirty when its log grows, its
 high watermark moves or its leadership changes. Only partitions that are dirty, or were named since, are read. So the
-cost of a round depends on what has changed, and not on all that is followed. (A look at a thousand partitions took 5
-ms of each round.)
+cost of a round depends on the changes, and not on the number of followed partitions. (A look at a thousand partitions
+took 5 ms of each round.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ a plain tuple."""
 
 
 class FetchedPartition:
-    """One partition of a fetch: what the client asked for and what it was last told."""
+    """One partition of a fetch: the client's request and the last answer."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -69,7 +69,7 @@ class FetchedPartition:
         self.sent_log_start_offset = -1
 
     def ask_as(self, other: FetchedPartition) -> None:
-        """Take over what a request says of the same partition."""
+        """Apply a new request about the same partition."""
         self.fetch_offset = other.fetch_offset
         self.current_leader_epoch = other.current_leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
@@ -110,19 +110,22 @@ class FollowerCursor(FetchedPartition):
         self.mark_dirty(wakes=False)
 
     def begin_anew(self) -> None:
-        """Send everything about a partition that was named: the follower may have dropped what it was told in another
-        state of its log.
+        """Send everything about a partition that was named.
+
+        The follower may have dropped earlier answers in another state of its log.
         """
         self.sent_high_watermark = -1
         self.mark_dirty(wakes=False)
 
     def end(self) -> None:
-        """The session fetches this no more. The partition may still hold this cursor; its calls have no effect."""
+        """End the cursor, since the session stops fetching this. The partition may still hold it; its calls have no
+        effect.
+        """
         self.settle()
         self.is_stirred = True
 
     def settle(self) -> None:
-        """All that there is has been told."""
+        """Mark the partition clean: all news was sent."""
         if self.is_stirred:
             self.is_stirred = False
             self.session.stirred.pop(self.key, None)
@@ -130,7 +133,7 @@ class FollowerCursor(FetchedPartition):
 
 @attrs.define(slots=True)
 class FetchSession:
-    """A session's partitions in the order in which they are served (those that got records go to the end)."""
+    """A session's partitions in the order of service (those that got records go to the end)."""
 
     session_id: int
     uses_topic_ids: bool
@@ -139,21 +142,21 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
     privileged: bool = False
-    """A follower's: consumers do not push it out, and `stirred` says which partitions to look at."""
+    """True for a follower's: consumers do not push it out, and `stirred` has the partitions to read."""
     stirred: dict[PartitionKey, FollowerCursor] = attrs.field(factory=dict)
     fetched_at_ms: int = 0
     """Monotonic, of the last request."""
     wake: Callable[[], None] | None = None
     """Wakes the parked request."""
     answer: Callable[[], None] | None = None
-    """Answers the parked request, whatever there is for it."""
+    """Called to answer the parked request, even without news."""
     replica_id: int = NO_REPLICA
     """The follower whose session this is, if any."""
     unknown: int = 0
     """The number of partitions that were not hosted here when they were named first."""
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
-        """The partitions to look at for the present request."""
+        """List the partitions to read for the present request."""
         return tuple(self.stirred.values()) if self.privileged else tuple(self.partitions.values())
 
 
@@ -168,8 +171,9 @@ class NamedPartitions:
 
 @attrs.frozen(slots=True)
 class FetchPlan:
-    """The partitions to read for one request. `session` is None for a sessionless fetch; `incremental` omits old
-    news."""
+    """The partitions to read for one request. `session` is None for a sessionless fetch; `incremental` omits known
+    facts.
+    """
 
     error: ErrorCode
     session: FetchSession | None
@@ -193,8 +197,8 @@ class FetchSessions:
         is_known: Callable[[PartitionKey], bool] = lambda key: True,
         is_follower: Callable[[FetchRequest, bool], bool] = lambda request, by_id: True,
     ) -> None:
-        """`is_known`: whether a partition is hosted here. `is_follower`: whether a request that names a replica may
-        come from a follower of a hosted partition. Its second argument: whether the request names topics by id.
+        """`is_known`: True if a partition is hosted here. `is_follower`: True if a request that names a replica may
+        come from a follower of a hosted partition. Its second argument is true if the request names topics by id.
         """
         self._is_known = is_known
         self._is_follower = is_follower
@@ -225,7 +229,9 @@ class FetchSessions:
     def plan(
         self, request: FetchRequest, by_id: bool, now_ms: int, named: NamedPartitions | None = None
     ) -> FetchPlan:
-        """Apply the request to its session and say what to read. `named` is what `name` made of the same request."""
+        """Apply the request to its session and choose the partitions to read. `named` is the result of `name` for
+        the same request.
+        """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             return self._plan_full(request, by_id, now_ms, named)
         session = self._sessions.get(request.session_id)
@@ -397,7 +403,7 @@ class FetchSessions:
         return self._sessions.values()
 
     def statistics(self) -> dict[str, int]:
-        """Sessions held, partitions in them, evictions since the start."""
+        """Count sessions held, partitions in them, evictions since the start."""
         return {
             "sessions": len(self._sessions),
             "partitions": sum(len(session.partitions) for session in self._sessions.values()),
@@ -407,7 +413,7 @@ class FetchSessions:
 
 
 def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
-    """Take over what a request says of a partition."""
+    """Apply a request to a partition."""
     fetched.fetch_offset = asked.fetch_offset
     # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
     fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
@@ -417,12 +423,12 @@ def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """The replica that fetches, negative for a consumer; since version 15 it says so in a field of its own."""
+    """Return the replica that fetches, negative for a consumer; since version 15 it stands in a field of its own."""
     return max(request.replica_state.replica_id, request.replica_id)
 
 
 def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:
-    """Partitions that got records are served last next time, so that a full response starves nobody."""
+    """Move partitions that got records to the end, so that a full response starves none."""
     for fetched in served:
         if isinstance(fetched, FollowerCursor):
             if session.stirred.pop(fetched.key, None) is not None:

@@ -6,11 +6,11 @@ The broker names the partitions that an image has changed. For each of them the 
 partition gets its new metadata. Nothing here awaits: many new logs are made by `LogMaker`, which calls the broker
 again when they are ready.
 
-* A replica that lies where the metadata does not say it is told to the controller (`DirectoryAssignments`).
-* A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. One that full disks have refused is
-  tried again until one of them takes it.
+* The place of a replica that the metadata does not know is reported to the controller (`DirectoryAssignments`).
+* A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. A replica that full disks have
+  refused is tried again until one of them takes it.
 * A replica that the metadata calls LOST has a fate of its own (`rotten_replicas`).
-* A log of which the metadata knows nothing is a stray: its directory is renamed, and kept.
+* A log without any metadata is a stray: its directory is renamed, and kept.
 
 PURE but for the logs' own files.
 """
@@ -68,7 +68,7 @@ class ReplicaDisks:
 
 
 class HostedPartitions:
-    """Keeps `broker.hosted` as the metadata says, and is the only one to change it."""
+    """Keeps `broker.hosted` equal to the metadata. Nothing else changes it."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class HostedPartitions:
         self._replication = replication
         self._rotten = rotten
         self._without_room: dict[TopicIdPartition, bool] = {}
-        """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
+        """Replicas that a full disk has not taken yet, tried again until it does; True for new ones."""
         self._tries_again = False
         self._unsettled: dict[bytes, dict[int, None]] = {}
         """Partitions by topic whose metadata waits for the end of a change of their logs."""
@@ -157,8 +157,9 @@ class HostedPartitions:
             self._set_throttles(hosted)
 
     def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
-        """Tell the controller again where a replica lies, if the metadata differs: an older report may have come
-        behind a newer one.
+        """Report the place of a replica to the controller again, if the metadata differs.
+
+        An older report may have arrived after a newer one.
         """
         log = partition.log
         owner, named = log.owner, image.directory_of(self._node_id)
@@ -196,7 +197,7 @@ class HostedPartitions:
         if log_dir is None:
             try:
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
-                    # The swap was announced, and has not come: the log is on a disk that is away.
+                    # The swap was reported, and has not come: the log is on a disk that is away.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway("it was about to move here from a log directory that is offline")
                 if not self._maker.may_make_now(hosted.name, index):
@@ -340,7 +341,9 @@ class HostedPartitions:
         self._broker.hosting_changed()
 
     def _tell_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
-        """The controller must know that this replica is gone too, also if it had not heard where it was."""
+        """Report the directory of a replica that is about to go, unless the controller knows it: it must learn of
+        the loss, too.
+        """
         image = self._newest.image.partition(hosted.name, index)
         if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:
             self._assignments.note(hosted.topic_id, index, log_dir.directory_id)

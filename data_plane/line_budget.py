@@ -24,7 +24,7 @@ class LineBudget:
         self._held_back = 0
 
     def take(self) -> int | None:
-        """The number of lines held back since the last one; None if this line is to be held back, too."""
+        """Count the lines held back since the last one; None if this line is to be held back, too."""
         now = self._clock.monotonic()
         if now - self._began >= INTERVAL_SECONDS:
             self._began, self._lines = now, 0

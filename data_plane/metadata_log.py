@@ -4,7 +4,7 @@ Rot and torn writes
 -------------------
 The quorum syncs what it has written before it writes on, so a crash can tear only the last write. The log class cuts
 a damaged tail off at recovery, which is right for a torn write and would be silent loss for rot. `MetadataLog.open`
-tells them apart before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was
+distinguishes them before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was
 synced, written at every start and stop and every few seconds in between. Most writes are a single batch. Before one
 of several (a follower that catches up) the file is written too, with the offset at which that write ends. A crash may
 tear any of these batches and leave a later one of them whole. So the log is refused (`MetadataLogCorrupt`) when
@@ -61,7 +61,7 @@ _SEGMENT_BYTES_MAX = 2 << 30
 
 @attrs.frozen
 class MetadataRetention:
-    """The limits of what is kept although a newer snapshot covers it. A negative one means no limit."""
+    """The limits of the log that is kept although a newer snapshot covers it. A negative one means no limit."""
 
     bytes_max: int = setting("metadata.max.retention.bytes")
     """The bytes of log and snapshots together."""
@@ -71,7 +71,9 @@ class MetadataRetention:
 
 @attrs.frozen
 class MetadataLogSettings:
-    """The settings of the metadata log. Without a `retention` all that the newest snapshot covers goes at once."""
+    """The settings of the metadata log. Without a `retention` everything that the newest snapshot covers goes at
+    once.
+    """
 
     segment_bytes: int = setting("metadata.log.segment.bytes")
     retention: MetadataRetention | None = None
@@ -111,7 +113,7 @@ class MetadataLog:
     ) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
 
-        Raises `MetadataLogCorrupt`, also for the log of a controller (`may_vote`) that is gone, or `DiskError`.
+        Raises `MetadataLogCorrupt`, also for a controller (`may_vote`) whose log is gone, or `DiskError`.
         """
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(root, directory, clock, logger, settings.retention)
@@ -218,8 +220,9 @@ class MetadataLog:
     def drop_prefix(self, offset: int) -> int:
         log = self._log
         self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
-        # What is in the active segment can go with the next snapshot if it is finished now (after a sync: a torn batch
-        # must never have a later segment behind it). So the log holds what came since the last snapshot but one.
+        # The active segment can go with the next snapshot if it is finished now (after a sync: a torn batch
+        # must never have a later segment behind it). So the log holds the records since the last snapshot but
+        # one.
         log.flush()
         with suppress(DiskRefused):
             log.roll(self._clock.wall_ms())
@@ -241,10 +244,10 @@ class MetadataLog:
         self.snapshots.delete_below(offset)
 
     def _kept_from(self, retention: MetadataRetention, offset: int) -> int:
-        """The end of the oldest snapshot that is kept, 0 if all are; as in Kafka the newest stays whatever the limits say.
+        """Find the end of the oldest snapshot that is kept, 0 if all are; as in Kafka the newest always stays.
 
-        A snapshot goes with the log up to the next one, the oldest first, while all together is too large or it is too old.
-        Those that end behind `offset` are not counted on yet.
+        A snapshot goes with the log up to the next one, the oldest first, while all together is too large or it is
+        too old. Snapshots that end behind `offset` do not count yet.
         """
         snapshots, segments = self.snapshots, self._log.segments
         ends = [end for end in snapshots.ends() if end.offset <= offset]
@@ -281,15 +284,15 @@ class MetadataLog:
     # -- files beside the log -----------------------------------------------------------------------------------
 
     def snapshot_end(self) -> int:
-        """The end offset of the newest snapshot, 0 without one."""
+        """Find the end offset of the newest snapshot, 0 without one."""
         return max((end.offset for end in self.snapshots.ends()), default=0)
 
     def newest_snapshot(self) -> StoredSnapshot | None:
-        """The newest snapshot, None without one. Raises `MetadataLogCorrupt` when it is damaged."""
+        """Open the newest snapshot, None without one. Raises `MetadataLogCorrupt` when it is damaged."""
         return self.snapshots.newest()
 
     def bootstrap(self) -> Snapshot | None:
-        """The first records of the cluster (`bootstrap.checkpoint`), None when the file is missing."""
+        """Read the first records of the cluster (`bootstrap.checkpoint`), None when the file is missing."""
         if not self._root.exists(BOOTSTRAP_FILE):
             return None
         data = self._root.read_bytes(BOOTSTRAP_FILE, SNAPSHOT_BYTES_MAX)
@@ -330,7 +333,7 @@ class MetadataLog:
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Workers cut this log, and wait for the device."""
+        """Do the work at once: workers cut this log, and wait for the device."""
         end(work())
 
     def disk_failed(self, error: DiskError) -> None:
@@ -346,7 +349,7 @@ class MetadataLog:
         """Do nothing: the writer gets the error too, and tries again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Lower the bound of what was synced too, because synced data is cut off."""
+        """Lower the bound of synced bytes too, because synced data is cut off."""
         self._write_synced_offset(offset)
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
@@ -367,9 +370,8 @@ class MetadataLog:
 
 
 def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None:
-    """Raise `MetadataLogCorrupt` when damage in the log cannot be a torn write.
-
-    All below `synced` was synced; if `write_end` is larger, one write may have been under way between the two.
+    """Raise `MetadataLogCorrupt` for damage in the log that cannot be a torn write. All below `synced` was synced; if
+    `write_end` is larger, one write may have been under way between the two.
     """
     names = [name for name in directory.list() if _SEGMENT_NAME.match(name)]
     for at, name in enumerate(names):
@@ -408,13 +410,13 @@ def _holds_sound_batch(directory: Dir, name: str, offset_min: int) -> bool:
 
 
 def last_offset_of(batches: Buffer) -> int:
-    """The last offset of whole batches."""
+    """Find the last offset of whole batches."""
     *_, (_, header) = iter_batches(batches)
     return header.last_offset
 
 
 def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
-    """The position behind `damage` at which a sound batch of a later offset begins."""
+    """Find the position behind `damage` at which a sound batch of a later offset begins."""
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):
         # The magic byte is the cheap test; the offset, then the checksum decide.
         if data[position + 16] != 2:
@@ -426,7 +428,9 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:
-    """The offset below which all was synced, and the end of the write that began then (0: it was a single batch)."""
+    """Read the offset below which all was synced, and the end of the write that began then (0: it was a single
+    batch).
+    """
     if not directory.exists(SYNCED_OFFSET_FILE):
         return 0, 0
     lines = directory.read_bytes(SYNCED_OFFSET_FILE, 1 << 16).decode("utf-8", "replace").split("\n")

@@ -35,7 +35,7 @@ class FileSnapshotStore:
                 self._directory.remove(name)
 
     def ends(self) -> list[OffsetAndEpoch]:
-        """The end offsets and epochs of the snapshots, the oldest first."""
+        """List the end offsets and epochs of the snapshots, the oldest first."""
         found = (parse_snapshot_name(name) for name in self._directory.list())
         return sorted(OffsetAndEpoch(*each) for each in found if each is not None)
 
@@ -44,7 +44,7 @@ class FileSnapshotStore:
         return self.load(ends[-1]) if ends else None
 
     def load(self, end: OffsetAndEpoch) -> StoredSnapshot:
-        """Raises `MetadataLogCorrupt`, `DiskError`."""
+        """Load a snapshot. Raises `MetadataLogCorrupt`, `DiskError`."""
         return _load(self._directory, snapshot_name(end.offset, end.epoch), end)
 
     def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
@@ -72,11 +72,13 @@ class FileSnapshotStore:
         return FileSnapshotDraft(self._directory, end, self._drafts)
 
     def size(self, end: OffsetAndEpoch) -> int:
-        """Bytes of a snapshot. Raises `DiskError`."""
+        """Return the bytes of a snapshot. Raises `DiskError`."""
         return self._directory.file_size(snapshot_name(end.offset, end.epoch))
 
     def timestamp_ms(self, end: OffsetAndEpoch) -> int | None:
-        """The newest record that a snapshot contains, else when it was written; None if nobody can tell. Raises `DiskError`."""
+        """Find the timestamp of a snapshot's newest record, else of its writing; None if neither is known. Raises
+        `DiskError`.
+        """
         data, _ = self.read(end, 0, _FIRST_BATCH_BYTES_MAX)
         size = is_whole_batch(data, 0)
         if size is None:
@@ -90,7 +92,7 @@ class FileSnapshotStore:
         self._delete(self.ends()[:-1])
 
     def delete_below(self, offset: int) -> None:
-        """Remove those that end below `offset`. Raises `DiskError`."""
+        """Remove snapshots that end below `offset`. Raises `DiskError`."""
         self._delete([end for end in self.ends()[:-1] if end.offset < offset])
 
     def _delete(self, ends: list[OffsetAndEpoch]) -> None:

@@ -39,7 +39,7 @@ class TransactionVerifier(Protocol):
         *,
         adds: bool,
     ) -> Mapping[VerifiedPartition, ErrorCode]:
-        """The coordinator's answer for each partition: NONE if it is a part of the producer's open transaction.
+        """Ask the coordinator about each partition: NONE if it is a part of the producer's open transaction.
 
         With `adds`, the coordinator adds the missing ones (AddPartitionsToTxn without `verify_only`). Errors are the
         coordinator's own, untranslated. A coordinator that is not reached within `request.timeout.ms` is

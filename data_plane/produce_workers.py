@@ -32,7 +32,7 @@ class CountedWorkers:
 
 
 class ProduceWorkers:
-    """`small` take what needs little room, `large` the rest, one at a time and with rests: it is long work."""
+    """`small` do work with little room, `large` the rest, one at a time and with rests: it is long work."""
 
     __slots__ = ("inflated", "large", "small")
 

@@ -1,4 +1,4 @@
-"""Producer ids, from blocks that the controller hands out (KIP-730). PORTED."""
+"""Producer ids, from blocks that the controller allocates (KIP-730). PORTED."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ class ProducerIds:
         return self.next_id >= self.end_id
 
     def take(self) -> int | None:
-        """A new producer id, None while there is none at hand."""
+        """Take a new producer id, None while there is none at hand."""
         if self.is_empty:
             return None
         self.next_id += 1
         return self.next_id - 1
 
     async def fill(self) -> ErrorCode:
-        """Have at least one id at hand: NONE, or COORDINATOR_LOAD_IN_PROGRESS where the controller gives none."""
+        """Have at least one id at hand; returns NONE, or COORDINATOR_LOAD_IN_PROGRESS where the controller gives
+        none.
+        """
         while self.is_empty:
             if self._fetching is not None:
                 await self._fetching.wait()

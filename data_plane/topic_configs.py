@@ -27,10 +27,10 @@ class _BrokerSettings:
 
 
 class TopicConfigs:
-    """The effective configurations of topics by the newest image. Topics with the same values of their own share one."""
+    """The effective configurations of topics by the newest image. Topics with equal values of their own share one."""
 
     def __init__(self, node_id: int, newest: NewestImage, file_layers: BrokerConfigLayers) -> None:
-        """`file_layers` is what the properties file says."""
+        """`file_layers` is the content of the properties file."""
         self._node_id = node_id
         self._newest = newest
         self._file_layers = file_layers
@@ -46,11 +46,11 @@ class TopicConfigs:
         return layers_for(self._newest.image, self._file_layers.static, self._node_id)
 
     def own(self, topic: str) -> Mapping[str, str]:
-        """The topic's own values, as the metadata log has them."""
+        """Return the topic's own values in the metadata log."""
         return self._newest.image.topic_configs(topic)
 
     def log_config(self, topic: str) -> LogConfig:
-        """The effective configuration of a topic's logs."""
+        """Return the effective configuration of a topic's logs."""
         overrides = self.own(topic)
         key = tuple(sorted(overrides.items()))
         config = self._shared.get(key)
@@ -68,7 +68,7 @@ class TopicConfigs:
         return delta.features_changed or any(each in delta.changed_configs for each in self._broker_resources)
 
     def broker_changed(self) -> None:
-        """Forget what was made of the broker's former values."""
+        """Forget results of the broker's former values."""
         self._shared.clear()
 
 

@@ -58,7 +58,7 @@ def build(out: Path, version: str | None = None) -> Path:
 
 
 def _copy_source(target: Path, version: str | None) -> str:
-    """A copy to build from, so that no build directory appears in the tree; returns the version that it builds."""
+    """Copy the source to build from, so that no build directory appears in the tree; return the version."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         check=True,
@@ -100,7 +100,7 @@ def _pack(archive: Path, wheels: list[Path], version: str) -> Path:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -25,17 +25,17 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)(?: \\)?$", re.MULTILINE)
 
 
 def normal(name: str) -> str:
-    """A project's name as indexes have it (PEP 503)."""
+    """Normalize a project's name as indexes do (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Versions by name in a file of constraints."""
+    """Return versions by name in a file of constraints."""
     return {normal(name): version for name, version in _PIN.findall(path.read_text())}
 
 
 def needed(roots: Iterable[str]) -> set[str]:
-    """The projects that these requirements lead to, by what is installed here."""
+    """Return the projects that these requirements lead to, according to the installed metadata."""
     from pip._vendor.packaging.requirements import Requirement
 
     found: set[str] = set()
@@ -51,7 +51,7 @@ def needed(roots: Iterable[str]) -> set[str]:
 
 
 def wheel_hashes(document: dict[str, Any], version: str) -> list[str]:
-    """The SHA-256 of each wheel of a version, in an index's answer (PEP 691)."""
+    """Return the SHA-256 of each wheel of a version, in an index's answer (PEP 691)."""
     return sorted(
         each["hashes"]["sha256"]
         for each in document["files"]
@@ -62,7 +62,7 @@ def wheel_hashes(document: dict[str, Any], version: str) -> list[str]:
 
 
 def locked(pinned: dict[str, str], documents: dict[str, dict[str, Any]]) -> str:
-    """The file's text. Raises `ValueError` for a version without wheels."""
+    """Return the file's text. Raises `ValueError` for a version without wheels."""
     lines = ["# Hashes of wheels, for pip install --require-hashes; written by make lock.\n"]
     for name, version in sorted(pinned.items()):
         hashes = wheel_hashes(documents[name], version)
@@ -75,7 +75,7 @@ def locked(pinned: dict[str, str], documents: dict[str, dict[str, Any]]) -> str:
 
 
 def _index() -> str:
-    """The index that pip is configured with, or its default."""
+    """Return the index that pip is configured with, or its default."""
     from pip._internal.models.index import PyPI
 
     asked = [sys.executable, "-m", "pip", "config", "list"]
@@ -96,7 +96,7 @@ def _ask(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     constraints = pins(ROOT / "constraints.txt")
     run = {name: constraints[name] for name in needed(project["project"]["dependencies"])}

@@ -1,4 +1,4 @@
-"""Share a topic's partitions among the members of a group, and commit what is done.
+"""Share a topic's partitions among the members of a group, and commit the work that is done.
 
     python examples/consumer_group.py
 

@@ -32,8 +32,8 @@ with Consumer(READER, bootstrap_servers=SOURCE) as consumer:
         if number == 2:
             break
 
-# Copy what is there, then translate the group's offsets. Run it again at any time: it goes on where it was. It prints
-# its plan first; with `--plan` it does nothing else.
+# Copy the records, then translate the group's offsets. Run it again at any time: it continues from its last position.
+# It prints its plan first; with `--plan` it only prints the plan.
 command = [sys.executable, "-m", "odradek", "mirror", "--source", SOURCE, "--target", TARGET]
 subprocess.run([*command, "--topic", "stock", "--group", "audit"], check=True, stdout=subprocess.DEVNULL)
 

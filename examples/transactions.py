@@ -2,7 +2,7 @@
 
     python examples/transactions.py
 
-What is written and how far was read are committed together, or neither is. One attempt fails here. It prints:
+The written records and the read position are committed together, or neither is. One attempt fails here. It prints:
 
     aborted: the printer is on fire
     committed 3 invoices

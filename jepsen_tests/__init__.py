@@ -1,1 +1,1 @@
-"""Real processes under faults, driven by independent clients; see README.md."""
+"""Real processes under faults, driven by independent clients."""

@@ -26,7 +26,7 @@ EXIT_USAGE = 64
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The run to make."""
+    """Parse the command line: the run to make."""
     parser = argparse.ArgumentParser(prog="python -m jepsen_tests", description=(__doc__ or ""))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="odradek", help="(default: odradek)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults come (default: 60)")
@@ -81,7 +81,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """0: nothing lost, all healed. 1: an anomaly. 2: it did not heal. 3: the system cannot run here."""
+    """Run the test. Exit status 0: nothing lost, all healed. 1: an anomaly. 2: it did not heal. 3: the system
+    cannot run here.
+    """
     options = parse_arguments()
     if options.check is not None:
         with options.check.open() as lines:
@@ -140,7 +142,7 @@ def main() -> int:
 
 
 def report(result: Result) -> None:
-    """Anomalies, troubles and figures; the last line is the verdict."""
+    """Print anomalies, troubles and figures; the last line is the verdict."""
     report_anomalies([f"{each.name} {each.key}: {each.detail}" for each in result.anomalies])
     for trouble in result.troubles:
         print(f"trouble: {trouble}")
@@ -152,7 +154,7 @@ def report(result: Result) -> None:
 
 
 def report_anomalies(sentences: list[str]) -> None:
-    """The first few of each name, and how many there are."""
+    """Print the first few anomalies of each name, and their number."""
     counts = Counter(sentence.split(" ", 1)[0] for sentence in sentences)
     shown: Counter[str] = Counter()
     for sentence in sentences:

@@ -15,14 +15,15 @@ Ours:
   Jepsen's `lost-write` and `unseen` ask whether anybody ever read it; a log that shows a record and cuts it off later
   passes both.
 * `wrong-bytes`: a record that no producer of this run wrote.
-* `lost-commit`: a group forgot a commit that it had acknowledged: a member to whom the partition was handed later began
-  below it.
+* `lost-commit`: a group forgot a commit that it had acknowledged: a member that got the partition later began below
+  it.
 
 Of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular information flow
 over reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
 
-`ALLOWED` holds what Jepsen reports and this checker accepts, because Kafka's sends are not isolated from each other. These are `int-send-skip`, and `G0` and `G1c` over the order of writes, the latter named `G1c-ww`. `observe`
-tells them.
+`ALLOWED` holds what Jepsen reports and this checker accepts, because Kafka's sends are not isolated from each other.
+These are `int-send-skip`, and `G0` and `G1c` over the order of writes, the latter named `G1c-ww`. `observe` returns
+them.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ Orders = dict[str, VersionOrder]
 
 
 def check(history: History) -> list[Anomaly]:
-    """All anomalies of all checkers, in the order of `CHECKERS`."""
+    """Return all anomalies of all checkers, in the order of `CHECKERS`."""
     orders = version_orders(history)
     return [anomaly for checker in CHECKERS for anomaly in checker(history, orders)]
 
 
 def observe(history: History) -> list[Anomaly]:
-    """The anomalies that `ALLOWED` finds: legal, but worth a look."""
+    """Return the anomalies that `ALLOWED` finds: legal, but of interest."""
     orders = version_orders(history)
     return [found for checker in ALLOWED for found in checker(history, orders)]
 
 
 def version_orders(history: History) -> Orders:
-    """The order of every key, from acknowledged sends and from all polls."""
+    """Return the order of every key, from acknowledged sends and from all polls."""
     orders: Orders = {}
     for send in history.sends():
         if send.outcome == "ok" and send.offset is not None:
@@ -80,7 +81,9 @@ def version_orders(history: History) -> Orders:
 
 
 def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """One offset of one key holds two values: a log was cut and written anew below what clients had seen."""
+    """Find an offset of a key that holds two values: a log was truncated and written anew below what clients had
+    seen.
+    """
     for key, order in orders.items():
         for offset, values in sorted(order.values_at.items()):
             if len(values) > 1:
@@ -88,9 +91,9 @@ def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """One value at two offsets: an idempotent producer's record is stored once, whatever is retried.
+    """Find a value at two offsets: an idempotent producer's record is stored once, whatever is retried.
 
-    But for what a producer that restarted its sequence, or has none, sent again of its own accord.
+    Excepted are the repeated sends of a producer that restarted its sequence, or has none.
     """
     for key, value, offsets, excused in _stored_twice(history, orders):
         if not excused:
@@ -98,12 +101,12 @@ def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def excused_duplicates(history: History) -> int:
-    """The number of values stored twice because their producer restarted its sequence and sent them again."""
+    """Count the values stored twice because their producer restarted its sequence and sent them again."""
     return sum(excused for *_, excused in _stored_twice(history, version_orders(history)))
 
 
 def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, list[int], bool]]:
-    """(key, value, offsets, whether a restart of its producer explains it)."""
+    """Yield (key, value, offsets, whether a restart of its producer explains it)."""
     restarts: dict[str, list[float]] = {}
     for operation in history.operations:
         if isinstance(operation, Restart):
@@ -128,12 +131,12 @@ def _under_way(send: Send, moments: Sequence[float]) -> bool:
 
 
 def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """An acknowledged write that no consumer ever read, although one read beyond it."""
+    """Find an acknowledged write that no consumer ever read, although a consumer read beyond it."""
     yield from _never_read(history, orders, "lost-write", beyond=True)
 
 
 def unseen(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """An acknowledged write that stayed unread, with all that is beyond it: lost, or stuck."""
+    """Find an acknowledged write that stayed unread, with everything beyond it: lost, or stuck."""
     yield from _never_read(history, orders, "unseen", beyond=False)
 
 
@@ -161,7 +164,7 @@ def _never_read(history: History, orders: Orders, name: str, *, beyond: bool) ->
 
 
 def vanished(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """A value that was read once, and that the final complete reading of its key does not show."""
+    """Find a value that was read once, and that the final complete reading of its key does not show."""
     final: dict[str, set[int]] = {}
     for poll in history.polls():
         if poll.final and poll.outcome == "ok":
@@ -184,7 +187,7 @@ def vanished(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def aborted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """G1a: a consumer read a value whose send had certainly failed."""
+    """Find G1a: a consumer read a value whose send had certainly failed."""
     failed = {(send.key, send.value): send for send in history.sends() if send.outcome == "fail"}
     for poll in history.polls():
         if poll.outcome != "ok":
@@ -199,7 +202,7 @@ def aborted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def wrong_bytes(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """A record whose bytes were written by no producer of the run."""
+    """Find a record whose bytes were written by no producer of the run."""
     for poll in history.polls():
         for key, records in poll.records.items():
             for offset, value in records:
@@ -208,7 +211,9 @@ def wrong_bytes(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def polls_in_one_call(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """int-poll-skip, int-nonmonotonic-poll: one call returns the records of a key in order and without a gap."""
+    """Find int-poll-skip and int-nonmonotonic-poll: one call returns the records of a key in order and without a
+    gap.
+    """
     for poll in history.polls():
         for key, records in poll.records.items():
             if key in poll.rebalanced:
@@ -218,7 +223,7 @@ def polls_in_one_call(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def polls_between_calls(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """poll-skip, nonmonotonic-poll: a consumer that assigned by hand goes on where its last call ended."""
+    """Find poll-skip and nonmonotonic-poll: a consumer that assigned by hand continues where its last call ended."""
     positions: dict[tuple[str, str], int | None] = {}
     for operation in history.operations:
         if isinstance(operation, Assign):
@@ -239,7 +244,7 @@ def polls_between_calls(history: History, orders: Orders) -> Iterator[Anomaly]:
 def _step(
     poll: Poll, key: str, before: int, after: int, order: VersionOrder, prefix: str
 ) -> Iterator[Anomaly]:
-    """The anomaly, if any, of a consumer that went from offset `before` to offset `after`."""
+    """Return the anomaly, if any, of a consumer that went from offset `before` to offset `after`."""
     distance = order.index(after) - order.index(before)
     if distance == 1:
         return
@@ -253,7 +258,7 @@ def _step(
 
 
 def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """A producer's later record lies at or before its earlier one: idempotent producers keep their order.
+    """Find a producer's later record at or before its earlier one: idempotent producers keep their order.
 
     Within one operation of several sends it is `int-nonmonotonic-send`.
     """
@@ -273,7 +278,7 @@ def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """An operation polls a value that it has sent itself: only what is committed may be read."""
+    """Find an operation that polls a value that it has sent itself: only committed values may be read."""
     for step in operations(history):
         own = {(part.key, part.value) for part in step.parts if isinstance(part, Send)}
         for part in step.parts:
@@ -289,12 +294,12 @@ def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def circular_information_flow(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """G1c: who read a value was itself read by its sender, or was done before it was sent."""
+    """Find G1c: the reader of a value was itself read by the value's sender, or had ended before the send began."""
     yield from _circles("G1c", lambda order: cycles(history, orders, order, with_ww=False))
 
 
 def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """G0 and its relatives, and G1c with the order of writes. Legal in Kafka."""
+    """Find G0 and its relatives, and G1c with the order of writes. Legal in Kafka."""
     yield from _circles("G0", lambda order: cycles(history, orders, order, with_ww=True, with_wr=False))
     yield from _circles(
         "G1c-ww",
@@ -307,7 +312,7 @@ def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _circles(name: str, find: Callable[[Order], Iterator[list[Step]]]) -> Iterator[Anomaly]:
-    """The circles of the first order that has any: with more edges they would all be found again."""
+    """Yield the circles of the first order that has any: with more edges they would all be found again."""
     for order in ORDERS:
         knots = list(find(order))
         yield from (_circle(name + order, knot) for knot in knots)
@@ -322,7 +327,7 @@ def _circle(name: str, knot: Sequence[Step]) -> Anomaly:
 
 
 def sends_apart(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """int-send-skip: between two sends of one operation to a key lies what others sent. Legal in Kafka."""
+    """Find int-send-skip: between two sends of one operation to a key lie sends of other operations. Legal in Kafka."""
     last: dict[tuple[str, str], Send] = {}
     for send in history.sends():
         if send.outcome != "ok" or send.offset is None:
@@ -345,7 +350,9 @@ def _same_operation(one: Send, other: Send) -> bool:
 
 
 def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """A member begins below what its group had acknowledged before the partition was handed to it."""
+    """Find a member that begins below the offset that its group had acknowledged before the partition was assigned
+    to it.
+    """
     commits: dict[tuple[str, str], list[Commit]] = {}
     for operation in history.operations:
         if isinstance(operation, Commit) and operation.outcome != "fail":
@@ -371,17 +378,19 @@ def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def _known_at(operation: Operation) -> float:
-    """The time at which a process knows of an operation. A rebalance may happen within the poll that follows it."""
+    """Return the time at which a process knows of an operation. A rebalance may happen within the poll that follows
+    it.
+    """
     if isinstance(operation, Poll) and operation.completed is not None:
         return operation.completed
     return operation.invoked
 
 
 def _least_committed(commits: Sequence[Commit], key: str, at: float) -> int | None:
-    """The lowest offset that may be the group's at time `at`; None if nothing need have been committed.
+    """Return the lowest offset that may be the group's at time `at`; None if nothing need have been committed.
 
-    Commits that overlap may have been taken in any order. One of unknown outcome may take effect at any time, until its
-    generation is over.
+    Commits that overlap may have been executed in any order. A commit of unknown outcome may take effect at any
+    time, until its generation is over.
     """
     certain = [
         each

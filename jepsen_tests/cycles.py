@@ -2,15 +2,15 @@
 
 Theory of operation. An operation (sends and polls of one `txn`, or one of them by itself) is a vertex. Edges:
 
-* `wr`: who sent a value -> every operation that read it.
-* `ww`: who sent a value -> who sent the next one in the order of the key.
+* `wr`: the sender of a value -> every operation that read it.
+* `ww`: the sender of a value -> the sender of the next value in the order of the key.
 * process: an operation -> the next one of the same process.
-* real time: an operation that had ended -> one that began later (only the edges that the others do not imply).
+* real time: an operation that had ended -> an operation that began later (only edges that the others do not imply).
 
-A strongly connected component with more than one vertex holds a cycle. One that needs no `ww` edge (G1c, G1c-process,
-G1c-realtime) is always wrong: a poll read what depends on it, or what was sent only afterwards. With `ww`
-edges it may be legal: G0 and its relatives, and G1c over such edges. Kafka makes them every day, since it does not
-isolate the sends of operations. `order_cycles` reports them to people; to `check` they are no anomalies.
+A strongly connected component with more than one vertex holds a cycle. A cycle without a `ww` edge (G1c, G1c-process,
+G1c-realtime) is always wrong. A poll read a value that depends on it, or that was sent only afterwards. With `ww` edges
+it may be legal: G0 and its relatives, and G1c over such edges. Kafka produces them regularly, since it does not isolate
+the sends of operations. `order_cycles` reports them; `check` does not count them as anomalies.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Step:
 
 
 def operations(history: History) -> list[Step]:
-    """The vertices, in the order of invocation; those that certainly did not happen are left out."""
+    """Return the vertices, in the order of invocation; operations that certainly did not happen are left out."""
     found: list[Step] = []
     open_steps: dict[tuple[str, int], Step] = {}
     for part in history.operations:
@@ -75,7 +75,7 @@ def operations(history: History) -> list[Step]:
 def cycles(
     history: History, orders: Mapping[str, VersionOrder], order: Order, *, with_ww: bool, with_wr: bool = True
 ) -> Iterator[list[Step]]:
-    """Each knot of operations that depend on each other in a circle, by these edges and this order."""
+    """Find each set of operations that depend on each other in a circle, by these edges and this order."""
     steps = operations(history)
     edges: list[list[int]] = [[] for _ in steps]
     writers = {
@@ -137,7 +137,7 @@ def _add_real_time(steps: Sequence[Step], edges: list[list[int]]) -> None:
 
 
 def _knots(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """The strongly connected components of more than one vertex (Tarjan's algorithm, without recursion)."""
+    """Find the strongly connected components of more than one vertex (Tarjan's algorithm, without recursion)."""
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
     stack: list[int] = []
@@ -172,7 +172,7 @@ def _knots(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _top_of(stack: Sequence[int], vertex: int) -> list[int]:
-    """The end of the stack from `vertex` on, found from its end."""
+    """Return the end of the stack from `vertex` on, found from its end."""
     place = len(stack) - 1
     while stack[place] != vertex:
         place -= 1

@@ -49,9 +49,9 @@ EVERYWHERE = ("assign", "restart")
 
 
 def parts(line: str) -> Iterator[tuple[str, str]]:
-    """The keys that an operation (a line of JSON) names, each with what the line says about it.
+    """Yield the keys that an operation (a line of JSON) names, each with what the line says about it.
 
-    Raises `ValueError` for a line that is no operation.
+    Raises `ValueError` for a line that is not an operation.
     """
     try:
         fields: dict[str, Any] = json.loads(line)
@@ -73,7 +73,7 @@ def parts(line: str) -> Iterator[tuple[str, str]]:
 
 
 def judge(key: str, lines: Iterable[str]) -> list[Anomaly]:
-    """The verdict on the part of one key: its lines, and those of `EVERYWHERE`, in the order of the history."""
+    """Judge the part of one key: its lines, and those of `EVERYWHERE`, in the order of the history."""
     history = History.from_lines(lines)
     for operation in history.operations:
         if hasattr(operation, "keys"):

@@ -49,10 +49,10 @@ class Send:
 
 @attrs.define
 class Restart:
-    """A producer gave up its sequence numbers and went on in a new epoch, sending again what was not answered.
+    """A producer gave up its sequence numbers and went on in a new epoch, sending the unanswered records again.
 
-    librdkafka does so by itself when an answer tells it of a gap. After a change of leaders that gap is the echo of
-    its own retries (confluentinc/librdkafka#4953). What it sends again may be in the log already.
+    librdkafka does so by itself when an answer reports a gap. After a change of leaders its own retries cause that
+    gap (confluentinc/librdkafka#4953). The records sent again may be in the log already.
     """
 
     kind: ClassVar[str] = "restart"
@@ -158,13 +158,13 @@ class History:
         return (each for each in self.operations if isinstance(each, Poll))
 
     def to_lines(self) -> Iterator[str]:
-        """One JSON object per operation, its kind under `kind`."""
+        """Yield one JSON object per operation, its kind under `kind`."""
         for each in self.operations:
             yield json.dumps({"kind": each.kind, **attrs.asdict(each)}, separators=(",", ":"))
 
     @staticmethod
     def from_lines(lines: Iterable[str]) -> History:
-        """The inverse of `to_lines`. Raises `ValueError` or `TypeError` for lines that it did not write."""
+        """Parse the lines of `to_lines`. Raises `ValueError` or `TypeError` for lines that it did not write."""
         history = History()
         for line in lines:
             fields = json.loads(line)

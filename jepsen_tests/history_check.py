@@ -54,7 +54,7 @@ class Verdict:
     """Each with the file of its run."""
 
     def by_trouble(self) -> dict[str, list[tuple[str, Anomaly]]]:
-        """The anomalies under lost, doubled, reordered, never written."""
+        """Sort the anomalies into lost, doubled, reordered, never written."""
         return {
             trouble: [each for each in self.anomalies if each[1].name in names]
             for trouble, names in KINDS_OF_TROUBLE.items()
@@ -94,7 +94,7 @@ def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
 
 
 def _everywhere(lines: DataFrame) -> dict[str, list[tuple[tuple[int, int], str]]]:
-    """The few operations of each run that every key's part needs, with their places."""
+    """Return the few operations of each run that every key's part needs, with their places."""
     kinds = F.get_json_object("value", "$.kind")
     rows = lines.where(kinds.isin(*EVERYWHERE)).collect()
     found: dict[str, list[tuple[tuple[int, int], str]]] = {}
@@ -130,9 +130,10 @@ def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _judge_with(
     whole: dict[str, list[tuple[tuple[int, int], str]]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that judges the parts that come one after the other, the lines of each in their order.
+    """Return a function that judges successive parts, the lines of each in their order.
 
-    Spark sorts them, on disk where they are many. Lines pass through: only their operations are kept, until the next key.
+    Spark sorts them, on disk where they are many. Lines are streamed: only their operations are kept, until the
+    next key.
     """
 
     def judge_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

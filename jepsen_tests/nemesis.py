@@ -39,7 +39,7 @@ class Nemesis:
         self.heal()
 
     def heal(self) -> None:
-        """Undo what is left: links, pauses, dead nodes."""
+        """Undo remaining faults: links, pauses, dead nodes."""
         for cuts in self._cuts.values():
             for source, target in cuts:
                 self.cluster.network.unblock(source, target)
@@ -82,7 +82,7 @@ class Nemesis:
         self.tell(f"{fault.kind} {fault.target}", detail)
 
     def _choose(self, fault: PlannedFault) -> list[int]:
-        """The nodes that the fault means; a random one where a leader is meant and nobody knows it."""
+        """Choose the nodes of a fault; a random node in place of a leader that nobody knows."""
         numbers = list(self.cluster.nodes)
         start = int(fault.choice * len(numbers))
         turned = numbers[start:] + numbers[:start]

@@ -39,11 +39,11 @@ class Network(Protocol):
         ...
 
     def address(self, node: int) -> str:
-        """The address that the node binds and is reached at."""
+        """Return the address that the node binds and is reached at."""
         ...
 
     def prefix(self, node: int) -> list[str]:
-        """The words before a command that runs it at the node."""
+        """Return the words before a command that run it at the node."""
         ...
 
     def block(self, source: int, target: int) -> None:
@@ -136,7 +136,7 @@ def enter_own_network() -> bool:
 
 
 def namespaces(nodes: Sequence[int]) -> Namespaces:
-    """The bridge and a namespace per node, in the namespace that `enter_own_network` has entered.
+    """Make the bridge and a namespace per node, in the namespace that `enter_own_network` has entered.
 
     Raises `subprocess.CalledProcessError` with the words of `ip` when the kernel lacks something.
     """
@@ -159,7 +159,7 @@ def namespaces(nodes: Sequence[int]) -> Namespaces:
 
 
 def _hold_namespace() -> subprocess.Popen[bytes]:
-    """A process that does nothing but live in a new network namespace; it says so once it does."""
+    """Start a process that only holds a new network namespace; it writes a line when the namespace exists."""
     holder = subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"],
         stdin=subprocess.DEVNULL,

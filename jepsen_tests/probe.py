@@ -22,7 +22,7 @@ _ANSWER_BYTES_MAX = 1 << 20
 
 
 def brokers(host: str, port: int, timeout_seconds: float = 1.0) -> list[int]:
-    """The ids of the brokers that this node's Metadata (version 1) names; empty when it does not answer in time."""
+    """Return the ids of the brokers in this node's Metadata (version 1); empty when it does not answer in time."""
     answer = _ask(host, port, _METADATA_V1, timeout_seconds)
     if answer is None:
         return []
@@ -39,7 +39,8 @@ def brokers(host: str, port: int, timeout_seconds: float = 1.0) -> list[int]:
 
 
 def active_controller(host: str, port: int, timeout_seconds: float = 1.0) -> tuple[int, int] | None:
-    """(leader id, leader epoch) of the metadata quorum by DescribeQuorum (version 0) to a broker or a controller.
+    """Return (leader id, leader epoch) of the metadata quorum by DescribeQuorum (version 0) to a broker or a
+    controller.
 
     None when the node is too slow to answer, or knows no leader.
     """

@@ -80,7 +80,7 @@ class Node:
         return self.process is not None and self.process.poll() is None
 
     def cpu_seconds(self) -> float:
-        """User and system time of all threads of the running process."""
+        """Return user and system time of all threads of the running process."""
         assert self.process is not None
         return time.clock_gettime(((~self.process.pid) << 3) | 2)
 
@@ -210,7 +210,7 @@ class Cluster:
         return probe.answers(node.host, node.controller_port)
 
     def kill(self, number: int) -> None:
-        """kill -9, and reap."""
+        """Kill a node by SIGKILL, and reap it."""
         node = self.nodes[number]
         if node.process is not None:
             node.process.kill()
@@ -218,21 +218,21 @@ class Cluster:
         node.paused = False
 
     def pause(self, number: int) -> None:
-        """SIGSTOP: connections stay, nothing answers."""
+        """Pause a node by SIGSTOP: connections stay, nothing answers."""
         node = self.nodes[number]
         if node.process is not None and node.is_running:
             node.process.send_signal(signal.SIGSTOP)
             node.paused = True
 
     def resume(self, number: int) -> None:
-        """SIGCONT."""
+        """Resume a node by SIGCONT."""
         node = self.nodes[number]
         if node.process is not None and node.is_running and node.paused:
             node.process.send_signal(signal.SIGCONT)
         node.paused = False
 
     def unexpected_ends(self) -> Sequence[Node]:
-        """Nodes that ended by themselves."""
+        """Return nodes that ended by themselves."""
         return [
             node
             for node in self.nodes.values()
@@ -240,7 +240,7 @@ class Cluster:
         ]
 
     def active_controller(self) -> int | None:
-        """The leader of the metadata quorum with the highest epoch that a node knows of."""
+        """Return the leader of the metadata quorum with the highest epoch that a node knows of."""
         found = [
             answer
             for node in self.nodes.values()
@@ -261,9 +261,10 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nobody listens on at the moment.
+    """Return different loopback ports that have no listener at the moment.
 
-    None that the kernel gives to outgoing connections: one of those would take the port of a node while it is dead.
+    They lie outside the range for outgoing connections: such a connection would take the port of a node while it is
+    dead.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     candidates = random.sample(range(10_000, max(ephemeral, 20_000)), 10 * count)

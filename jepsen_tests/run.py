@@ -80,9 +80,9 @@ class Result:
 def run(
     system: System, network: Network, directory: Path, options: Options, say: Callable[[str], None]
 ) -> Result:
-    """Raises `ClusterFailed` when the nodes fail to come up at first, `systems.Unavailable` without them.
+    """Run the test. Raises `ClusterFailed` when the nodes fail to start, `systems.Unavailable` without them.
 
-    `ValueError` for faults that do not exist.
+    `ValueError` for unknown faults.
     """
     if options.kills:
         faults = plan_kills(options.seed, options.kills, options.interval)
@@ -166,7 +166,7 @@ def _drive(
 
 
 def busiest_leader(admin: AdminClient) -> int | None:
-    """The node that leads the most partitions of the topic, None when nobody tells."""
+    """Return the node that leads the most partitions of the topic, None when no node answers."""
     try:
         topic = admin.list_topics(TOPIC, timeout=1.0).topics[TOPIC]
     except (KafkaException, KeyError):
@@ -176,7 +176,7 @@ def busiest_leader(admin: AdminClient) -> int | None:
 
 
 def figures(history: History, healing: float) -> dict[str, Any]:
-    """Counts, and how long nothing was acknowledged at worst."""
+    """Return counts, and the longest time without an acknowledgement."""
     outcomes = Counter(send.outcome for send in history.sends())
     acknowledged = sorted(
         send.completed for send in history.sends() if send.outcome == "ok" and send.completed is not None

@@ -28,7 +28,9 @@ INTERVAL_SECONDS = 8.0
 
 @attrs.frozen
 class PlannedFault:
-    """Begins `at` seconds after the start and is undone after `lasts` seconds. `choice` (0 to 1) decides what is open."""
+    """Begins `at` seconds after the start and is undone after `lasts` seconds. `choice` (0 to 1) makes the random
+    choices.
+    """
 
     at: float
     lasts: float
@@ -48,10 +50,11 @@ def plan(
     interval: float = INTERVAL_SECONDS,
     targets: Sequence[str] = (),
 ) -> list[PlannedFault]:
-    """Faults of each kind, one after the other, kinds beside each other; all have ended when `seconds` are over.
+    """Plan faults of each kind, one after the other, kinds beside each other; all have ended when `seconds` are
+    over.
 
-    `targets` leaves only those of a kind that it names (none: all). Raises `ValueError` for an unknown kind, or one
-    that is left without a target.
+    `targets` leaves only the named targets of a kind (none: all). Raises `ValueError` for an unknown kind, or for a
+    kind that is left without a target.
     """
     found = []
     for kind in kinds:
@@ -72,7 +75,7 @@ def plan(
 
 
 def plan_kills(seed: int, count: int, interval: float = INTERVAL_SECONDS) -> list[PlannedFault]:
-    """`count` kills of one node each, the next after the one before has ended: what clients must ride through."""
+    """Plan `count` kills of one node each, which clients must survive; each begins after the one before has ended."""
     generator = random.Random(f"{seed} kills")
     found = []
     at = interval * generator.uniform(0.3, 0.8)
@@ -85,7 +88,7 @@ def plan_kills(seed: int, count: int, interval: float = INTERVAL_SECONDS) -> lis
 
 
 def links(target: str, victim: int, nodes: Sequence[int], choice: float) -> list[tuple[int, int]]:
-    """The directed links (from, to) that a partition of this kind cuts around `victim`."""
+    """Return the directed links (from, to) that a partition of this kind cuts around `victim`."""
     others = [node for node in nodes if node != victim]
     incoming = [(other, victim) for other in others]
     outgoing = [(victim, other) for other in others]

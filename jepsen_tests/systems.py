@@ -25,7 +25,7 @@ appender.console.layout.pattern=%d %p %c{1} %m%n
 
 
 class Unavailable(Exception):
-    """The system cannot run here; the message says what is missing."""
+    """Raised when the system cannot run here; the message names the missing part."""
 
 
 class System(Protocol):
@@ -41,7 +41,7 @@ class System(Protocol):
         ...
 
     def command(self, properties: Path) -> Sequence[str]:
-        """The command that starts a node in the foreground."""
+        """Return the command that starts a node in the foreground."""
         ...
 
 

@@ -27,11 +27,11 @@ class VersionOrder:
         _add(self.offsets_of, value, offset)
 
     def close(self) -> None:
-        """Number the offsets, once everything has been seen."""
+        """Assign the numbers of the offsets, once all of them have been seen."""
         self._offsets = array("q", sorted(self.values_at))
 
     def index(self, offset: int) -> int:
-        """The number of an offset that was seen."""
+        """Return the number of an offset that was seen."""
         return bisect_left(self._offsets, offset)
 
 

@@ -77,14 +77,14 @@ CONSUMER_SETTINGS: Mapping[str, Any] = {
 
 
 def payload(value: int, size: int) -> bytes:
-    """The bytes of a value: the number, a checksum over it and `size` bytes that follow from it."""
+    """Encode a value: the number, a checksum over the filler and `size` bytes of filler made from the number."""
     number = b"%d" % value
     filler = (number + b".") * (size // (len(number) + 1) + 1)
     return b"%d:%d:%b" % (value, zlib.crc32(filler[:size]), filler[:size])
 
 
 def parse_payload(data: bytes | None) -> int:
-    """The value that `payload` wrote, or `CORRUPT`."""
+    """Return the value that `payload` wrote, or `CORRUPT`."""
     number, _, rest = (data or b"").partition(b":")
     size = len(rest.partition(b":")[2])
     if not number.isdigit() or data != payload(int(number), size):
@@ -102,7 +102,7 @@ class Recorder:
     """Errors that were reported to an application: `client: error` -> count."""
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return round(time.monotonic() - self.started, 4)
 
     def add(self, operation: Operation) -> None:
@@ -130,7 +130,7 @@ class RestartListener(logging.Handler):
             self._recorder.add(Restart(self._name, self._recorder.now(), text))
 
     def logger(self) -> logging.Logger:
-        """A logger of its own, known to nobody else, that ends here."""
+        """Make a logger of its own, outside the hierarchy, whose lines end here."""
         logger = logging.Logger(self._name, logging.DEBUG)
         logger.addHandler(self)
         return logger
@@ -184,7 +184,7 @@ class Workload:
         return self._join("", timeout_seconds)
 
     def failures(self) -> list[str]:
-        """Threads that ended with an exception: bugs of the harness, or of librdkafka."""
+        """Return the threads that ended with an exception: bugs of the harness, or of librdkafka."""
         return self._failures
 
     def _join(self, kind: str, timeout_seconds: float) -> bool:
@@ -195,7 +195,7 @@ class Workload:
         return not any(thread.is_alive() for thread in chosen)
 
     def _live(self, name: str, body: Callable[[str, random.Random], None]) -> None:
-        """One client after the other."""
+        """Run one client after the other."""
         dice = random.Random(f"{self.seed} {name}")
         over = self._stop if name.startswith("producer") else self._stop_reading
         try:
@@ -323,7 +323,7 @@ class Workload:
     # Members of the group
 
     def wait_for_group(self, timeout_seconds: float) -> str:
-        """Wait until members have read what was acknowledged, in each key; what is missing, or nothing."""
+        """Wait until members have read everything acknowledged, in each key; return the missing offsets, or nothing."""
         acknowledged: dict[str, int] = {}
         for send in self.recorder.history.sends():
             if send.outcome == "ok" and send.offset is not None:
@@ -396,7 +396,9 @@ class Workload:
 
 
 def _ends(consumer: confluent_kafka.Consumer, partitions: int, deadline: float) -> dict[int, int]:
-    """The high watermark of every partition. Raises `KafkaException` when one is not told before the deadline."""
+    """Return the high watermark of every partition. Raises `KafkaException` when an answer does not arrive before
+    the deadline.
+    """
     found: dict[int, int] = {}
     while len(found) < partitions:
         partition = len(found)

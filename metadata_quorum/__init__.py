@@ -1,5 +1,6 @@
 """The metadata quorum: one replicated log decides what the cluster is, and this package decides that log."""
 
 if __name__ != "odradek.metadata_quorum":
-    # A second copy would have classes of its own: its errors would pass by an `except` that names those of the first.
+    # A second copy would have classes of its own, whose errors an `except` with the first copy's classes does
+    # not catch.
     raise ImportError(f"{__name__!r} is a folder of Odradek's sources: import odradek.metadata_quorum")

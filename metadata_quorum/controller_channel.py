@@ -4,19 +4,19 @@ Theory of operation
 -------------------
 The quorum knows who leads. If this node leads and its controller is active, it decides the request; otherwise the
 request goes to the leader's address. As in Kafka, a request is repeated until its deadline in three cases. Either
-there is no leader yet, or the node that was asked says NOT_CONTROLLER, or the connection breaks. What a broker asks
-may be done twice. A client whose topic was created just before the controller died learns TOPIC_ALREADY_EXISTS.
+there is no leader yet, or the asked node answers NOT_CONTROLLER, or the connection breaks. A broker's request may be
+performed twice. A client whose topic was created just before the controller died learns TOPIC_ALREADY_EXISTS.
 
 **A new leader ends the questions to the old one.** The old leader may be paused or cut off, and never answer. The
 quorum reports the change of leadership here. Then requests that wait for the old leader fail, and are sent to the new
 one.
 
-**A client's answer waits for this node's image**, which may be behind the controller's by a fetch or two. The controller
-says how new its own is. The wait is short and bounded (`IMAGE_WAIT_SECONDS_MAX`). Behind it the client gets the answer as
-Kafka's brokers give it, and asks again for what is still missing.
+**A client's answer waits for this node's image**, which may be behind the controller's by a fetch or two. The
+controller says how new its own is. The wait is short and bounded (`IMAGE_WAIT_SECONDS_MAX`). After it the client gets
+the answer as from Kafka's brokers, and asks again for missing parts.
 
 Two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and those of clients, which go in an Envelope
-(`forward`). One that may be decided by the quorum itself (DescribeQuorum, changes of voters) takes the same way.
+(`forward`). Requests that the quorum itself decides (DescribeQuorum, changes of voters) take the same way.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ pause. It doubles from one attempt to the next.
 """
 
 IMAGE_WAIT_SECONDS_MAX = 0.5
-"""The longest time that an answer waits until this node's image has what it tells of."""
+"""The longest time that an answer waits for this node's image of its offset."""
 
 QUORUM_APIS = frozenset(
     {
@@ -94,7 +94,7 @@ QUORUM_APIS = frozenset(
 TOKEN_APIS = frozenset(
     {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
 )
-"""Requests whose decision depends on who asks."""
+"""Requests whose decision depends on the client's identity."""
 VOTER_CHANGES = frozenset({ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER})
 """Those of them that change the metadata log's set of voters."""
 SENT_PLAIN = frozenset(
@@ -115,7 +115,7 @@ SENT_PLAIN = frozenset(
 LONG_BYTES = 4_000
 """A worker encodes and decodes longer contents of envelopes, since that takes a millisecond or more."""
 LONG_ELEMENTS = 400
-"""A message of so many elements is copied by a worker."""
+"""A message of at least this number of elements is copied by a worker."""
 
 
 class Quorum(Protocol):
@@ -190,9 +190,11 @@ def answer_request(
 def _submitted(
     service: Service, request: Any, version: int, sender: Sender
 ) -> tuple[Deferred[Any, Any], Callable[[Any], Any]]:
-    """Decide what the sender's quota lets in; the answer to that, and how it becomes the answer to everything.
+    """Decide the part that the sender's quota lets in; returns its answer, and how that becomes the answer to
+    everything.
 
-    The quota counts what this decision finds, since nothing comes in between."""
+    The quota counts the same state as the decision, since nothing comes in between.
+    """
     charged = None if sender is NODE_ITSELF else service.charge_changes(sender, request, version)
     if charged is None:
         return service.submit(request, version, sender), _as_it_is
@@ -200,7 +202,8 @@ def _submitted(
 
 
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
-    """The part of a client's request that this node's controller may decide, or the refusal of the whole.
+    """Return the part of a client's request that this node's controller may decide, or the refusal of the whole. A
+    node's requests to its own controller need no right.
 
     What a node asks its own controller needs no right."""
     if request.API_KEY in TOKEN_APIS:
@@ -213,8 +216,9 @@ def let_in(service: Service, sender: Sender, request: Message, version: int) -> 
 def let_token_request_in(
     service: Service, sender: Sender, request: Message, *, may_ask: bool
 ) -> Admitted | Any:
-    """A request about tokens as the controller decides it, or its refusal. `may_ask` is false for a client that is not
-    authenticated, and for one that logged in by a token."""
+    """Convert a request about tokens to the controller's form, or refuse it. `may_ask` is false for a client that
+    is not authenticated, and for one logged in by a token.
+    """
     doors, principal = service.doors, sender.principal
     allows = (
         _allows_all if doors is None else Rights(doors.authorizer, principal, sender.client_address).allows
@@ -235,7 +239,7 @@ def _allows_all(*_: object) -> bool:
 
 
 def tell_denials(service: Service) -> None:
-    """Give to the audit log what `let_in` has refused."""
+    """Report the refusals of `let_in` to the audit log."""
     if service.doors is not None:
         service.doors.tell_denials()
 
@@ -257,7 +261,7 @@ def _describes_too_much(request: Message) -> bool:
 async def answer_in_turns(
     service: Service, share: Share, request: Message, version: int, sender: Sender = NODE_ITSELF
 ) -> Any:
-    """The answer of this node's quorum or controller, which takes turns with others where it takes long."""
+    """Answer by this node's quorum or controller, which takes turns with other long work."""
     if _describes_too_much(request):
         return await share.in_worker(refuse_description, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     long = service.long_request(request)
@@ -280,14 +284,14 @@ def _is_long(message: Message) -> bool:
 
 
 def _through_codec(message: Message, version: int) -> Message:
-    """A copy, as it would arrive over the network."""
+    """Copy a message as it would arrive over the network."""
     return decode(type(message), version, encode(message, version))
 
 
 async def _answer_in_parts(
     service: Service, share: Share, long: LongRequest, version: int, sender: Sender
 ) -> Any:
-    """The joined answer of all parts, when everything is committed that they tell."""
+    """Join the answers of all parts, when everything that they show is committed."""
     try:
         parts = await share.in_worker(long.split)
         if parts.trials:
@@ -303,7 +307,7 @@ async def _answer_in_parts(
 async def _submit_all(
     service: Service, share: Share, requests: Sequence[Any], version: int, sender: Sender
 ) -> list[Any]:
-    """The responses, when all of them are released; each request is decided in a turn of its own."""
+    """Collect the responses, when all of them are released; each request is decided in a turn of its own."""
     submitted = [await share.on_loop(_submitted, service, request, version, sender) for request in requests]
     for deferred, _ in submitted:
         await _wait_released(service, deferred)
@@ -330,7 +334,7 @@ class ControllerChannel:
         self._log = log
         self._changed: Event = env.event()
         self._calls: dict[PeerCall, tuple[str, int]] = {}
-        """Questions under way, and whom they went to."""
+        """Requests under way, and their targets."""
         self._retries = 0
         self._image_waits = self._image_waits_cut = 0
         service.quorum.on_change(self._on_change)
@@ -344,7 +348,7 @@ class ControllerChannel:
         return await self._ask(message, deadline, version, NODE_ITSELF)
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
-        """Ask in the name of a client. Raises `KafkaError`: REQUEST_TIMED_OUT, or what the envelope came back with."""
+        """Ask in the name of a client. Raises `KafkaError`: REQUEST_TIMED_OUT, or the envelope's error."""
         return await self._ask(message, deadline, version, sender)
 
     async def _ask(self, message: Any, deadline: float, version: int | None, sender: Sender) -> Any:
@@ -371,7 +375,7 @@ class ControllerChannel:
             pause = RETRY_SECONDS_MIN if changed.is_set() else min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _ask_once(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
-        """The answer, or None where nobody had one. Raises `KafkaError`, `ConnectionLost`."""
+        """Ask once; None where there was no answer. Raises `KafkaError`, `ConnectionLost`."""
         service = self._service
         if service.quorum.leader_id == self._node_id:
             return await self._ask_here(message, deadline, version, sender) if service.is_active else None
@@ -394,7 +398,7 @@ class ControllerChannel:
         return response
 
     async def _image_of(self, offset: int, deadline: float) -> None:
-        """Wait until this node's image holds what lies at `offset`, for a short time."""
+        """Wait until this node's image holds the record at `offset`, for a short time."""
         if self._service.committed_image.offset >= offset:
             return
         self._image_waits += 1
@@ -421,7 +425,7 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         if not isinstance(response, response_class(message.API_KEY)):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        # Only a controller that resigned meanwhile has said so.
+        # Only a controller that resigned meanwhile has answered so.
         if not self._service.is_active and await self._piece(
             _is_long(response), tells_of, response, version, ErrorCode.NOT_CONTROLLER
         ):
@@ -440,7 +444,7 @@ class ControllerChannel:
             del self._calls[call]
 
     def _on_change(self) -> None:
-        """Leadership moved: those who wait look again."""
+        """Called when leadership moved: waiting requests look again."""
         changed, self._changed = self._changed, self._env.event()
         changed.set()
         quorum = self._service.quorum
@@ -452,8 +456,9 @@ class ControllerChannel:
                 call.fail(ConnectionLost("another controller is active now"))
 
     def statistics(self) -> dict[str, int]:
-        """Questions under way, attempts that had to be made again; answers that waited for this node's image, and those
-        that went without it."""
+        """Count requests under way, and repeated attempts; answers that waited for this node's image, and those
+        that went without it.
+        """
         return {
             "waiting": len(self._calls),
             "retries": self._retries,

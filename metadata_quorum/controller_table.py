@@ -73,7 +73,7 @@ def build_controller_table(
     kraft_version: Callable[[], int] = lambda: 0,
     token_secrets: TokenSecrets | None = None,
 ) -> ApiTable:
-    """The API table of a controller's listener.
+    """Build the API table of a controller's listener.
 
     `decided` are the requests that the controller decides. `image` gives the newest committed image. `described` is
     the node whose configuration DescribeConfigs answers with. `features` are the levels that the node supports, and
@@ -125,7 +125,7 @@ def _guarded(
 
 @attrs.frozen
 class DescribedController:
-    """A controller's configuration, as DescribeConfigs tells it (KIP-919); `static` is what its file says."""
+    """A controller's configuration, as DescribeConfigs shows it (KIP-919); `static` is that of its file."""
 
     node_id: int
     static: BrokerConfigLayers
@@ -144,7 +144,7 @@ class DescribedController:
 
 
 class AskHere:
-    """Everything that this node's quorum or controller answers, when it has committed what it says."""
+    """Answers all requests that this node's quorum or controller decides, when the answer's state is committed."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -163,7 +163,7 @@ class AskHere:
 
 
 class AskForTokens:
-    """The requests that change delegation tokens (KIP-48), by clients who ask the controller themselves."""
+    """The requests that change delegation tokens (KIP-48), by clients of this controller itself."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -181,7 +181,7 @@ class AskForTokens:
 
 
 class EnvelopeHandler:
-    """API 58 (KIP-590): a broker passes on what a client asked it. `enclosable` are the APIs that are served here."""
+    """API 58 (KIP-590): a broker forwards a client's request. `enclosable` are the APIs that are served here."""
 
     def __init__(self, service: Service, enclosable: frozenset[int]) -> None:
         self._service = service
@@ -211,7 +211,7 @@ class EnvelopeHandler:
         return delayed
 
     def _opened(self, envelope: EnvelopeRequest) -> Enclosed | EnvelopeResponse:
-        """The request in an envelope, or the answer to an envelope that is refused."""
+        """Open the request in an envelope; a refused envelope gets an answer instead."""
         try:
             enclosed = open_request(envelope)
         except KafkaError as error:
@@ -244,7 +244,8 @@ class EnvelopeHandler:
 
 
 def _image_offset(service: Service, enclosed: Enclosed) -> int:
-    """The offset of the image that a decision's answer tells of, which is published before the answer is released.
+    """Find the offset of the image that a decision's answer shows, which is published before the answer is
+    released. -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
 
     -1 for the quorum's answers, and for lists: they change nothing that a client would look for."""
     if enclosed.api_key in QUORUM_APIS or enclosed.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS:
@@ -259,14 +260,14 @@ def _sealed(enclosed: Enclosed, response: Any, image_offset: int = -1) -> Envelo
 
 
 def _wrong_endpoint(version: int, mismatched: bool) -> ErrorCode:
-    """The error for who meant brokers; version 0 knows nothing of endpoints."""
+    """Choose the error for a request that meant brokers; version 0 has no endpoints."""
     if version < DESCRIBE_CLUSTER_ENDPOINTS:
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
 
 class DescribeControllersHandler:
-    """API 60 for controllers (KIP-919): those that have registered, and who leads."""
+    """API 60 for controllers (KIP-919): the registered ones, and the leader."""
 
     def __init__(self, service: Service, image: Callable[[], MetadataImage]) -> None:
         self._service = service

@@ -1,10 +1,11 @@
 """Envelopes (KIP-590): a client's request as a broker passes it on to the controller, and the answer in it. PURE.
 
 The request inside is whole, with its header, as the client's connection would have carried it; so is the response.
-Of the client come along its principal and its address.
+The client's principal and its address come along.
 
-The answer also has a field of our own, which Kafka skips (KIP-482): the offset of the metadata that it tells of. The broker
-gives the answer to its client when its own image is as new. A client that has created a topic then finds it there.
+The answer also has a field of our own, which Kafka skips (KIP-482): the offset of the metadata that it shows. The
+broker gives the answer to its client when its own image is as new. A client that has created a topic then finds it
+there.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NODE_ITSELF = Sender()
 
 @attrs.frozen
 class Enclosed:
-    """The request in an envelope, and what its answer needs."""
+    """The request in an envelope, and the facts that its answer needs."""
 
     api_key: int
     api_version: int
@@ -56,7 +57,7 @@ class Enclosed:
 
 
 def seal_request(request: Message, version: int, sender: Sender) -> EnvelopeRequest:
-    """Raises `LocalProtocolError` for a request that does not fit its version."""
+    """Seal a request in an envelope. Raises `LocalProtocolError` for a request that does not fit its version."""
     api_key = request.API_KEY
     assert api_key is not None
     name = sender.client_id.encode()
@@ -78,7 +79,9 @@ def _packed(address: str) -> bytes:
 
 
 def open_request(envelope: EnvelopeRequest) -> Enclosed:
-    """Raises `KafkaError`: PRINCIPAL_DESERIALIZATION_FAILURE, UNSUPPORTED_VERSION or INVALID_REQUEST."""
+    """Open the request in an envelope. Raises `KafkaError`: PRINCIPAL_DESERIALIZATION_FAILURE, UNSUPPORTED_VERSION
+    or INVALID_REQUEST.
+    """
     try:
         principal, by_token = decode_principal(envelope.request_principal or b"")
     except RemoteProtocolError as error:
@@ -98,10 +101,10 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
 
 
 def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1) -> EnvelopeResponse:
-    """Seal a response as Kafka does: an answer that tells of NOT_CONTROLLER becomes the envelope's own error, and the
-    broker asks again.
+    """Seal a response as Kafka does: NOT_CONTROLLER in an answer becomes the envelope's own error, and the broker
+    asks again.
 
-    `image_offset` is that of the last record in the image which the answer tells of; -1: it tells of none.
+    `image_offset` is that of the last record in the image which the answer shows; -1: none.
     """
     w = bytearray(_CORRELATION_ID.pack(enclosed.correlation_id))
     if response_header_version(enclosed.api_key, enclosed.api_version):
@@ -114,7 +117,7 @@ def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1)
 
 
 def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any:
-    """The response message. Raises `KafkaError` with the envelope's error, or for bytes that are none."""
+    """Open the response message. Raises `KafkaError` with the envelope's error, or for malformed bytes."""
     if envelope.error_code:
         raise KafkaError(ErrorCode(envelope.error_code))
     data = envelope.response_data or b""

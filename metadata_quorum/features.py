@@ -40,8 +40,8 @@ KRAFT_VERSION_LEVEL = 1
 
 @attrs.frozen
 class Release:
-    """The versions and levels that a node of one release speaks; nodes of two releases live in one cluster while it is
-    upgraded.
+    """The versions and levels that a node of one release speaks; during an upgrade, nodes of two releases are in one
+    cluster.
 
     `versions_behind` says by how many versions its answers to clients end before ours. Requests between nodes are
     exempt. Their versions are fixed by the finalized `metadata.version`, since nodes do not negotiate. The APIs of
@@ -53,7 +53,7 @@ class Release:
     versions_kept: frozenset[int] = frozenset()
 
     def client_versions(self, key: int) -> tuple[int, int]:
-        """The first and last version of an API that its brokers answer themselves."""
+        """Return the first and last version of an API that its brokers answer themselves."""
         first, last = api_versions(key)
         return first, last if key in self.versions_kept else max(first, last - self.versions_behind)
 
@@ -62,7 +62,7 @@ THIS_RELEASE = Release(SUPPORTED_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
-    """The fault in a cluster's finalized levels, None when this version supports them all."""
+    """Describe the fault in a cluster's finalized levels, None when this version supports them all."""
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MetadataLogCorrupt(Exception):
-    """The metadata log holds damage that is not a crash's: the node must stop, since what is left may lack committed
+    """The metadata log holds damage that no crash explains: the node must stop, since the rest may lack committed
     records.
     """
 
@@ -72,39 +72,41 @@ class ReplicatedLog(Protocol):
         """The leader epoch of the last batch, -1 for an empty log."""
 
     def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
-        """Append `count` batches that begin at `log_end_offset`; return their last offset. Not durable before `flush`,
-        and what was appended before must be.
+        """Append `count` batches that begin at `log_end_offset`; return their last offset. They are durable only
+        after `flush`; earlier appends must be flushed already.
 
         Raises `DiskRefused` (nothing was appended, try again later) or `DiskError` (the directory is offline).
         """
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
-        """Whole batches from the one that holds `offset`, at least one unless `offset` is the end.
+        """Read whole batches from the batch with `offset` on, at least one unless `offset` is the end.
 
-        With `upper_bound` only those that end below it.
+        With `upper_bound`, only batches that end below it.
         """
 
     def flush(self) -> int:
-        """Make durable what was appended before the call; return the end offset that this covers. Blocks."""
+        """Make durable all earlier appends; return the end offset that this covers. Blocks."""
 
     def truncate_to(self, end_offset: int) -> None:
-        """Take back what is at `end_offset` and behind it, durably: it does not come back. Blocks."""
+        """Remove the records from `end_offset` on, durably: they never come back. Blocks."""
 
     def drop_prefix(self, offset: int) -> int:
-        """A snapshot covers what lies below `offset`: remove of it what need not be kept, with older snapshots; return where
-        the log begins now. Blocks."""
+        """Remove records below `offset`, which a snapshot covers, as far as they need not be kept, with older
+        snapshots; return the log's new start. Blocks.
+        """
 
     def expire(self, offset: int) -> int:
-        """Remove of what lies below `offset`, where a snapshot ends, what has become too old to be kept; return where the log
-        begins now. Blocks."""
+        """Remove records below `offset`, where a snapshot ends, that have become too old to be kept; return the
+        log's new start. Blocks.
+        """
 
     def install(self, end_offset: int) -> None:
-        """A snapshot has taken the place of the whole log, which goes on at `end_offset`. Durable; blocks."""
+        """Begin the log anew at `end_offset`, since a snapshot has replaced all of it. Durable; blocks."""
 
 
 @attrs.frozen
 class QuorumState:
-    """The state that a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, nobody."""
+    """The state that a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, or no vote."""
 
     leader_id: int = -1
     leader_epoch: int = 0
@@ -123,14 +125,14 @@ class QuorumStateStore(Protocol):
 
 
 class SnapshotDraft(Protocol):
-    """A snapshot that is being written, by this node or as it comes from a leader. All methods block."""
+    """A snapshot that is being written, by this node or while it is loaded from a leader. All methods block."""
 
     @property
     def size(self) -> int:
         """Bytes appended so far."""
 
     def append(self, chunk: Buffer) -> None:
-        """Raises `DiskRefused` or `DiskError`; then the draft can only be discarded."""
+        """Append a chunk. Raises `DiskRefused` or `DiskError`; then the draft can only be discarded."""
 
     def finish(self) -> StoredSnapshot:
         """Check that it is whole and sound, make it durable, and only then give it its name.
@@ -146,10 +148,10 @@ class SnapshotStore(Protocol):
     """The snapshots beside a metadata log. All methods block: call them in a worker."""
 
     def newest(self) -> StoredSnapshot | None:
-        """Raises `MetadataLogCorrupt` when it is damaged, `DiskError`."""
+        """Open the newest snapshot. Raises `MetadataLogCorrupt` when it is damaged, `DiskError`."""
 
     def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
-        """Up to `bytes_max` bytes of a snapshot from `position`, and its size.
+        """Read up to `bytes_max` bytes of a snapshot from `position`; also returns its size.
 
         Raises `KafkaError` SNAPSHOT_NOT_FOUND or POSITION_OUT_OF_RANGE, `DiskError`.
         """
@@ -173,7 +175,7 @@ class DecisionLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """Everything below this offset survives whatever the fault model permits."""
+        """Everything below this offset survives all faults of the fault model."""
 
     @property
     def epoch(self) -> int: ...
@@ -183,11 +185,12 @@ class DecisionLog(Protocol):
         """True if decisions may be appended; false while too many wait for the disk."""
 
     def encode_batch(self, records: Sequence[Any]) -> Any:
-        """The bytes of one decision's records, for `append_batch`. Changes nothing. Raises
-        `LocalProtocolError` for a value that fits no record."""
+        """Encode one decision's records, for `append_batch`. Changes nothing. Raises `LocalProtocolError` for a
+        value that fits no record.
+        """
 
     def append_batch(self, batch: Any) -> int:
-        """Append what `encode_batch` gave, all of it or nothing; return the offset of the last record."""
+        """Append the result of `encode_batch`, all of it or nothing; return the offset of the last record."""
 
     def subscribe(self, listener: CommitListener) -> None: ...
 
@@ -196,7 +199,7 @@ class PeerChannel(Protocol):
     """Requests to one peer (the active controller, another voter), whether or not it is in this process."""
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """The response message; `version` is the request's version (the newest if None).
+        """Send a request, and return the response message; `version` is the request's version (the newest if None).
 
         `deadline` is of the node's monotonic clock. Raises `KafkaError` REQUEST_TIMED_OUT when it passes, or
         `ConnectionLost` when the peer cannot be reached; either way the peer may have acted on the request.
@@ -207,7 +210,7 @@ class PeerChannels(Protocol):
     """A node's channels to the other nodes, by address."""
 
     def channel(self, host: str, port: int) -> PeerChannel:
-        """The channel to this address."""
+        """Return the channel to this address."""
 
     def close(self) -> None:
         """End all connections; requests fail from now on."""
@@ -221,7 +224,7 @@ class ControllerPort(PeerChannel, Protocol):
         """The epoch of the newest leader that is known here; -1 before the first."""
 
     async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
-        """Send a request as `request` does, in an Envelope that says who asks (KIP-590)."""
+        """Send a request as `request` does, in an Envelope that names the client (KIP-590)."""
 
 
 __all__ = [

@@ -5,11 +5,11 @@ as the leader's log was. Subscribers take `committed_image` once and then follow
 
 Who has the image
 -----------------
-`_follow` is the only task that replays: as long as this node does not decide, what is committed goes through the
+`_follow` is the only task that replays: as long as this node does not decide, committed batches go through the
 publisher. The controller's machine begins with the publisher's image when three things hold. This node leads the
 quorum, it has committed a record in its epoch, and the publisher has replayed all of the log. Its first decision is
 `Activate`. From then on the machine's committed states are published. When the lead is lost the machine resigns
-(those who wait hear NOT_CONTROLLER) and the publisher goes on behind the machine's committed state.
+(waiting requests get NOT_CONTROLLER) and the publisher goes on behind the machine's committed state.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class MetadataService:
         self.decided = DecisionFigures()
         self.not_encoded = NotEncoded(env.clock, logger)
         self.doors: ControllerDoors | None = None
-        """The judges of what clients ask the controller; None without an authorizer."""
+        """The judges of clients' requests to the controller; None without an authorizer."""
         self.auditor: Auditor | None = None
-        """The one who hears whose request has written which records; None without an audit log."""
+        """Learns whose request has written which records; None without an audit log."""
         self.mutation_quotas = MutationQuotas(settings.controller or ControllerSettings())
         self._is_active = False
         self._is_stopping = False
@@ -163,7 +163,7 @@ class MetadataService:
             tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
 
     async def join(self, tasks: TaskGroup, peers: PeerChannels) -> None:
-        """Do what `start` does, but for the controller's timers. The other nodes are reached through `peers`."""
+        """Start as `start` does, but without the controller's timers. The other nodes are reached through `peers`."""
         self._peers = peers
         snapshot = await self.quorum.open(tasks, peers)
         if snapshot is not None and snapshot.end_offset > 0:
@@ -179,7 +179,7 @@ class MetadataService:
         await self._caught_up.wait()
 
     async def stop(self, others_until: float = float("inf")) -> None:
-        """Commit what is decided, if the others let us, and leave the quorum; then requests get NOT_CONTROLLER.
+        """Commit all decisions, if other voters help, and leave the quorum; then requests get NOT_CONTROLLER.
 
         Other nodes are waited for until `others_until` at the latest (monotonic seconds).
         """
@@ -204,9 +204,9 @@ class MetadataService:
         return self._is_active
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
-        """The part of a client's request that its quota of changes lets in; None where no quota says anything.
+        """Return the part of a client's request that its quota of changes lets in; None where no quota applies.
 
-        Charged is what a decision finds now, also topics that are not committed yet.
+        The charge is for the present state, including topics that are not committed yet.
         """
         now = self._env.clock.monotonic()
         return self.mutation_quotas.admit(self._newest_image, sender, request, version, now)
@@ -270,7 +270,7 @@ class MetadataService:
         first_offset: int,
         machine: _Machine,
     ) -> None:
-        """Tell the audit log who has made these records, once they are committed or the lead is lost."""
+        """Report the author of these records to the audit log, once they are committed or the lead is lost."""
         decisions = self.quorum.decisions
         last_offset, epoch = decisions.log_end_offset - 1, decisions.epoch
         deferred.on_release(
@@ -302,7 +302,7 @@ class MetadataService:
         quorum.receive(request, version, answer)
 
     def long_request(self, request: Any) -> LongRequest | None:
-        """The request as a long one, if it has to be submitted in parts."""
+        """Make a long request, if it has to be submitted in parts."""
         weight_max = 1 if self._env.buggify("controller.small_parts") else PART_WEIGHT_MAX
         return self._controller.long_request(self._newest_image, request, weight_max)
 
@@ -314,7 +314,7 @@ class MetadataService:
         self.decided.commit_seconds += seconds
 
     def channel(self) -> LoopbackChannel:
-        """The channel by which the broker of the same node asks its controller."""
+        """Make the channel by which the broker of the same node asks its controller."""
         return LoopbackChannel(self, self._env)
 
     def _now_ms(self) -> int:
@@ -426,7 +426,7 @@ class MetadataService:
         self._publisher.publish(image, delta, size, self._env.clock.wall_ms())
 
     def _activated(self, machine: _Machine, offset: int | None) -> None:
-        """The first decision is committed. Its `offset` is None if it was refused."""
+        """Called when the first decision is committed. Its `offset` is None if it was refused."""
         if self._machine is not machine:
             return
         if offset is None:
@@ -465,7 +465,7 @@ class MetadataService:
         """Fence the silent brokers, one after the other.
 
         Nothing waits for commits here: they are slow when a disk or a node is ill, which is when brokers die. If the
-        timer is late, the controller itself has slept for so long.
+        timer is late, the controller itself has slept that long.
         """
         clock = self._env.clock
         while True:
@@ -493,7 +493,7 @@ class MetadataService:
             self._logger.warning("broker.fenced", broker=broker_id, reason="session expired")
 
     def statistics(self) -> dict[str, Any]:
-        """Figures of the parts, for metrics."""
+        """Return figures of the parts, for metrics."""
         machine = self._machine
         return {
             "quorum": self.quorum.statistics(),
@@ -512,7 +512,9 @@ class LoopbackChannel:
         self._env = env
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """See `PeerChannel.request`. The message is copied, so both sides keep what is theirs."""
+        """Send a request as `PeerChannel.request` does. The message is copied, so that the two sides share no
+        object.
+        """
         deferred = self._service.submit(copy.deepcopy(message), version)
         answered = self._env.event()
         deferred.on_release(lambda _: answered.set())

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A machine has two functions. `decide(state, request, context)` looks at the state and answers with records and a
-response; it changes nothing that is replicated. `replay(state, records)` gives the state after the records. It is the
-only way in which state changes: on the leader, on a follower and after a restart.
+A machine has two functions. `decide(state, request, context)` reads the state and returns records and a response; it
+changes no replicated state. `replay(state, records)` gives the state after the records. It is the only way in which
+state changes: on the leader, on a follower and after a restart.
 
 On the leader, `ReplicatedStateMachine.submit`
 
@@ -15,24 +15,23 @@ On the leader, `ReplicatedStateMachine.submit`
 5. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
    is committed.
 
-Values that fit a request may fit no record, once they are joined or counted up. What the encoder refuses is an answer
-(`Machine.withdraw`): neither the state nor the log has changed, and the node goes on.
+Values that fit a request may fit no record, once they are joined or counted up. Then the encoder refuses, and the
+request gets an error (`Machine.withdraw`): neither the state nor the log has changed, and the node goes on.
 
-So every decision in the log can be replayed; one that cannot would stop every other node and each restart. A replay
-that fails is a bug of `decide`, and so is a log that gives other offsets. Then `fail` ends the node, and the machine
+So every decision in the log can be replayed; any other would stop every other node and each restart. A replay that
+fails is a bug of `decide`, and so is a log that gives other offsets. Then `fail` ends the node, and the machine
 decides nothing more.
 
-The fifth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"). If that
+The fifth step is for every answer. A read or an error shows the state that it saw ("that topic exists"). If that
 state were taken back, the answer would be wrong. Answers are given out in the order in which they were made.
 
 **Undo.** States are immutable values. The leader keeps every state above the high watermark with its end offset. The
-committed state is the newest one that lies wholly below the high watermark. A leader that resigns goes back to it and
-fails what waits. (An undo log would have to be kept right beside every replay; keeping values cannot go wrong.)
+committed state is the newest state wholly below the high watermark. A leader that resigns goes back to it and fails
+waiting requests. (An undo log would have to be kept right beside every replay; keeping values cannot go wrong.)
 
 Soft state (sessions, timers) belongs to the machine, may be lost at any moment, and is rebuilt from nothing.
 
-Others (the broker in the same process, metrics) subscribe to committed states: they see every state once, in
-order, with what changed.
+Subscribers (the broker in the same process, metrics) see every committed state once, in order, with its changes.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from odradek.wire.structure import Message
 
 RECORDS_PER_BATCH_MAX = 10_000
 """Kafka's limit. A decision that writes more (when a broker with many partitions goes) becomes several batches, in
-their order. A change that has to be atomic is refused when it would be more.
+their order. An atomic change is refused when it would be more.
 """
 
 NOT_ENCODED_LINE_SECONDS = 1.0
@@ -71,7 +70,7 @@ class DecisionContext:
     """The facts that a decision may know besides the state and the request."""
 
     now_ms: int
-    """Monotonic milliseconds: for sessions and timers, never for what is replicated."""
+    """Monotonic milliseconds: for sessions and timers, never for replicated values."""
     api_version: int
     next_offset: int
     """The offset that the decision's first record will get."""
@@ -85,35 +84,34 @@ class Decision:
     """Records to append (maybe none), as one atomic batch up to `RECORDS_PER_BATCH_MAX`; and the answer."""
 
     records: Sequence[Any]
-    """Messages of the metadata log, or whatever else the machine's log knows how to write."""
+    """Messages of the metadata log, or of the machine's other log."""
     response: Any
 
 
 class Machine(Protocol[S, D_co, Q_contra, A_co]):
-    """The replicated state and how it is decided.
-
-    `S` is the state (immutable), `D_co` is what a replay changed, `Q_contra` a request, `A_co` its answer.
+    """The replicated state and its decisions. `S` is the state (immutable), `D_co` are the changes of a replay,
+    `Q_contra` a request, `A_co` its answer.
     """
 
     def decide(self, state: S, request: Q_contra, context: DecisionContext) -> Decision:
-        """Raises nothing: refusals are responses."""
+        """Decide a request. Raises nothing: refusals are responses."""
 
     def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Any]) -> tuple[S, D_co]:
-        """The state after `records`, which are at `base_offset` and after."""
+        """Replay `records`, which begin at `base_offset`; returns the new state and its changes."""
 
     def refuse(self, request: Q_contra, code: ErrorCode) -> A_co:
-        """The response that tells of `code`, when a request cannot be decided or its decision was taken back."""
+        """Make the response with `code`, when a request cannot be decided or its decision was taken back."""
 
     def withdraw(self, state: S, request: Q_contra, decision: Decision, context: DecisionContext) -> A_co:
-        """The response in place of a decision whose records fit no log. `state` is as it was before.
+        """Make the response in place of a decision whose records fit no log. `state` is the one before it.
 
-        Soft state that counts on these records goes back as well. Everybody whom the decision has answered gets
+        Soft state that counts on these records goes back as well. Every client that the decision has answered gets
         UNKNOWN_SERVER_ERROR.
         """
 
 
 class NotEncoded:
-    """Counts decisions whose values fit no record, and logs them: one line a second, whatever clients ask."""
+    """Counts decisions whose values fit no record, and logs them: at most one line a second."""
 
     __slots__ = ("_clock", "_log", "_next_line", "count")
 
@@ -139,7 +137,7 @@ class NotEncoded:
 
 
 class Deferred(Generic[Q, A]):
-    """A response that becomes valid when the log has committed what it saw."""
+    """A response that becomes valid when the log has committed the state that it shows."""
 
     __slots__ = ("_callbacks", "_response", "request", "required_offset")
 
@@ -167,7 +165,7 @@ class Deferred(Generic[Q, A]):
             self._callbacks.append(callback)
 
     def release(self) -> None:
-        """The runtime's alone."""
+        """Release the response; only the runtime calls this."""
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             callback(self._response)
@@ -211,8 +209,8 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
     ) -> None:
         """`state` is the replay of everything that `log` holds below its log end offset.
 
-        `fail` is told of a bug after which this node must not go on. `submit` raises the same, to its caller.
-        `not_encoded` is told of a request whose decision fits no record, and of the encoder's error.
+        `fail` is called with a bug after which this node must not go on. `submit` raises the same, to its caller.
+        `not_encoded` is called with a request whose decision fits no record, and with the encoder's error.
         """
         self._machine = machine
         self._log = log
@@ -245,16 +243,16 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         return self._committed_end
 
     def subscribe(self, listener: Callable[[S, D], None]) -> None:
-        """Tell `listener` of each state committed from now on."""
+        """Call `listener` with each state committed from now on."""
         self._listeners.append(listener)
 
     def submit(self, request: Q, now_ms: int, api_version: int | None = None) -> Deferred[Q, A]:
-        """Decide a request. The response is given out when all that it depends on is committed.
+        """Decide a request. The response is released when all state that it depends on is committed.
 
         A node that does not lead answers NOT_CONTROLLER at once. One whose disk is too slow answers
-        REQUEST_TIMED_OUT, which clients retry. Raises what the machine's `decide` raises, and what the log raises
-        when it refuses an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision
-        may stand, in the log and in the state. Then the caller begins anew from the log.
+        REQUEST_TIMED_OUT, which clients retry. Raises the errors of the machine's `decide`, and of a log that refuses
+        an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision may stand, in
+        the log and in the state. Then the caller begins anew from the log.
         """
         refusal = None
         if not self._leading:
@@ -285,7 +283,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         return deferred
 
     def _encode_all(self, request: Q, records: Sequence[Any]) -> list[Any] | None:
-        """The encoded batches of a decision; None where a value of it fits no record. Changes nothing."""
+        """Encode the batches of a decision; None where a value of it fits no record. Changes nothing."""
         try:
             return [self._log.encode_batch(some) for some in _in_batches(records)]
         except Exception as error:  # noqa: BLE001  # whatever the encoder stumbles over, nothing has changed yet
@@ -294,7 +292,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             return None
 
     def _append_all(self, records: Sequence[Any], batches: Sequence[Any]) -> None:
-        """Replay the records, then append them: what cannot be replayed must stay out of the log."""
+        """Replay the records, then append them: records that cannot be replayed must stay out of the log."""
         try:
             for batch, version in zip(batches, self._replay_all(records), strict=True):
                 self._append(batch, version)
@@ -307,7 +305,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             raise
 
     def _replay_all(self, records: Sequence[Any]) -> list[_Version[S, D]]:
-        """The states after each batch of a decision. Changes nothing."""
+        """Replay each batch of a decision; returns the states after each. Changes nothing."""
         log = self._log
         state, offset = self._state, log.log_end_offset
         versions = []
@@ -331,7 +329,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         self._uncommitted.append(version)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """The log has committed everything below `high_watermark`."""
+        """Called when the log has committed everything below `high_watermark`."""
         if not self._leading:
             return
         while self._uncommitted and self._uncommitted[0].end_offset <= high_watermark:
@@ -347,10 +345,8 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             self._waiting.popleft().release()
 
     def resign(self) -> None:
-        """Stop leading: return to the committed state and fail what waits with NOT_CONTROLLER.
-
-        What waits may still become committed under the next leader; its answer is unknown, which NOT_CONTROLLER
-        (retriable) leaves open.
+        """Stop leading: return to the committed state and fail waiting requests with NOT_CONTROLLER. Their decisions
+        may still be committed under the next leader; NOT_CONTROLLER (retriable) leaves that open.
         """
         self._leading = False
         self._state = self._committed
@@ -360,7 +356,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             deferred.fail(self._machine.refuse(deferred.request, ErrorCode.NOT_CONTROLLER))
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         return {
             "uncommitted_states": len(self._uncommitted),
             "answers_waiting": len(self._waiting),

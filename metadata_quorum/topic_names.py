@@ -12,7 +12,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
 def invalid_topic_name_reason(name: str) -> str | None:
-    """Kafka's message for a name that no topic may have, None for a good one."""
+    """Return Kafka's message for a name that no topic may have, None for a good one."""
     if not name:
         problem = "the empty string is not allowed"
     elif name in (".", ".."):

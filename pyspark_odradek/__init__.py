@@ -32,28 +32,28 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "odradek"
 
     def schema(self) -> StructType:
-        """The columns of Spark's own Kafka connector, headers if `includeHeaders` asks for them."""
+        """Return the columns of Spark's own Kafka connector, with headers under `includeHeaders`."""
         with _code("plain_errors").plain_errors():
             columns: StructType = _code("source").schema(self.options)
         return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query."""
+        """Return the reader of a batch query."""
         with _code("plain_errors").plain_errors():
             reader: DataSourceReader = _code("source").batch_reader(self.options, schema)
         return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The reader of a streaming query."""
+        """Return the reader of a streaming query."""
         reader: DataSourceStreamReader = _code("source").stream_reader(self.options, schema)
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of a batch query's rows."""
+        """Return the writer of a batch query's rows."""
         with _code("plain_errors").plain_errors(ValueError):
             writer: DataSourceWriter = _code("sink").batch_writer(self.options, schema, overwrite)
         return writer
@@ -61,7 +61,7 @@ class DefaultSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """The writer of a streaming query's rows."""
+        """Return the writer of a streaming query's rows."""
         with _code("plain_errors").plain_errors(ValueError):
             writer: DataSourceStreamWriter = _code("sink").stream_writer(self.options, schema, overwrite)
         return writer

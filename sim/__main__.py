@@ -201,7 +201,7 @@ def _verdict_of(scenario: Callable[[], object]) -> str:
     except SafetyViolation as error:
         print(f"safety: {error}")
         return "safety"
-    except Exception:  # noqa: BLE001 - any other exception is a crash of a node, which is what is reported
+    except Exception:  # noqa: BLE001 - any other exception is a crash of a node, and is reported
         traceback.print_exc(file=sys.stdout)
         return "crash"
     return "ok"

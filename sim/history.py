@@ -98,7 +98,7 @@ class History:
         self.witness(told, now)
 
     def attempted(self, partition: TopicPartition, value: bytes, times: float) -> None:
-        """Note that a record without idempotence was sent so many times (infinity: that is unknown)."""
+        """Note how many times a record without idempotence was sent (infinity: unknown)."""
         self.copies_max[partition, value] = max(1, times)
 
     def refuse(self, partition: TopicPartition, value: bytes, error: str, now: float) -> None:

@@ -11,7 +11,8 @@ Profiles:
 * `perf`: more clients, controllers of their own and always the same kinds of trouble, to measure how fast the
   simulator is.
 * `calm`: no trouble at all; a failure here is one everywhere.
-* `broken`: the fault model is broken once, on purpose (`sim.storm.breakage`): damage must be reported, or do no harm."""
+* `broken`: the fault model is broken once, on purpose (`sim.storm.breakage`): damage must be reported, or do no harm.
+"""
 
 from __future__ import annotations
 

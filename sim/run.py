@@ -105,7 +105,7 @@ def run(
         verdict, signature, message = "liveness", signature_of(f"liveness: {error}"), str(error)
     except SafetyViolation as error:
         verdict, signature, message = "safety", signature_of(f"safety: {error}"), str(error)
-    except Exception as error:  # noqa: BLE001 - any other exception is a crash of a node, which is what is reported
+    except Exception as error:  # noqa: BLE001 - any other exception is a crash of a node, and is reported
         verdict, signature = "crash", signature_of_crash(error)
         message = "".join(traceback.format_exception(error))
     world = scenario.world

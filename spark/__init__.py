@@ -1,4 +1,4 @@
-"""Odradek and Spark: what turns record batches into Spark's rows; see README.md."""
+"""Odradek and Spark: what turns record batches into Spark's rows."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """Make the writer of a streaming query; output mode complete writes all rows of the result anew each time.
 
-    Raises `ValueError`, with one sentence, for a query that cannot be written."""
+    Raises `ValueError`, with one sentence, for a query that cannot be written.
+    """
     plan = plan_write(options, schema)
     if plan.app_id is not None:
         raise ValueError(

@@ -114,7 +114,8 @@ class OdradekReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan one task for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`.
 
-        Partitions with few records share a task, as in a stream: a task costs more than their records."""
+        Partitions with few records share a task, as in a stream: a task costs more than their records.
+        """
         from odradek.spark.reading.batch_plan import plan_batch
         from odradek.spark.reading.offset_ranges import BATCH_TASK_RECORDS, gathered
 

@@ -65,18 +65,18 @@ appender.console.layout.pattern=%d %p %c{1} %m%n
 
 
 class KafkaUnavailable(Exception):
-    """Apache Kafka cannot run here; the message says what is missing."""
+    """Raised when Apache Kafka cannot run here; the message names the missing part."""
 
 
 def jar_directory() -> Path:
-    """The directory in which Kafka's jars are, or will be."""
+    """Return the directory for Kafka's jars, whether it exists or not."""
     named = os.environ.get("ODRADEK_KAFKA_JARS")
     return Path(named) if named else Path.home() / ".cache" / "apache-kafka" / f"lib-{KAFKA_VERSION}"
 
 
 @functools.cache
 def java_command() -> str:
-    """The java binary. Raises `KafkaUnavailable` when there is none, or only an older one."""
+    """Return the java binary. Raises `KafkaUnavailable` when there is none, or only an older one."""
     java = shutil.which("java")
     if java is None:
         raise KafkaUnavailable("no java on the path")
@@ -88,7 +88,7 @@ def java_command() -> str:
 
 
 def ensure_jars() -> Path:
-    """The directory with Kafka's jars, fetched if need be (about 140 MB, once). See `ensure_artifacts`."""
+    """Return the directory with Kafka's jars, fetched if need be (about 140 MB, once). See `ensure_artifacts`."""
     return ensure_artifacts(jar_directory(), _ARTIFACTS)
 
 
@@ -131,7 +131,7 @@ def ensure_artifacts(directory: Path, artifacts: Sequence[str]) -> Path:
 
 
 def java_arguments(heap: Sequence[str] = SHORT_LIVED) -> list[str]:
-    """`java ... -cp JARS`, to be followed by a class and its arguments."""
+    """Return `java ... -cp JARS`, to be followed by a class and its arguments."""
     return [java_command(), *heap, "-cp", f"{ensure_jars()}/*"]
 
 
@@ -150,7 +150,7 @@ def run_tool(class_name: str, *arguments: str | Path, timeout_seconds: float = 1
 
 
 def node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """The settings of one combined node with a single log directory."""
+    """Return the settings of one combined node with a single log directory."""
     return {
         **combined_node_properties(directory, port, controller_port),
         "transaction.state.log.replication.factor": "1",
@@ -207,7 +207,7 @@ def kafka_server(
     cpus: Sequence[int] | None = None,
     heap: Sequence[str] = HEAP,
 ) -> Iterator[ServerProcess]:
-    """A node in a directory of its own that goes when the block ends."""
+    """Run a node in a directory of its own that is deleted when the block ends."""
     with tempfile.TemporaryDirectory(prefix="apache-kafka-") as name:
         server = start_kafka(Path(name), port=port, settings=settings, cpus=cpus, heap=heap)
         try:

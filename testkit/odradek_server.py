@@ -55,7 +55,7 @@ def launch_odradek(
 
 
 def _plaintext(listeners: str) -> str:
-    """The address of the listener PLAINTEXT, or else the last one: a start is waited for there."""
+    """Return the address of the listener PLAINTEXT, or else the last one, where the start is awaited."""
     addresses = dict(each.split("://", 1) for each in listeners.split(","))
     return addresses.get("PLAINTEXT", listeners.rpartition("//")[2])
 
@@ -84,7 +84,7 @@ def odradek_server(
     settings: Mapping[str, str] | None = None,
     cpus: Sequence[int] | None = None,
 ) -> Iterator[ServerProcess]:
-    """A node in a directory of its own that goes when the block ends."""
+    """Run a node in a directory of its own that is deleted when the block ends."""
     with tempfile.TemporaryDirectory(prefix="odradek-") as name:
         server = start_odradek(Path(name), port=port, settings=settings, cpus=cpus)
         try:

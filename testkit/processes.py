@@ -43,28 +43,28 @@ class ServerProcess:
         return self.process.pid
 
     def cpu_seconds(self) -> float:
-        """User and system time of all threads so far.
+        """Return user and system time of all threads so far.
 
         The process CPU clock has nanoseconds where /proc/PID/stat counts ticks of 10 ms. Both are the sum of utime
-        and stime over all threads, the ended ones included.
+        and stime over all threads, including the ended ones.
         """
         return time.clock_gettime(((~self.pid) << 3) | 2)
 
     def rss_kib(self) -> int:
-        """Resident memory, in KiB."""
+        """Return resident memory, in KiB."""
         return memory_kib(self.pid, "VmRSS")
 
     def is_running(self) -> bool:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """kill -9, and reap."""
+        """Kill the process by SIGKILL, and reap it."""
         if self.is_running():
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def stop(self, timeout_seconds: float = 20.0) -> int:
-        """SIGTERM, then SIGKILL if it does not end in time; returns the exit status."""
+        """Send SIGTERM, then SIGKILL if the process does not end in time; return the exit status."""
         if self.is_running():
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -74,13 +74,13 @@ class ServerProcess:
         return self.process.wait()
 
     def log_tail(self, count: int = 20) -> str:
-        """The last lines that the server wrote."""
+        """Return the last lines that the server wrote."""
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         return "\n".join(text.splitlines()[-count:])
 
 
 def memory_kib(pid: int, field: str) -> int:
-    """A memory field of /proc/PID/status (`VmRSS`, `VmHWM`), in KiB."""
+    """Return a memory field of /proc/PID/status (`VmRSS`, `VmHWM`), in KiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1])
@@ -88,17 +88,17 @@ def memory_kib(pid: int, field: str) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different loopback ports that nobody listens on at the moment."""
+    """Return `count` different loopback ports that have no listener at the moment."""
     return [base_port(1, (0,)) for _ in range(count)]
 
 
 def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
-    """A free port with which `nodes` in a row, and the same at each of the `distances` above it, are free too.
+    """Find a free port with which `nodes` in a row, and the same at each of the `distances` above it, are free too.
 
     The default distances are those of `odradek dev`: clients, metrics, controllers. The ports lie below those that
-    the kernel gives to outgoing connections. Such a connection could take a port between this look and the start of a
-    server, or while a node is dead. No port is given to two callers, be they of different processes, as long as the
-    first one's process lives.
+    the kernel gives to outgoing connections. Such a connection could take a port between this check and the start
+    of a server, or while a node is dead. No port is given to two callers, even in different processes, as long as
+    the first one's process lives.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:
@@ -142,7 +142,7 @@ def _is_free(port: int) -> bool:
 
 
 def combined_node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """The settings of one combined node with a single log directory, which a node of ours and Apache Kafka share."""
+    """Return the settings of one combined node with a single log directory, for our node and Apache Kafka."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -159,7 +159,7 @@ def combined_node_properties(directory: Path, port: int, controller_port: int) -
 
 
 def command_prefix(cpus: Sequence[int] | None = None) -> list[str]:
-    """Words before a command: end with the parent, and run only on `cpus`."""
+    """Return words before a command, by which it ends with the parent and runs only on `cpus`."""
     words: list[str] = []
     if shutil.which("setpriv"):
         words += ["setpriv", "--pdeathsig", "KILL"]

@@ -30,15 +30,15 @@ _ARTIFACTS = (
 
 
 def jar_directory() -> Path:
-    """The directory in which the jars are, or will be."""
+    """Return the directory for the jars, whether it exists or not."""
     named = os.environ.get("ODRADEK_SPARK_JARS")
     return Path(named) if named else Path.home() / ".cache" / f"spark-kafka-{SPARK_VERSION}"
 
 
 def ensure_spark_jars() -> list[Path]:
-    """The connector's jars, fetched if need be (about 8 MB, once).
+    """Return the connector's jars, fetched if need be (about 8 MB, once).
 
-    Safe when several processes ask at once. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn fails to
+    Safe when several processes call at once. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn fails to
     fetch.
     """
     java_command()
@@ -59,12 +59,12 @@ def ensure_spark_jars() -> list[Path]:
 
 
 def spark_jars() -> str:
-    """The value of `spark.jars`; raises as `ensure_spark_jars`."""
+    """Return the value of `spark.jars`. Raises what `ensure_spark_jars` raises."""
     return ",".join(map(str, ensure_spark_jars()))
 
 
 def _found(directory: Path) -> list[Path]:
-    """All jars; empty while one is missing."""
+    """Return all jars; an empty list while any is missing."""
     names = ["{1}-{2}.jar".format(*artifact.split(":")) for artifact in _ARTIFACTS]
     jars = [directory / name for name in names]
     return jars if all(jar.exists() for jar in jars) else []

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.durations import Measuring
 from tests.kafka_jars import apache_kafka, kafka_jars
 from tests.node_process import fresh_topic, node
-from tests.schedule import scope_of, seconds_of, share_of
+from tests.schedule import begin_with_the_longest, scope_of, share_of
 
 __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
 
@@ -43,6 +44,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what runs in its background like this, and a child would inherit it: the commands
     # that tests interrupt would go on for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure how long scopes take, in the process that sees all tests."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Measuring(config), "odradek-durations")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -109,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item.get_closest_marker(marker) is None]
             config.hook.pytest_deselected(items=full)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: -seconds_of(scope_of(item.nodeid)))
+        begin_with_the_longest(items, config.workerinput["seconds"])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -203,21 +203,6 @@ def widths() -> dict[str, int]:
     return {folder: width for folder, width in sorted(found.items()) if f"{folder}/" != GENERATED}
 
 
-def unnamed_modules() -> list[str]:
-    """Modules that the README of their folder, or of the nearest folder above that has one, leaves out."""
-    missing = []
-    for module in modules():
-        path = ROOT / module
-        if path.name in ("__init__.py", "__main__.py"):
-            continue
-        home = path.parent
-        while not (home / "README.md").exists():
-            home = home.parent
-        if not re.search(rf"(?<![\w]){re.escape(path.stem)}(?![\w])", (home / "README.md").read_text()):
-            missing.append(module)
-    return missing
-
-
 def dead_mentions(texts: Sequence[str]) -> list[str]:
     """Paths of Python files that pages or docstrings name and that are not there."""
     known = {
@@ -346,7 +331,6 @@ def main() -> None:
     print("widths")
     for folder, width in widths().items():
         print(f"  {width:3} {folder}")
-    print("unnamed", *unnamed_modules(), sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import settings
 
 from tests import schedule
-from tests.schedule import examples, scope_of, seconds_of, seeds
+from tests.durations import Durations, merged, read, write
+from tests.schedule import FIRST, examples, expected_seconds, scope_of, seeds
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_scopes_name_files_that_exist() -> None:
     """A file that moved takes its line along: it would begin last otherwise, or start a server of its own."""
-    named = {*schedule.SECONDS, *schedule.APACHE_KAFKA, *schedule.SHAPE, *schedule.SPARK}
+    named = {*schedule.FIRST, *schedule.APACHE_KAFKA, *schedule.SHAPE, *schedule.SPARK}
     scopes = {scope_of(path) for path in (*schedule.APACHE_KAFKA, *schedule.SHAPE)}
     assert [name for name in sorted(named - scopes) if not (ROOT / name).exists()] == []
 
@@ -28,9 +29,6 @@ def test_tests_that_share_a_server_stay_together() -> None:
     assert scope_of(f"{schedule.OWN_SPARK}::test_a") == schedule.OWN_SPARK
     assert {scope_of(f"{path}::test") for path in schedule.APACHE_KAFKA} == {schedule.JAVA}
     assert scope_of("tests/wire/codecs/test_codec.py::TestA::test[x::y]") == "tests/wire/codecs/test_codec.py"
-    assert (
-        seconds_of(schedule.JAVA) > seconds_of("tests/wire/codecs/test_codec.py") > seconds_of("unknown") == 0
-    )
 
 
 def test_tests_that_ask_for_spark_share_it() -> None:
@@ -39,6 +37,41 @@ def test_tests_that_ask_for_spark_share_it() -> None:
     assert "tests/spark/reading/test_decode.py" not in schedule.SPARK
     assert schedule.OWN_SPARK not in schedule.SPARK
     assert len(schedule.SPARK) > 9
+
+
+def test_the_longest_scopes_begin_first() -> None:
+    """What was measured decides; what was not is guessed: the known long ones, then those of many long tests."""
+    measured = {"tests/a.py": 700.0, FIRST[1]: 0.5}
+    scopes = {
+        "tests/a.py": 0,
+        FIRST[1]: 1,
+        FIRST[0]: 1,
+        FIRST[2]: 0,
+        "tests/b.py": 9,
+        "tests/c.py": 0,
+        "tests/d.py": 2_000,
+    }
+    expected = sorted(scopes, key=lambda scope: -expected_seconds(scope, measured, scopes[scope]))
+    assert expected == ["tests/a.py", FIRST[0], FIRST[2], "tests/d.py", "tests/b.py", FIRST[1], "tests/c.py"]
+
+
+def test_a_run_keeps_what_it_measured(tmp_path: Path) -> None:
+    """A whole run replaces all figures, a part of one only those of scopes of which it ran as much as before."""
+    path = tmp_path / "cache" / "durations.json"
+    assert read(path) == {}
+    kept: Durations = {"a": (10.0, 5), "b": (20.0, 5), "gone": (1.0, 1)}
+    write(kept, path)
+    assert read(path) == kept
+    assert merged(kept, {"a": (1.0, 4), "b": (30.0, 5), "new": (2.0, 1)}, is_whole=False) == {
+        "a": (10.0, 5),
+        "b": (30.0, 5),
+        "gone": (1.0, 1),
+        "new": (2.0, 1),
+    }
+    assert merged(kept, {"a": (1.0, 4)}, is_whole=True) == {"a": (1.0, 4)}
+    for damage in ("", "{", "[1]", '{"a": 1}', '{"a": ["x", 1]}'):
+        path.write_text(damage)
+        assert read(path) == {}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 20])

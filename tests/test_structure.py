@@ -25,7 +25,6 @@ from tests.structure import (
     modules_with_any,
     mutual_siblings,
     says_any,
-    unnamed_modules,
     widths,
 )
 
@@ -122,11 +121,6 @@ def test_few_modules_say_any() -> None:
 def test_any_is_found(source: str, found: bool) -> None:
     """The finder is tested on what it must find."""
     assert says_any(ast.parse(source)) is found
-
-
-def test_every_module_is_named_in_its_readme() -> None:
-    """The README of a folder says what each of its modules is for."""
-    assert unnamed_modules() == []
 
 
 def test_pages_and_docstrings_name_files_that_exist() -> None:

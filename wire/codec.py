@@ -28,11 +28,12 @@ ELEMENTS_MAX = 40_000
 """Array elements of one request, nested ones and tagged fields included. Whatever the API, they are 6 MiB of objects
 at most, decoded in less than a tenth of a second (`python -m bench.budget.decoding`).
 
-A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client asks of so many things at
-once: Kafka itself takes at most 10,000 records of one request of an administrator."""
+A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client names as many things
+at once: Kafka itself takes at most 10,000 records of one request of an administrator.
+"""
 
 ELEMENTS_AT_ONCE = 4_000
-"""A server decodes a request of so many elements on its loop: 6 ms. Larger requests are decoded beside it."""
+"""A server decodes a request of this number of elements on its loop: 6 ms. Larger requests are decoded beside it."""
 
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _bounded_decoders: dict[tuple[type[Message], int, int], Callable[..., Any]] = {}

@@ -70,7 +70,7 @@ def _exchange(connection: socket.socket, frame: bytes) -> int | None:
 
 
 def _attack(bootstrap: str, frame: bytes, pause_seconds: float, stop: threading.Event, met: Attack) -> None:
-    """One connection; it ends its exchange before it stops."""
+    """Send the frame on one connection again and again until `stop`; the last exchange ends first."""
     connection: socket.socket | None = None
     while not stop.is_set():
         started = time.monotonic()
@@ -113,7 +113,9 @@ def _sum(met: list[Attack], cpu_seconds: float) -> Attack:
 
 
 def _serve_attacks(pipe: Connection) -> None:
-    """Attack as told: (bootstrap, frame, pause) begins, False asks how it goes, True ends the exchanges and the attack."""
+    """Attack as the messages on the pipe say: a (bootstrap, frame, pause) begins, False asks for the answers so
+    far, True ends it.
+    """
     pipe.send(None)
     while True:
         bootstrap, frame, pause_seconds = pipe.recv()
@@ -146,7 +148,7 @@ class Attackers:
         self.pipe.send((bootstrap, frame, pause_seconds))
 
     def so_far(self) -> Attack:
-        """The answers since `begin`; the exchanges under way are not in it."""
+        """Return the answers since `begin`, without the exchanges under way."""
         return self._ask(False)
 
     def end(self) -> Attack:
@@ -161,7 +163,7 @@ class Attackers:
 
 @contextmanager
 def attackers() -> Iterator[Attackers]:
-    """The process, ready to begin."""
+    """Start the process, ready to begin."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_serve_attacks, args=(theirs,), daemon=True)
@@ -200,7 +202,7 @@ def _serve_sink(pipe: Connection) -> None:
 
 @contextmanager
 def sink(answer_bytes: int, seconds: float) -> Iterator[str]:
-    """The address of a process that answers each frame after `seconds` with so many bytes, and does nothing else."""
+    """Yield the address of a process that answers each frame after `seconds` with so many bytes."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_serve_sink, args=(theirs,), daemon=True)

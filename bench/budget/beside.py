@@ -27,7 +27,7 @@ class Served:
     answers: int
     seconds: float
     longest_seconds: float
-    """The longest wait for an answer, the one that was under way when it was asked included."""
+    """The longest wait for an answer, counting the request that was under way at the time of the question."""
     cpu_seconds: float
 
     @property
@@ -36,9 +36,9 @@ class Served:
 
 
 def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection) -> None:
-    """Ask again and again; for each message on the pipe, tell what was `Served` since the last.
+    """Send the frame again and again; answer each message on the pipe with what was `Served` since the last.
 
-    After True nothing is asked until the next message, which is not answered.
+    After True nothing is sent until the next message, which gets no answer.
     """
     answer = memoryview(bytearray(ANSWER_BYTES_MAX))
     clock = time.perf_counter
@@ -79,7 +79,7 @@ class Asker:
     pipe: Connection
 
     def since_last(self) -> Served:
-        """The answers since the last call. Raises `EOFError` if it has ended."""
+        """Return the answers since the last call. Raises `EOFError` if the client has ended."""
         return self._ask(False)
 
     def pause(self) -> Served:
@@ -97,7 +97,7 @@ class Asker:
 
 @contextmanager
 def askers(bootstrap: str, frames: Sequence[bytes], pause_seconds: float) -> Iterator[list[Asker]]:
-    """One client for each frame; they have their connections when this returns."""
+    """Start one client for each frame, and connect all of them."""
     spawn = multiprocessing.get_context("spawn")
     started: list[Asker] = []
     try:

@@ -1,4 +1,4 @@
-"""Expensive requests that a broker answers by itself: logs, offsets, groups, and what it tells of the cluster."""
+"""Expensive requests that a broker answers by itself: logs, offsets, groups, and descriptions of the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOMB_BYTES = 127 << 20
 
 
 def batch(codec: int, records: bytes, count: int = 1) -> bytes:
-    """A sound batch of `count` records around `records`, which are compressed already."""
+    """Build a valid batch of `count` records around `records`, which are compressed already."""
     header = BatchHeader(0, 49 + len(records), -1, 2, 0, codec, count - 1, 0, 0, -1, -1, -1, count)
     made = bytearray(HEADER.pack(*header)) + records
     seal(made)
@@ -48,7 +48,7 @@ def _bomb(codec: int) -> Callable[[Stage, int], bytes]:
 
 
 def _subscription(stage: Stage, size: int) -> bytes:
-    """A consumer's subscription to as many topics as find room, each with the shortest name."""
+    """Encode a consumer's subscription to as many topics as fit in `size`, each with the shortest name."""
     return encode_subscription([""] * max(1, (size - 16) // 2))
 
 

@@ -69,7 +69,7 @@ ATTEMPTS = 3
 
 
 def small_produces(node: Judged) -> list[bytes]:
-    """A Produce of one small record for each ordinary client, to a topic of its own."""
+    """Return for each ordinary client a Produce frame with one small record for a topic of its own."""
     frames = []
     for number in range(CLIENTS):
         data = PartitionProduceData(0, memoryview(record_batch(KINDS[1].batch_bytes, 1)))
@@ -82,7 +82,7 @@ def small_produces(node: Judged) -> list[bytes]:
 
 
 def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: float) -> Cost:
-    """One such frame, by itself."""
+    """Measure the cost of one such frame without other load."""
     pid = node.process.pid
     data = frame.bytes(node)
     address = node.address(frame.listener)
@@ -131,7 +131,7 @@ def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
 
 
 def undisturbed(clients: Sequence[Asker], seconds: float) -> Window:
-    """The service that they get while they are alone."""
+    """Measure the service that the clients get while they are alone."""
     time.sleep(WARM_UP_SECONDS)
     _observe(clients)
     time.sleep(seconds * QUIET_SHARE)
@@ -146,10 +146,11 @@ def attacked(
     seconds: float,
     pause_seconds: float,
 ) -> tuple[Window, Attack, float]:
-    """The clients' rates beside four connections that send `data`; what those met, and in how many seconds.
+    """Measure the clients' rates beside four connections that send `data`, with those connections' answers and the
+    seconds taken.
 
-    Back to back, the window lasts until each connection has had an answer, if that is longer (`LONG_WINDOW_SECONDS`
-    at most).
+    Without a pause the window lasts until each connection has had an answer, if that is longer
+    (`LONG_WINDOW_SECONDS` at most).
     """
     _observe(clients)
     attack.begin(address, data, pause_seconds)
@@ -187,7 +188,7 @@ class Rates:
 def _rates_beside(
     clients: Sequence[Asker], attack: Attackers, address: str, data: bytes, seconds: float, before: Window
 ) -> tuple[Rates, Window]:
-    """One measurement, and the undisturbed window that follows it."""
+    """Measure the rates once, and the undisturbed window that follows."""
     paced, met_paced, _ = attacked(clients, attack, address, data, seconds, 1.0)
     between = undisturbed(clients, seconds)
     rushed, met, took = attacked(clients, attack, address, data, seconds, 0.0)
@@ -231,7 +232,7 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
 
 
 def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
-    """The largest frame of each line that took most CPU, if it took so many milliseconds."""
+    """Return the largest frame of each line that took most CPU, if it took at least `over_ms`."""
     found = []
     for of_line in by_line(costs):
         largest = max(of_line, key=lambda cost: SIZES[cost.frame.size]).frame.size
@@ -245,7 +246,7 @@ def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:
-    """The measurements to make: of every served API, by listener."""
+    """List the frames to measure: of every served API, by listener."""
     wanted = {name.lower().replace("_", "") for name in apis}
     found = []
     for listener in ("broker", "controller"):
@@ -284,7 +285,7 @@ def run(arguments: argparse.Namespace) -> list[Cost]:
 
 
 def measure_instrument(partitions: int, seconds: float) -> None:
-    """Tell what attackers take from ordinary clients when not the node but a sink has their frames."""
+    """Print what attackers take from ordinary clients when their frames go to a sink instead of the node."""
     data = (SIZES["1M"] - 4).to_bytes(4, "big") + bytes(SIZES["1M"] - 4)
     cases = [(1.0, 0.05, 1 << 20), (0.0, 0.4, 1 << 20), (0.0, 0.1, 1 << 20), (0.0, 0.1, 8 << 20)]
     with (
@@ -307,7 +308,7 @@ def measure_instrument(partitions: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Print the table; the exit status tells whether all of it holds."""
+    """Print the table; the exit status is 0 only if all of it holds."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -95,7 +95,7 @@ ROW_HEAD = (
 
 
 def row(cost: Cost) -> list[str]:
-    """The cells of one frame."""
+    """Return the cells of one frame."""
     frame = cost.frame
     return [
         frame.title,
@@ -112,13 +112,13 @@ def row(cost: Cost) -> list[str]:
 
 
 def write_rows(path: Path, costs: Iterable[Cost]) -> None:
-    """All frames, tab-separated, with a head."""
+    """Write all frames, tab-separated, with a head."""
     lines = [ROW_HEAD, *map(row, costs)]
     path.write_text("".join("\t".join(cells) + "\n" for cells in lines))
 
 
 def by_line(costs: Iterable[Cost]) -> list[list[Cost]]:
-    """The frames of each line, in the order of their coming."""
+    """List the frames of each line together, in their order of arrival."""
     found: dict[str, list[Cost]] = {}
     for cost in costs:
         found.setdefault(cost.frame.title, []).append(cost)
@@ -132,7 +132,7 @@ LINE_HEAD = (
 
 
 def _worst(costs: list[Cost], figure: Callable[[Cost], float]) -> str:
-    """The largest of a figure, with the version and size that have it where there are several."""
+    """Return the largest value of a figure, with its version and size where there are several."""
     worst = max(costs, key=figure)
     value = f"{max(0.0, figure(worst)):.0f}"
     versions = {cost.frame.version for cost in costs}
@@ -146,7 +146,7 @@ def _worst(costs: list[Cost], figure: Callable[[Cost], float]) -> str:
 
 
 def line_row(costs: list[Cost]) -> list[str]:
-    """The cells of one line: of each figure the worst among its versions and sizes."""
+    """Return the cells of one line: of each figure the worst among its versions and sizes."""
     rated = next((cost for cost in costs if cost.paced_share is not None), None)
     over = list(dict.fromkeys(name for cost in costs for name in cost.over))
     rates = ["", "", "", ""] if rated is None else row(rated)[7:11]
@@ -162,5 +162,5 @@ def line_row(costs: list[Cost]) -> list[str]:
 
 
 def line_table(costs: Iterable[Cost]) -> str:
-    """The table of bench/budget/README.md."""
+    """Return the table of bench/budget/README.md."""
     return table(LINE_HEAD, [line_row(each) for each in by_line(costs)])

@@ -74,13 +74,14 @@ class Costly:
     why: str
     """One sentence: which work a frame asks for, and what repeats."""
     grow: tuple[str, ...] = ()
-    """Paths (`topics.partitions`) of an array, string or bytes; the first one that a version has takes the room. `THINGS`
-    are the paths of the API's row. With `body` a path may also be an array whose elements are large."""
+    """Paths (`topics.partitions`) of an array, string or bytes; the first path that a version has fills the frame.
+    `THINGS` are the paths of the API's row. With `body` a path may also be an array whose elements are large.
+    """
     values: Mapping[str, Value] = attrs.field(factory=dict)
     """Values by path. Of fields that are not named, an array has its first element once, and others have their
     defaults."""
     name: str = ""
-    """Tells the lines of one API apart."""
+    """Distinguishes the lines of one API."""
     body: Callable[[Stage, int], bytes] | None = None
     """Gives the bytes of the last field of `grow`, about as many as asked for, where they mean something."""
     count: int = 0
@@ -102,7 +103,7 @@ def _has(versions: str, version: int) -> bool:
 
 
 def fields_of(cls: type[Structure], version: int) -> Iterator[tuple[str, WireField]]:
-    """Names and wire facts of the fields that travel in a version."""
+    """Yield names and wire facts of the fields that a version encodes."""
     for attribute in attrs.fields(cls):
         facts = _wire_field(attribute)
         if _has(facts.versions, version):
@@ -131,7 +132,7 @@ def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
 
 
 def paths_of(cls: type[Structure], version: int, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Every path of a message at a version that can grow, and whether it is an array."""
+    """Yield every path of a message at a version that can grow, and whether it is an array."""
     for name, facts in fields_of(cls, version):
         is_array, element = _element(facts)
         path = prefix + name
@@ -196,26 +197,26 @@ def growing(line: Costly, cls: type[Message]) -> tuple[str, ...]:
 
 
 def grown_path(line: Costly, cls: type[Message], version: int) -> str | None:
-    """The first path of the line that a version has."""
+    """Return the first path of the line that a version has."""
     present = {path for path, _ in paths_of(cls, version)}
     return next((path for path in growing(line, cls) if path in present), None)
 
 
 def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> Message:
-    """A request whose frame has about `bytes_max` bytes and never more (unless the smallest one has)."""
+    """Build a request whose frame has at most about `bytes_max` bytes (unless the smallest one has more)."""
     return _costly(line, api_key, version, bytes_max, stage)[0]
 
 
 def costly_frame(
     line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage
 ) -> tuple[bytes, Message]:
-    """The frame and the request of `costly_request`."""
+    """Build the frame and the request of `costly_request`."""
     request, body = _costly(line, api_key, version, bytes_max, stage)
     return _frame(api_key, version, 7, body), request
 
 
 def _costly(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> tuple[Message, bytes]:
-    """The request, and its bytes."""
+    """Build the request, and encode it."""
     cls = request_class(api_key)
     grown = grown_path(line, cls, version)
 
@@ -259,7 +260,7 @@ def _type_at(cls: type[Structure], path: str, version: int) -> str | type[Struct
 
 
 def framed(message: Message, version: int, correlation_id: int = 7) -> bytes:
-    """A request as it stands on the wire, length first."""
+    """Encode a request with its size and header, as it is sent."""
     assert message.API_KEY is not None
     return _frame(message.API_KEY, version, correlation_id, encode(message, version))
 
@@ -271,7 +272,7 @@ def _frame(api_key: int, version: int, correlation_id: int, body: bytes) -> byte
 
 
 def _growing(cls: type[Structure]) -> list[str]:
-    """Names of the fields that are arrays or structures."""
+    """Return the names of the fields that are arrays or structures."""
     names = _growing_names.get(cls)
     if names is None:
         names = _growing_names[cls] = []
@@ -283,7 +284,7 @@ def _growing(cls: type[Structure]) -> list[str]:
 
 
 def count_elements(message: Any) -> int:
-    """Array elements of a message, nested ones included."""
+    """Count the array elements of a message, including nested ones."""
     found = 0
     for name in _growing(type(message)):
         value = getattr(message, name)

@@ -17,7 +17,7 @@ NAMES = 3_900
 
 
 def _named(key: ApiKey, number: int, **changes: object) -> Costly:
-    """Another line of this API, with so many names that are judged on the loop."""
+    """Make another line of this API, with many names that are judged on the event loop."""
     lines = (BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES)[key]
     line = lines[number]
     values = {**line.values, **changes}

@@ -61,7 +61,9 @@ class Holdings:
     """Partitions of broker 2, beside those that the node hosts."""
 
     def records(self) -> Iterator[Message]:
-        """The records of everything but groups and transactional ids, which no record of the metadata log makes."""
+        """Yield the metadata records for everything but groups and transactional ids, which the metadata log does
+        not hold.
+        """
         yield from self._rules()
         for number in range(self.quotas):
             entity = [EntityData("user", f"user-{number}"), EntityData("client-id", f"client-{number}")]

@@ -13,7 +13,7 @@ __all__ = ["connect"]
 
 
 def connect(address: str) -> socket.socket:
-    """A connection without Nagle's delay. Raises `ConnectionError` if the node closes it during the login."""
+    """Connect without Nagle's delay. Raises `ConnectionError` if the node closes the connection during the login."""
     login, _, bootstrap = address.rpartition("@")
     connection = connect_bare(bootstrap)
     if login:

@@ -81,7 +81,8 @@ class Client:
         self.socket.close()
 
     def exchange(self, frame: bytes) -> bytes | None:
-        """The answer's frame without its size, None where the node closes the connection instead.
+        """Send a frame; return the answer's frame without its size, None where the node closes the connection
+        instead.
 
         Raises `TimeoutError`.
         """
@@ -102,7 +103,7 @@ class Client:
         return bytes(parts)
 
     def ask(self, message: Message, version: int) -> Any:
-        """The decoded answer. Raises `ConnectionError`."""
+        """Send a request and return the decoded answer. Raises `ConnectionError`."""
         assert message.API_KEY is not None
         answer = self.exchange(framed(message, version))
         if answer is None:
@@ -110,7 +111,7 @@ class Client:
         return answered(answer, message.API_KEY, version)
 
     def ask_many(self, messages: Iterable[Message], version: int) -> Iterator[Any]:
-        """The decoded answers; the node has many requests at once. Raises `ConnectionError`."""
+        """Yield the decoded answers; many requests are under way at once. Raises `ConnectionError`."""
         left = iter(messages)
         while some := list(islice(left, AT_ONCE)):
             self.socket.sendall(b"".join(framed(message, version) for message in some))
@@ -123,7 +124,7 @@ class Client:
 
 
 def answered(answer: bytes, api_key: int, version: int) -> Any:
-    """The response message in a frame."""
+    """Decode the response message in a frame."""
     offset = 5 if response_header_version(api_key, version) else 4
     return decode(response_class(api_key), version, answer, offset)
 
@@ -137,7 +138,7 @@ class Judged:
     controller: str
     metrics: str
     login: str
-    """The listener for those who log in, with user and password."""
+    """The listener with SASL, with user and password."""
     holdings: Holdings
 
     def address(self, listener: str) -> str:
@@ -146,7 +147,9 @@ class Judged:
         ]
 
     def served(self, listener: str) -> dict[int, tuple[int, int]]:
-        """API keys and versions of a listener, as ApiVersions tells them (but Produce, which is advertised from 0 on)."""
+        """Return the API keys and versions that ApiVersions lists at a listener (but Produce, which is advertised
+        from 0 on).
+        """
         with Client(self.address(listener)) as client:
             response = client.ask(ApiVersionsRequest("judge", "1"), 3)
         return {
@@ -158,7 +161,7 @@ class Judged:
         }
 
     def figures(self) -> dict[str, float]:
-        """The metrics page: samples by name and labels."""
+        """Fetch the metrics page: samples by name and labels."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=60) as page:
             lines = page.read().decode().splitlines()
         return {
@@ -180,7 +183,7 @@ class Judged:
 def judged_node(
     directory: Path, partitions: int = 1000, holdings: Holdings | None = None
 ) -> Iterator[Judged]:
-    """A node of its own in `directory`, which hosts about `partitions` partitions and holds what is given."""
+    """Start a node in `directory` which hosts about `partitions` partitions and has the given `holdings`."""
     holdings = holdings or Holdings()
     broker, controller, login, metrics = (f"127.0.0.1:{port}" for port in free_ports(4))
     listeners = {
@@ -248,7 +251,7 @@ def lay_stage(bootstrap: str, controller: str, partitions: int, log_dir: str) ->
 
 
 def _init_producer(client: Client) -> int:
-    """The producer id of a transactional id that is new."""
+    """Initialize a new transactional id, and return its producer id."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
         found = client.ask(FindCoordinatorRequest(TRANSACTIONAL_ID, 1), 3)

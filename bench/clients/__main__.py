@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The measurements to make."""
+    """Parse the command line: the measurements to make."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.clients", description=(__doc__ or "").partition("\n")[0]
     )
@@ -111,13 +111,13 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def server(name: str) -> Iterator[str]:
-    """The address of a fresh server."""
+    """Start a new server, and yield its address."""
     with kafka_server() if name == "kafka" else odradek_server() as running:
         yield running.bootstrap
 
 
 def run_one(action: str, name: str, bootstrap: str, topic: str, size: str, seconds: str) -> None:
-    """One pass, in a process of its own; prints its figures."""
+    """Run one pass, in a process of its own; print its figures."""
     if action == "consume":
         records, elapsed, cpu = CONSUMERS[name](bootstrap, topic, records_of(int(size)), float(seconds))
         print(json.dumps({"records": records, "seconds": elapsed, "cpu": cpu}))
@@ -129,7 +129,7 @@ def run_one(action: str, name: str, bootstrap: str, topic: str, size: str, secon
 
 
 def produce(bootstrap: str, size: int, passes: int, seconds: float, clients: list[str]) -> list[Figure]:
-    """All producers in turn, several times."""
+    """Measure all producers in turn, several times."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
     for number in range(passes):
         for name in clients:
@@ -139,12 +139,12 @@ def produce(bootstrap: str, size: int, passes: int, seconds: float, clients: lis
 
 
 def records_of(size: int) -> int:
-    """The number of records of this size that a consumer has to read."""
+    """Return the number of records of this size that a consumer has to read."""
     return TOPIC_BYTES // (size + 100)
 
 
 def consume(bootstrap: str, size: int, passes: int, seconds: float, clients: list[str]) -> list[Figure]:
-    """All consumers in turn on one topic, several times."""
+    """Measure all consumers in turn on one topic, several times."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
     with topic_for(bootstrap, f"consume-{size}", PARTITIONS) as topic:
         fill(bootstrap, topic, size)
@@ -172,7 +172,7 @@ def fill(bootstrap: str, topic: str, size: int) -> None:
 
 
 def in_a_process(*arguments: str) -> dict[str, Any]:
-    """The figures of a pass."""
+    """Run a pass in a process, and return its figures."""
     command = [sys.executable, "-m", "bench.clients", "--run", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -183,7 +183,7 @@ def in_a_process(*arguments: str) -> dict[str, Any]:
 
 @contextmanager
 def topic_for(bootstrap: str, name: str, partitions: int = 1) -> Iterator[str]:
-    """A topic that goes when the block ends."""
+    """Create a topic that is deleted when the block ends."""
     with Client(bootstrap) as client:
         (created,) = client.admin.create_topics([NewTopic(name, partitions)])
         if created.error is not None:
@@ -206,7 +206,7 @@ def _figure(name: str, action: str, size: int, results: list[dict[str, Any]]) ->
 
 
 def print_table(figures: list[Figure]) -> None:
-    """A table, and whether the goal holds."""
+    """Print the table, and whether the goal holds."""
     print(f"{'':10} {'client':16} {'records/s':>10} {'MB/s':>7} {'CPU us':>7} {'x':>6}")
     for action, size in dict.fromkeys((f.action, f.value_bytes) for f in figures):
         some = [f for f in figures if (f.action, f.value_bytes) == (action, size)]

@@ -54,7 +54,7 @@ class _Watch:
 
 
 def _read(records: int, seconds: float, rewind: Callable[[], object], take: Callable[[], int]) -> Reading:
-    """All records from the first on, again and again: `rewind` seeks, `take` looks at some and counts them."""
+    """Read all records from the first on, again and again: `rewind` seeks, `take` polls once and counts the records."""
     assert take()
     watch = _Watch(seconds)
     watch.first_came()
@@ -70,7 +70,7 @@ def _read(records: int, seconds: float, rewind: Callable[[], object], take: Call
 
 
 def read_odradek(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
-    """Ours, record by record."""
+    """Read with our consumer, record by record."""
 
     def take(consumer: Consumer) -> int:
         found = consumer.poll(STALL_SECONDS)
@@ -82,7 +82,7 @@ def read_odradek(bootstrap: str, topic: str, records: int, seconds: float) -> Re
 
 
 def read_odradek_batches(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
-    """Ours, whole batches, unparsed: what Arrow and Spark take."""
+    """Read with our consumer whole batches, unparsed, as Arrow and Spark do."""
 
     def take(consumer: Consumer) -> int:
         return sum(batch.record_count for batch in consumer.poll_batches(STALL_SECONDS))
@@ -109,7 +109,7 @@ def _read_odradek(
 
 
 def read_kafka_python(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
-    """kafka-python."""
+    """Read with kafka-python."""
     import kafka
 
     consumer = kafka.KafkaConsumer(
@@ -140,7 +140,7 @@ def read_kafka_python(bootstrap: str, topic: str, records: int, seconds: float) 
 
 
 def read_aiokafka(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
-    """aiokafka, with its records parsed in C."""
+    """Read with aiokafka, which parses records in C."""
 
     async def run() -> Reading:
         import aiokafka
@@ -178,7 +178,7 @@ def read_aiokafka(bootstrap: str, topic: str, records: int, seconds: float) -> R
 
 
 def read_confluent(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
-    """confluent-kafka."""
+    """Read with confluent-kafka."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer: Any = Consumer(

@@ -1,8 +1,9 @@
 """The shares of partitions of records without a key: our producer beside Java's, at three rates, on one node of ours.
 
 Both count the bytes of a partition and change to another behind a batch (KIP-794), so the shares of both are drawn at
-random. One that is far from even names a fault. So the figures are the largest share over the even one, and the
-smallest. Chance alone makes them differ from 1 by about the square root of partitions over batches, which stands beside them.
+random. A share that is far from even indicates a fault. So the figures are the largest share over the even one, and
+the smallest. Chance alone makes them differ from 1 by about the square root of partitions over batches, which stands
+beside them.
 
     python -m bench.clients.spreading [--partitions 6] [--rates 500,5000,0] [--seconds 15]     # 0: as fast as it goes
 """
@@ -52,7 +53,7 @@ def by_us(bootstrap: str, topic: str, records: int, rate: int) -> None:
 
 
 def shares(bootstrap: str, topic: str, partitions: int) -> list[float]:
-    """Each partition's records over the even share."""
+    """Return each partition's records over the even share."""
     keys = [(topic, partition) for partition in range(partitions)]
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         ends = list(consumer.end_offsets(keys).values())

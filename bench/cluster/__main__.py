@@ -121,7 +121,7 @@ class Bench:
     _serial: int = 0
 
     def run(self) -> list[Figure]:
-        """Start the cluster, measure what is asked for, kill it."""
+        """Start the cluster, measure everything that the options ask for, kill it."""
         started = time.monotonic()
         self.cluster.prepare()
         prepared = time.monotonic()
@@ -223,7 +223,9 @@ class Bench:
             self._many_leaders()
 
     def _many_leaders(self) -> None:
-        """The default session timeout of a broker is 9 s, to which the goal adds one."""
+        """Kill a broker that leads many partitions. The goal adds one second to a broker's default session timeout
+        of 9 s.
+        """
         partitions = LED_PARTITIONS * len(self.cluster.nodes) // (10 if self.options.quick else 1)
         started = time.monotonic()
         topics = [f"bench-many-{number}" for number in range(0, partitions, CREATE_PARTITIONS)]
@@ -258,7 +260,7 @@ class Bench:
         return number in probe.brokers(node.host, node.port, 0.2)
 
     def _partitions(self, topic: str) -> Sequence[Any]:
-        """Metadata of the topic's partitions by a client of its own, which knows nothing from before."""
+        """Fetch metadata of the topic's partitions by a new client, which has nothing cached."""
         alive = ",".join(
             f"{node.host}:{node.port}" for node in self.cluster.nodes.values() if node.is_running
         )
@@ -288,7 +290,7 @@ class Bench:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """A line per figure: both clusters, the ratio, the goal."""
+    """Return a line per figure: both clusters, the ratio, the goal."""
     cells = {(each.name, each.server): each for each in figures}
     goals = {goal.name: goal for goal in GOALS}
     lines = ["| three nodes | Odradek | Kafka | x | goal |", "| --- | ---: | ---: | ---: | --- |"]
@@ -309,7 +311,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The measurements to make."""
+    """Parse the command line: the measurements to make."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=(__doc__ or "").partition("\n")[0])  # fmt: skip
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(MEASURES), help=f"of {', '.join(MEASURES)}")  # fmt: skip
     parser.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
@@ -324,12 +326,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    """Progress, on the standard error."""
+    """Show progress on the standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Kafka first, then ours; the table at the end."""
+    """Measure Kafka first, then ours; print the table at the end."""
     options = parse_arguments()
     figures: list[Figure] = []
     systems: list[tuple[str, Odradek | ApacheKafka]] = []

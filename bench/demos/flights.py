@@ -95,7 +95,7 @@ class Source:
 
 
 def load_source() -> Source:
-    """The flights from the package, and the same sums computed there by pandas."""
+    """Load the flights from the package, and compute the same sums by pandas."""
     flights = flight_table()
     values = [line.encode() for line in flights.to_json(orient="records", lines=True).splitlines()]
     keys = [tail.encode() if isinstance(tail, str) else None for tail in flights["tailnum"]]
@@ -157,7 +157,8 @@ def load_topic(bootstrap: str, source: Source) -> float:
 
 
 def read_as_member(bootstrap: str) -> None:
-    """Join the group, read the share of partitions that it assigns to their ends, print it, stay until told to go.
+    """Join the group, read the share of partitions that it assigns to their ends, print it, stay until a line on the
+    standard input.
 
     Reading begins when the group is complete: each member has its share. It ends before a member leaves, so that each
     partition has one reader from its first record to its last.
@@ -240,7 +241,7 @@ def _take(message: confluent_kafka.Message, reading: Reading, airports: dict[str
 
 
 def consume_as_group(bootstrap: str) -> list[Reading]:
-    """Two processes, one group: it shares the partitions out between them. Both leave when both have read theirs."""
+    """Read in a group of two processes, which share the partitions. Both leave when both have read theirs."""
     with ExitStack() as started:
         members = []
         for _ in range(CONSUMERS):
@@ -277,7 +278,7 @@ def check_group(bootstrap: str, count: int) -> str:
 
 
 def compare(expected: Reading, readings: Iterable[Reading]) -> Reading:
-    """The consumers' readings as one. Raises `Mismatch` at the first difference from the source."""
+    """Merge the consumers' readings. Raises `Mismatch` at the first difference from the source."""
     whole = Reading()
     for reading in readings:
         whole.records.update(reading.records)
@@ -320,7 +321,7 @@ class Stage:
 
 
 def run_demo(bootstrap: str, server: ServerProcess | None, data: Path | None) -> None:
-    """Load, read back, compare, and tell. Raises `Mismatch`."""
+    """Load, read back, compare, and print the result. Raises `Mismatch`."""
     stage = Stage()
     stage.title("Every flight that left New York in 2013")
     if server is not None:

@@ -80,7 +80,7 @@ class Contender:
 
 
 def loads(scale: float) -> list[Load]:
-    """The loads that are compared: about 80 and 160 MiB of values each."""
+    """Return the loads that are compared: about 80 and 160 MiB of values each."""
     return [
         Load(size, codec, int(records * scale), keys)
         for size, records, keys in ((100, 800_000, 50_000), (1024, 160_000, 20_000))
@@ -89,7 +89,7 @@ def loads(scale: float) -> list[Load]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and of all its children, the ended ones included."""
+    """Return user and system time of a process and of all its children, including the ended ones."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = [
@@ -132,12 +132,12 @@ def fill(bootstrap: str, topic: str, load: Load) -> None:
 
 
 def active_base(data: Path, topic: str) -> int:
-    """Where the active segment begins."""
+    """Return the base offset of the active segment."""
     return max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log"))
 
 
 def clean_end(data: Path, topic: str) -> int:
-    """The offset below which the topic is clean, by the checkpoint."""
+    """Return the offset below which the topic is clean, according to the checkpoint."""
     try:
         lines = (data / "cleaner-offset-checkpoint").read_text().split("\n")
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def wait_until_clean(contender: Contender, topic: str, end_offset: int) -> None:
 
 
 def one_pass(contender: Contender, topic: str, load: Load) -> tuple[float, float]:
-    """CPU seconds and seconds of one pass over a new topic."""
+    """Return CPU seconds and seconds of one pass over a new topic."""
     bootstrap, pid = contender.server.bootstrap, contender.server.pid
     config = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
     admin = create_topic(bootstrap, topic, 1, config)
@@ -202,7 +202,7 @@ def compare(contenders: Sequence[Contender], chosen: Sequence[Load], passes: int
 
 
 def rates(contender: Contender, load: Load) -> float:
-    """MiB of values per second of CPU, the median of all passes."""
+    """Return MiB of values per second of CPU, the median of all passes."""
     return load.mebibytes / statistics.median(contender.cpu_seconds[str(load)])
 
 
@@ -210,12 +210,12 @@ def rates(contender: Contender, load: Load) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all values does not exceed."""
+    """Return the value that this share of all values does not exceed."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def probe(bootstrap: str, topic: str, ended: threading.Event) -> list[float]:
-    """Write small records at a steady pace until told to end; the seconds that each took."""
+    """Write small records at a steady pace until `ended`; return the seconds that each took."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 3})
     latencies: list[float] = []
 
@@ -237,7 +237,9 @@ BESIDE_SEGMENT_BYTES = 64 << 20
 
 
 def beside(contender: Contender, load: Load, pairs: int) -> Iterator[tuple[str, float]]:
-    """The p99 of another topic's producer while the cleaner runs, over that without it: of each pair, and both ways."""
+    """Yield the p99 of another topic's producer while the cleaner runs, over that without it: of each pair, and
+    both ways.
+    """
     bootstrap = contender.server.bootstrap
     admin = create_topic(bootstrap, "probed", 1)
     for throttle in ("unthrottled", "throttled"):
@@ -284,7 +286,7 @@ def _throttle(bootstrap: str, bytes_per_second: int | None) -> None:
 
 
 def process_tree(pid: int) -> list[int]:
-    """A process and all its children."""
+    """Return a process and all its children."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -293,7 +295,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def private_kib(pid: int) -> int:
-    """Anonymous memory of the process `pid` and of all processes below it."""
+    """Return the anonymous memory of the process `pid` and of all processes below it."""
     total = 0
     for each in process_tree(pid):
         for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
@@ -303,7 +305,7 @@ def private_kib(pid: int) -> int:
 
 
 def memory(contender: Contender, gibibytes: float) -> tuple[float, float, float]:
-    """What a pass over so much takes at most beyond what the idle node has, in MiB; its seconds and those of CPU."""
+    """Return a pass's peak memory beyond the idle node's, in MiB; its seconds and its CPU seconds."""
     bootstrap, pid = contender.server.bootstrap, contender.server.pid
     records = int(gibibytes * (1 << 20))
     # Few keys come twice, so that the map is as full as it can be.

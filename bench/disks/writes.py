@@ -64,7 +64,7 @@ def main() -> None:
 
 @contextmanager
 def place(kind: str, at: Path) -> Iterator[Path]:
-    """An empty folder on a file system of this kind."""
+    """Create an empty folder on a file system of this kind."""
     folder = Path(tempfile.mkdtemp(prefix="odradek-disk-", dir=at))
     try:
         if kind == "here":
@@ -85,7 +85,7 @@ def place(kind: str, at: Path) -> Iterator[Path]:
 
 
 def measure(folder: Path, way: str, size: int, count: int, ahead: int) -> tuple[float, float, float, int]:
-    """Seconds and CPU seconds of an append, seconds of the sync behind them, and the extents of the file."""
+    """Return seconds and CPU seconds of an append, seconds of the sync after it, and the extents of the file."""
     directory = open_dir(str(folder))
     if way == "bounded":
         directory.bound_calls(60.0)

@@ -53,7 +53,7 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partit
 
 
 def measure_rebalance(bootstrap: str, runs: int) -> list[float]:
-    """Seconds from the 20th member's JoinGroup until all 20 are assigned."""
+    """Return the seconds from the 20th member's JoinGroup until all 20 are assigned."""
     found = []
     for run in range(runs):
         group = f"rebalance-{run}"
@@ -72,7 +72,7 @@ def measure_rebalance(bootstrap: str, runs: int) -> list[float]:
 
 
 def measure_heartbeats(server: ServerProcess, connections: int, depth: int, seconds: float) -> float:
-    """CPU microseconds of the node per heartbeat."""
+    """Return the node's CPU microseconds per heartbeat."""
     member = EagerMember(server.bootstrap, f"heartbeat-{connections}")
     member.join()
     run_until_assigned([member])
@@ -104,7 +104,7 @@ def measure_heartbeats(server: ServerProcess, connections: int, depth: int, seco
 
 
 def heartbeat_answer(wire: socket.socket, frame: bytes) -> bytes:
-    """One heartbeat's answer with its length; raises `RuntimeError` unless it is a good one."""
+    """Return one heartbeat's answer with its length. Raises `RuntimeError` for an error code."""
     wire.sendall(frame)
     stream = wire.makefile("rb")
     size = stream.read(4)
@@ -116,7 +116,7 @@ def heartbeat_answer(wire: socket.socket, frame: bytes) -> bytes:
 
 
 def fill_groups(bootstrap: str, groups: Sequence[str]) -> None:
-    """Stable groups of ten members each, hundreds at once: each connection is the n-th member of all of them."""
+    """Create stable groups of ten members each, hundreds at once: each connection is the n-th member of all of them."""
     wires = [RawConnection(bootstrap) for _ in range(RESTORED_MEMBERS)]
     for at in range(0, len(groups), GROUPS_AT_ONCE):
         names = groups[at : at + GROUPS_AT_ONCE]
@@ -143,7 +143,7 @@ def fill_groups(bootstrap: str, groups: Sequence[str]) -> None:
 
 
 def wait_until_described(bootstrap: str, groups: Sequence[str]) -> None:
-    """Wait until every group is stable with all its members. Raises `RuntimeError` for one that is not what it was."""
+    """Wait until every group is stable with all its members. Raises `RuntimeError` for a group that has lost any."""
     request = DescribeGroupsRequest(list(groups))
     while True:
         answer = exchange(bootstrap, framed(ApiKey.DESCRIBE_GROUPS, 5, request), ApiKey.DESCRIBE_GROUPS, 5)
@@ -159,7 +159,7 @@ def wait_until_described(bootstrap: str, groups: Sequence[str]) -> None:
 
 
 def measure_restore(properties: Path, server: ServerProcess, count: int) -> dict[str, float]:
-    """Seconds after kill -9; `server` is killed."""
+    """Measure the seconds after kill -9 until groups are served again; `server` is killed."""
     groups = [f"group-{number}" for number in range(count)]
     fill_groups(server.bootstrap, groups)
     wait_until_described(server.bootstrap, groups)

@@ -56,7 +56,7 @@ class EagerMember:
             self._ask(HeartbeatRequest(self.group, self.generation, self.member_id), HEARTBEAT_VERSION)
 
     def react(self) -> None:
-        """Bytes have come: follow the protocol."""
+        """React to received bytes: follow the protocol."""
         self.wire.pull()
         while self._waits_for is not None:
             answer = self.wire.receive_now(self._waits_for, _VERSIONS[self._waits_for])

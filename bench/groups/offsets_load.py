@@ -1,11 +1,12 @@
-"""How long a coordinator reads its partition of `__consumer_offsets`, once the cleaner has been there; beside Apache Kafka's.
+"""How long a coordinator reads its cleaned partition of `__consumer_offsets`; beside Apache Kafka's.
 
     python -m bench.groups.offsets_load                  # 10 million commits of 100,000 keys
     python -m bench.groups.offsets_load --commits 1000000 --without-kafka
 
-Both servers get the same requests: 1,000 groups commit 100 partitions each, again and again. Then come further commits,
-until the active segment is almost full. The servers are stopped when all finished segments are clean, and started anew.
-The time is that from the first answer of any kind to the first committed offset that is told. Ours also logs the load alone.
+Both servers get the same requests: 1,000 groups commit 100 partitions each, again and again. Then come further
+commits, until the active segment is almost full. The servers are stopped when all finished segments are clean, and
+started anew. The time is that from the first answer of any kind to the first answer with a committed offset. Ours
+also logs the load alone.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ SETTINGS = {
 
 
 def commit(group: int, offset: int) -> OffsetCommitRequest:
-    """A commit of one offset in all partitions."""
+    """Build a commit of one offset in all partitions."""
     partitions = [OffsetCommitRequestPartition(index, offset, 0, "") for index in range(PARTITIONS)]
     return OffsetCommitRequest(
         f"group-{group:04d}", topics=[OffsetCommitRequestTopic(TOPIC, partitions=partitions)]
@@ -117,7 +118,7 @@ def wait_until_clean(data: Path) -> None:
 
 
 def told_offset(bootstrap: str) -> int:
-    """What a group has committed, once the coordinator has loaded; -1 for nothing."""
+    """Fetch a group's committed offset, once the coordinator has loaded; -1 for none."""
     wire = RawConnection(bootstrap)
     topics = [OffsetFetchRequestTopics(TOPIC, partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("group-0001", topics=topics)])
@@ -132,7 +133,7 @@ def told_offset(bootstrap: str) -> int:
 
 
 def seconds_to_load(server: ServerProcess) -> float:
-    """The time until a server that has just begun to answer tells a committed offset."""
+    """Measure the time until a server that has just begun to answer returns a committed offset."""
     began = time.perf_counter()
     if told_offset(server.bootstrap) < 0:
         raise RuntimeError("a committed offset is lost")
@@ -140,7 +141,7 @@ def seconds_to_load(server: ServerProcess) -> float:
 
 
 def measure(name: str, directory: Path, commits: int) -> list[str]:
-    """A row about one server."""
+    """Return a row about one server."""
     is_ours = name == "Odradek"
     start = start_odradek if is_ours else start_kafka
     server = start(directory, settings=SETTINGS)

@@ -43,7 +43,7 @@ class _Topics:
 
 
 def nanoseconds(call: Callable[[], object]) -> float:
-    """The time of one call, at best."""
+    """Return the shortest time of one call."""
     best = float("inf")
     for _ in range(RUNS):
         began_at = time.perf_counter_ns()
@@ -54,7 +54,7 @@ def nanoseconds(call: Callable[[], object]) -> float:
 
 
 def measure(acls: int) -> dict[str, float]:
-    """Nanoseconds by what is measured, with so many ACLs."""
+    """Return nanoseconds by decision, with `acls` ACLs."""
     authorizer = Authorizer(AuthorizerSettings())
     rules = {
         number.to_bytes(16, "big"): Acl(
@@ -94,7 +94,7 @@ def measure(acls: int) -> dict[str, float]:
 
 
 def _refusal(authorizer: Authorizer) -> float:
-    """A remembered refusal, with its line in the audit log: no task writes it, so equal ones only count."""
+    """Measure a remembered refusal with its line in the audit log: no task writes it, so equal lines only count."""
     auditor = Auditor(1)
     authorizer.auditor = auditor
     with tempfile.TemporaryDirectory() as name:

@@ -79,7 +79,7 @@ class FreeConn:
         raise AssertionError("it takes everything at once")
 
     def wait_for(self, count: int) -> None:
-        """Everything is here at once."""
+        """Return at once: everything is received already."""
 
     def recv_into(self, buffer: memoryview) -> int:
         self._turns -= 1
@@ -107,7 +107,7 @@ class Nobody:
 
 
 def make_charging(values: Mapping[str, float]) -> Charging | None:
-    """The charging of a listener on which these quotas hold for each client id; None where there are none."""
+    """Make the charging of a listener on which these quotas hold for each client id; None where there are none."""
     if not values:
         return None
     quotas = ClientQuotas(QuotaSettings(11, 1))
@@ -182,7 +182,7 @@ def asks_for_quotas(node: ast.AST) -> bool:
 
 
 def without_quotas() -> type[Connection]:
-    """The connection with the steps that ask for quotas cut from a request's path.
+    """Build the connection class without the steps that ask for quotas in a request's path.
 
     Raises `RuntimeError` when that path has other steps than this module knows.
     """
@@ -199,7 +199,7 @@ def without_quotas() -> type[Connection]:
 
 
 def _rebuilt(module: ModuleType, transformer: WithoutQuotas, bases: Mapping[str, Any]) -> dict[str, Any]:
-    """The classes of a module after the transformation, over bases that were made so before."""
+    """Build the classes of a module after the transformation, over bases that were made so before."""
     tree = transformer.visit(ast.parse(inspect.getsource(module)))
     names: dict[str, Any] = {**vars(module), **bases}
     tree.body = [each for each in tree.body if isinstance(each, ast.ClassDef)]
@@ -228,7 +228,7 @@ class Version:
 
 
 async def measure(depth: int) -> dict[str, Version]:
-    """All versions by turns, `RUNS` times."""
+    """Measure all versions by turns, `RUNS` times."""
     frame, _, _ = request_frame(KINDS[1], TOPIC)
     versions = {BUILT_WITHOUT: Version(without_quotas(), {})}
     versions.update((name, Version(Connection, quotas)) for name, quotas in QUOTAS.items())

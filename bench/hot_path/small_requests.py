@@ -84,7 +84,7 @@ class DriveResult:
 
 
 def request_frame(kind: Kind, topic: str) -> tuple[bytes, int, int]:
-    """The frame that a run repeats, its API key and version."""
+    """Return the frame that a run repeats, its API key and version."""
     if kind.name.startswith("produce"):
         batch = record_batch(kind.batch_bytes, kind.records)
         data = [PartitionProduceData(index, memoryview(batch)) for index in range(kind.partitions)]
@@ -100,7 +100,7 @@ def request_frame(kind: Kind, topic: str) -> tuple[bytes, int, int]:
 
 
 def _connect(task: Drive) -> socket.socket:
-    """A connection to the listener that is loaded. One of TLS may be refused while a flood ebbs away: then another."""
+    """Connect to the listener under load. Where a TLS connection is refused because a flood ends slowly, try again."""
     address = task.address or task.bootstrap
     if not task.authority:
         return connect(address)
@@ -161,7 +161,7 @@ def drive(task: Drive) -> DriveResult:
 
 
 def _receive(line: Line) -> int:
-    """Read what is there; how many answers became complete."""
+    """Read everything that has arrived; return how many answers became complete."""
     received = line.received
     if isinstance(line.connection, ssl.SSLSocket):
         received += _decrypted(line.connection)
@@ -182,7 +182,7 @@ def _receive(line: Line) -> int:
 
 
 def _decrypted(connection: ssl.SSLSocket) -> bytearray:
-    """All that is there: no event tells of bytes that are decrypted already."""
+    """Return all decrypted bytes: no event reports bytes that are decrypted already."""
     found = bytearray()
     with suppress(ssl.SSLWantReadError):
         while data := connection.recv(1 << 18):

@@ -1,9 +1,9 @@
 """The stages of a request's microseconds: wake, receive, parse, dispatch, validate, append, read, encode, send.
 
-A node runs in a process whose functions on the request path are wrapped with clocks, from outside: the path itself
-holds no instrument. Each wrapper counts the time of its function without that of wrapped functions inside it. What a
-wrapper itself costs is measured at the start on an empty function, and taken off. What is left of the CPU that a
-plain node needs for the same request is `wake`: epoll, trio's scheduler, the connection's task.
+A node runs in a process whose functions on the request path are wrapped with clocks, from outside: the path itself is
+not instrumented. Each wrapper counts the time of its function without that of wrapped functions inside it. A
+wrapper's own cost is measured at the start on an empty function, and subtracted. The rest of the CPU that a plain
+node needs for the same request is `wake`: epoll, trio's scheduler, the connection's task.
 
     python -m bench.hot_path.stages CONFIG OUTPUT      run an instrumented node; on SIGTERM write its stages as JSON
 """
@@ -65,7 +65,7 @@ class Stopwatch:
     _stack: list[list[int]] = attrs.field(factory=lambda: [[0, 0]])
 
     def wrap(self, name: str, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with clocks around it."""
+        """Return the function with clocks around it."""
         tally = self.tallies.setdefault(name, Tally(stage))
         stack, now = self._stack, time.perf_counter_ns
 
@@ -88,7 +88,7 @@ class Stopwatch:
         return timed
 
     def microseconds(self, requests: int) -> dict[str, float]:
-        """Own microseconds per request by stage, with the wrappers' cost taken off."""
+        """Return microseconds per request by stage, with the wrappers' cost subtracted."""
         inner_ns, outer_ns = calibrate()
         found = dict.fromkeys(STAGES, 0.0)
         for tally in self.tallies.values():
@@ -98,7 +98,7 @@ class Stopwatch:
 
 
 def calibrate() -> tuple[float, float]:
-    """The time that a wrapper adds to its function's own time, and to its caller's: nanoseconds per call."""
+    """Measure the time that a wrapper adds to its function's own time, and to its caller's: nanoseconds per call."""
     watch = Stopwatch()
     empty = watch.wrap("empty", "parse", _nothing)
     started = time.perf_counter_ns()
@@ -114,11 +114,13 @@ def calibrate() -> tuple[float, float]:
 
 
 def _nothing(first: int, second: int) -> None:
-    """A function of two arguments that is as cheap as can be."""
+    """Do nothing: a function of two arguments that is as cheap as can be."""
 
 
 def locate(point: str) -> tuple[Any, str]:
-    """The object that holds a function named `module:Class.attribute` or `module:attribute`, and its name there."""
+    """Find the object that holds a function named `module:Class.attribute` or `module:attribute`, and its name
+    there.
+    """
     module_name, _, path = point.partition(":")
     holder: Any = importlib.import_module(module_name)
     *parents, name = path.split(".")

@@ -4,7 +4,7 @@ A virtual machine with free page reporting gives its free memory back to the hos
 of such a page costs 15 times what a recycled page costs. (Measured: 2.6 against 0.18 seconds of system time per GiB.)
 That is more than any broker does with it. A server that has been up for a while writes to recycled pages, since its
 memory is full of page cache. `RecycledPages` keeps a file in the page cache, and shortens it bit by bit while a pass
-runs. So little memory is free at any time, and what is free was in use a moment ago.
+runs. So little memory is free at any time, and it was in use a moment ago.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RecycledPages:
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
-        """Free, for the length of the block, as many bytes as the machine takes, `AHEAD_BYTES` ahead."""
+        """Release, for the length of the block, as many bytes as the machine takes, `AHEAD_BYTES` ahead."""
         goal = free_bytes() + AHEAD_BYTES
         over = threading.Event()
 
@@ -70,7 +70,7 @@ class RecycledPages:
 
 
 def free_bytes() -> int:
-    """`MemFree` of /proc/meminfo."""
+    """Return `MemFree` of /proc/meminfo."""
     with open("/proc/meminfo", "rb") as file:
         for line in file:
             if line.startswith(b"MemFree:"):

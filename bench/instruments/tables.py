@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; all columns but the first hold numbers."""
+    """Return a table; all columns but the first hold numbers."""
     rule = ["---", *(["---:"] * (len(head) - 1))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)) + "\n"

@@ -31,11 +31,11 @@ COMMANDS = (
     ("cluster", "status"),
 )
 TIMEOUT_SECONDS = 120.0
-"""A command here takes less than a second: only one that hangs reaches this time."""
+"""A command here takes less than a second: only a hanging command reaches this time."""
 
 
 def own_seconds(words: Sequence[str]) -> float:
-    """User and system seconds of one child process; raises `CalledProcessError` when it fails."""
+    """Measure user and system seconds of one child process. Raises `CalledProcessError` when it fails."""
     before = os.times()
     subprocess.run(words, check=True, capture_output=True, timeout=TIMEOUT_SECONDS)
     after = os.times()
@@ -43,13 +43,13 @@ def own_seconds(words: Sequence[str]) -> float:
 
 
 def median_seconds(words: Sequence[str], passes: int) -> float:
-    """The median over `passes` runs, after one that may compile byte code."""
+    """Return the median over `passes` runs, after one run that may compile byte code."""
     own_seconds(words)
     return statistics.median(own_seconds(words) for _ in range(passes))
 
 
 def kafka_seconds(bootstrap: str) -> float | None:
-    """Kafka's own description of the topic, or None where Java or its jars are missing."""
+    """Measure Kafka's own description of the topic; None where Java or its jars are missing."""
     try:
         java = java_arguments()
     except KafkaUnavailable as missing:

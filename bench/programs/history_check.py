@@ -26,8 +26,10 @@ _BATCH = 500
 
 
 def lines(operations: int, keys: int) -> Iterator[str]:
-    """A sound history: each key is sent to in rounds, and a consumer polls each round once. It has two operations more
-    for each key and round than it has records."""
+    """Yield a valid history: each key is sent to in rounds, and a consumer polls each round once.
+
+    The history has two operations more for each key and round than it has records.
+    """
     written = offset = now = 0
     while written < operations:
         for number in range(keys):
@@ -60,7 +62,7 @@ def lines(operations: int, keys: int) -> Iterator[str]:
 
 
 def memory_mib(parent: int) -> dict[str, float]:
-    """The largest proportional set size among the processes below `parent`, by program."""
+    """Return the largest proportional set size among the processes below `parent`, by program."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

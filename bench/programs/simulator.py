@@ -67,7 +67,7 @@ class Simulator:
         )
 
     def run(self, seed: int, options: Mapping[str, Any]) -> Cost:
-        """The cost of one run. Raises `RuntimeError` when it does not end well."""
+        """Run a seed, and return its cost. Raises `RuntimeError` when it fails."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -99,7 +99,7 @@ class Simulator:
 
 
 def measure(pythons: Sequence[str], rounds: int) -> dict[str, list[Cost]]:
-    """For each pinned seed the costs of each tree, over all rounds, run by turns."""
+    """Return for each pinned seed the costs of each tree, over all rounds, run by turns."""
     pinned: dict[str, Mapping[str, Any]] = json.loads(OPTIONS.read_text())
     simulators = [Simulator(python) for python in pythons]
     costs = {name: [Cost() for _ in simulators] for name in pinned}

@@ -59,7 +59,7 @@ ABUSER_CONNECTIONS = 4
 
 
 def start(name: str, directory: Path, settings: Mapping[str, str]) -> ServerProcess:
-    """A server with nothing in it. Raises `KafkaUnavailable`."""
+    """Start an empty server. Raises `KafkaUnavailable`."""
     if name == "odradek":
         return launch_odradek(prepare_odradek(directory, settings=settings))
     return start_kafka(directory, settings=settings)
@@ -77,7 +77,7 @@ def set_quotas(bootstrap: str, entity: QuotaEntity, values: Mapping[str, float |
 
 
 def fill(bootstrap: str, topic: str, size: int) -> None:
-    """So many bytes, in batches of the size that clients fetch later."""
+    """Write so many bytes, in batches of the size that clients fetch later."""
     frame = produce_frame(topic)
     count = size // len(frame) + 1
     with connect(bootstrap) as connection, connection.makefile("rb") as stream:
@@ -87,7 +87,7 @@ def fill(bootstrap: str, topic: str, size: int) -> None:
 
 
 def rates(server: ServerProcess, seconds: tuple[float, float]) -> dict[tuple[str, str], float]:
-    """The bytes per second of each client and action."""
+    """Return the bytes per second of each client and action."""
     enough = int(QUOTA * (sum(seconds) + 2 * BURST_SECONDS))
     uses = [
         Use(kind, action, server.bootstrap, f"{kind}-{action}", seconds)
@@ -180,7 +180,7 @@ def abuse(bootstrap: str, topic: str, stop: threading.Event) -> None:
 
 
 def neighbours(server: ServerProcess, seconds: float) -> tuple[Kept, Kept]:
-    """What nine clients get alone, and beside the abusive one."""
+    """Measure the service of nine clients alone, and beside the abusive one."""
     create_topic(server.bootstrap, "polite", POLITE_CLIENTS)
     create_topic(server.bootstrap, "abused", 1)
     of_abuser: QuotaEntity = (("client-id", ABUSER),)
@@ -229,7 +229,7 @@ def show_neighbours(name: str, server: ServerProcess, short: bool) -> bool:
 
 
 def main() -> int:
-    """Measure, print; 1 if our node misses what is wanted."""
+    """Measure, print; 1 if our node misses a goal."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.quotas", description=(__doc__ or "").split("\n")[0]
     )

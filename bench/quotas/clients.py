@@ -60,14 +60,14 @@ class Used:
 
 
 def produce_frame(topic: str) -> bytes:
-    """A Produce request of one batch."""
+    """Return a Produce frame with one batch."""
     data = PartitionProduceData(0, memoryview(record_batch(BATCH_BYTES, BATCH_RECORDS)))
     request = ProduceRequest(None, 1, 30_000, [TopicProduceData(topic, partition_data=[data])])
     return framed(ApiKey.PRODUCE, PRODUCE_VERSION, request)
 
 
 def raw_bytes(use: Use) -> Iterator[float]:
-    """Pipelined requests on one connection, whatever the answers say."""
+    """Send pipelined requests on one connection, whatever the answers say; yield the bytes."""
     if use.action == "produce":
         frame = produce_frame(use.topic)
     else:
@@ -88,7 +88,7 @@ def raw_bytes(use: Use) -> Iterator[float]:
 
 
 def produced(send: Callable[[Callable[..., None]], None], serve: Callable[[], None]) -> Iterator[float]:
-    """Bytes as they are acknowledged. `send` takes a callback, `serve` lets the client call back."""
+    """Yield bytes as they are acknowledged. `send` takes a callback, `serve` lets the client call back."""
     acknowledged: deque[float] = deque()
     under_way = 0
 
@@ -112,7 +112,7 @@ def _serve(producer: confluent_kafka.Producer) -> None:
 
 
 def librdkafka_bytes(use: Use) -> Iterator[float]:
-    """confluent-kafka, with batches of `BATCH_RECORDS`."""
+    """Use confluent-kafka, with batches of `BATCH_RECORDS`; yield the bytes."""
     common: dict[str, Any] = {"bootstrap.servers": use.bootstrap, "client.id": f"librdkafka-{use.action}"}
     value = bytes(VALUE_BYTES)
     if use.action == "produce":
@@ -135,7 +135,7 @@ def librdkafka_bytes(use: Use) -> Iterator[float]:
 
 
 def kafka_python_bytes(use: Use) -> Iterator[float]:
-    """kafka-python, with batches of about `BATCH_RECORDS`."""
+    """Use kafka-python, with batches of about `BATCH_RECORDS`; yield the bytes."""
     common: dict[str, Any] = {
         "bootstrap_servers": use.bootstrap,
         "client_id": f"kafka-python-{use.action}",

@@ -52,7 +52,7 @@ Start = Callable[[Path], ServerProcess]
 
 
 def start_our_node(directory: Path) -> ServerProcess:
-    """Our node; formatting is not part of its `ready_seconds`."""
+    """Start our node; formatting is not part of its `ready_seconds`."""
     properties = directory / "server.properties"
     if not properties.exists():
         prepare_odradek(directory)
@@ -60,7 +60,7 @@ def start_our_node(directory: Path) -> ServerProcess:
 
 
 def start_reference(directory: Path) -> ServerProcess:
-    """Apache Kafka; formatting is not part of its `ready_seconds`."""
+    """Start Apache Kafka; formatting is not part of its `ready_seconds`."""
     return start_kafka(directory)
 
 
@@ -68,7 +68,7 @@ STARTERS: dict[str, Start] = {"odradek": start_our_node, "kafka": start_referenc
 
 
 def startup(key: str) -> list[Figure]:
-    """Seconds until a formatted directory is served, and resident memory then: medians of fresh starts."""
+    """Measure seconds until a formatted directory is served, and resident memory then: medians of fresh starts."""
     seconds: list[float] = []
     mebibytes: list[float] = []
     for _ in range(STARTS):
@@ -87,7 +87,7 @@ def startup(key: str) -> list[Figure]:
 
 
 def idle_connections(key: str, count: int) -> list[Figure]:
-    """Resident memory per connection that has asked for ApiVersions and is silent since."""
+    """Measure resident memory per connection that has asked for ApiVersions and is silent since."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count + 200 > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 1000, hard), hard))
@@ -108,7 +108,7 @@ def idle_connections(key: str, count: int) -> list[Figure]:
 
 
 def empty_partitions(key: str, count: int) -> list[Figure]:
-    """Resident memory per partition of a topic that was created and never used."""
+    """Measure resident memory per partition of a topic that was created and never used."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{key}-") as name:
         server = STARTERS[key](Path(name))
         try:
@@ -129,7 +129,9 @@ def empty_partitions(key: str, count: int) -> list[Figure]:
 
 
 def recovery(key: str, log_bytes: int) -> list[Figure]:
-    """kill -9 with `log_bytes` in 16 KiB batches; seconds until the restarted server has every record."""
+    """Kill a server (-9) with `log_bytes` in 16 KiB batches; measure the seconds until the restarted one has every
+    record.
+    """
     records = log_bytes // RECOVERY_RECORD_BYTES
     with tempfile.TemporaryDirectory(prefix=f"bench-{key}-") as name:
         directory = Path(name)

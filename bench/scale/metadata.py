@@ -58,7 +58,7 @@ _CREATE_TOPICS_VERSION = 5
 
 
 def image_of(topics: int, partitions: int) -> MetadataImage:
-    """A cluster of three brokers."""
+    """Build the image of a cluster of three brokers."""
     builder = ImageBuilder(MetadataImage.empty("bench"))
     for number in range(1, topics + 1):
         topic_id = number.to_bytes(16, "big")
@@ -72,7 +72,7 @@ def image_of(topics: int, partitions: int) -> MetadataImage:
 
 
 def microseconds_per_change(image: MetadataImage) -> float:
-    """The best of three runs of ISR changes, each an image of its own."""
+    """Return the best of three runs of ISR changes, each an image of its own."""
     interned = Interned()
     topics = list(image.topics_by_id.values())
     best = float("inf")
@@ -90,7 +90,7 @@ def microseconds_per_change(image: MetadataImage) -> float:
 
 
 def image_costs(topics: int, partitions: int) -> list[Figure]:
-    """One change of one partition, with few and with many; all records of the large image."""
+    """Measure one change of one partition, with few and with many; all records of the large image."""
     few, image = image_of(1, 10), image_of(topics, partitions)
     small, large = microseconds_per_change(few), microseconds_per_change(image)
     started = time.perf_counter()
@@ -106,7 +106,7 @@ def image_costs(topics: int, partitions: int) -> list[Figure]:
 
 @attrs.define
 class Asker:
-    """Asks for ApiVersions on a connection of its own until told to end."""
+    """Asks for ApiVersions on a connection of its own until `end`."""
 
     slowest_ms: float = 0.0
     answers: int = 0
@@ -130,7 +130,7 @@ class Asker:
 
 @contextmanager
 def asking(bootstrap: str) -> Iterator[Asker]:
-    """An `Asker` beside the block."""
+    """Run an `Asker` beside the block."""
     asker = Asker()
     thread = threading.Thread(target=asker.run, args=(bootstrap,), daemon=True)
     thread.start()
@@ -199,7 +199,7 @@ def begin_moves(server: ServerProcess, disks: Sequence[Path], partitions: int) -
 
 
 def measure(directory: Path, topics: int, partitions: int, disk_count: int) -> list[Figure]:
-    """Everything, on one node."""
+    """Measure everything, on one node."""
     figures = image_costs(topics, partitions)
     count = topics * partitions
     disks = [directory / "data", *(directory / f"data-{number}" for number in range(2, disk_count + 1))]

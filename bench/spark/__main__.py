@@ -46,7 +46,7 @@ class Figure:
 
 
 def writes(found: Mapping[str, Sequence[float]]) -> list[Figure]:
-    """The figures of `bench.spark.sink`."""
+    """Return the figures of `bench.spark.sink`."""
     speeds = {name: statistics.median(each) for name, each in found.items()}
     once, at_least_once = speeds[sink.EXACTLY_ONCE], speeds[sink.AT_LEAST_ONCE]
     figures = [Figure("writing exactly once over at least once", once / at_least_once, least=0.8)]
@@ -57,7 +57,7 @@ def writes(found: Mapping[str, Sequence[float]]) -> list[Figure]:
 
 
 def reads(found: Mapping[tuple[int, int, str], Mapping[str, float]], rows: int) -> list[Figure]:
-    """The figures of `bench.spark.source`, those with a goal."""
+    """Return those figures of `bench.spark.source` that have a goal."""
     goals = (("batch -> noop", 2.0), ("batch -> Parquet", 1.6), ("AvailableNow -> noop", 1.2))
     figures = []
     for name, least in goals:
@@ -69,7 +69,7 @@ def reads(found: Mapping[tuple[int, int, str], Mapping[str, float]], rows: int) 
 
 
 def measure(spark: SparkSession, server: ServerProcess, formats: list[str], quick: bool) -> list[Figure]:
-    """All figures, in the order of the table."""
+    """Measure all figures, in the order of the table."""
     small = ["--rows", "40000", "--long-rows", "0", "--rounds", "1"]
     arguments = source.parser().parse_args(
         small if quick else ["--long-rows", "0", "--rounds", "5", "--warm", "3"]

@@ -42,7 +42,7 @@ CASES = (
 
 
 def fetch_answer(case: Case, count: int) -> bytes:
-    """`count` records with keys of 8 bytes, in batches."""
+    """Return `count` records with keys of 8 bytes, in batches."""
     out = bytearray()
     for base_offset in range(0, count, _BATCH_RECORDS):
         builder = RecordBatchBuilder(base_offset=base_offset, compression_type=case.compression_type)
@@ -56,7 +56,7 @@ def fetch_answer(case: Case, count: int) -> bytes:
 
 
 def rows_per_second(decode: Callable[[], int], seconds: float) -> float:
-    """The best round: noise only ever makes one slower."""
+    """Return the best round's rate: noise only ever slows a round."""
     best = 0.0
     until = time.perf_counter() + seconds
     while (start := time.perf_counter()) < until:
@@ -66,7 +66,7 @@ def rows_per_second(decode: Callable[[], int], seconds: float) -> float:
 
 
 def by_spark(answer: bytes, *, with_headers: bool) -> int:
-    """Rows that `odradek.spark.decode` makes."""
+    """Count the rows that `odradek.spark.decode` makes."""
     pieces = decode_batches(
         answer,
         topic="flights",
@@ -79,7 +79,7 @@ def by_spark(answer: bytes, *, with_headers: bool) -> int:
 
 
 def by_wire(answer: bytes) -> int:
-    """Records that the plain reader makes."""
+    """Count the records that the plain reader makes."""
     return sum(
         len(records(answer, position, decompressed_bytes_max=_BYTES_MAX))
         for position, _ in iter_batches(answer)

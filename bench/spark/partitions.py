@@ -38,7 +38,7 @@ def _fill(bootstrap: str, topic: str, partitions: int, rows: int) -> None:
 
 
 def measure(spark: SparkSession, server: ServerProcess, rows: int, rounds: int) -> dict[int, float]:
-    """The median seconds of a query by the number of partitions: one, and many."""
+    """Return the median seconds of a query by the number of partitions: one, and many."""
     found: dict[int, list[float]] = {1: [], MANY: []}
     for partitions in found:
         _fill(server.bootstrap, f"partitions-{partitions}", partitions, rows)

@@ -58,14 +58,14 @@ class _NothingWriter(DataSourceArrowWriter):
 
 
 def write(frame: DataFrame, format: str, options: Mapping[str, str]) -> float:
-    """Seconds of one write."""
+    """Return the seconds of one write."""
     started = time.perf_counter()
     frame.write.format(format).options(**options).mode("append").save()
     return time.perf_counter() - started
 
 
 def session(jars: str | None) -> SparkSession:
-    """local[2], quiet."""
+    """Start a quiet session on local[2]."""
     os.environ["PYSPARK_PYTHON"] = worker_python()
     # Installed packages have compiled modules, whatever this shell says.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -83,7 +83,7 @@ EXACTLY_ONCE, AT_LEAST_ONCE, CONNECTOR = "odradek, exactly once", "odradek, at l
 def measure(
     spark: SparkSession, rows: int, rounds: int, server: ServerProcess, *, with_connector: bool
 ) -> dict[str, list[float]]:
-    """Rows per second of each way, round by round; the first round of all warms up and is not counted."""
+    """Return rows per second of each way, round by round; the first round of all warms up and is not counted."""
     with Client(server.bootstrap) as client:
         client.admin.create_topics([NewTopic("bench", PARTITIONS)])
     spark.dataSource.register(_Nothing)

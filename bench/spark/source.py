@@ -85,7 +85,7 @@ class _ReadyReader(DataSourceReader):
 
 
 def session(jars: str | None) -> SparkSession:
-    """local[2], quiet."""
+    """Start a quiet session on local[2]."""
     os.environ["PYSPARK_PYTHON"] = worker_python()
     # Installed packages have compiled modules, whatever this shell says.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -101,7 +101,7 @@ def session(jars: str | None) -> SparkSession:
 
 
 def fill(spark: SparkSession, bootstrap: str, topic: str, rows: int, size: int) -> None:
-    """A topic of `rows` rows with values of `size` bytes, written by our sink."""
+    """Create a topic of `rows` rows with values of `size` bytes, written by our sink."""
     with Client(bootstrap) as client:
         client.admin.create_topics([NewTopic(topic, PARTITIONS)])
     frame = spark.range(rows).selectExpr(
@@ -127,7 +127,7 @@ class Bench:
         self.ways = dict(zip(WAYS, ways, strict=True))
 
     def batch(self, which: str) -> DataFrame:
-        """A batch query of all columns."""
+        """Return a batch query of all columns."""
         return self.spark.read.format(which).options(**self.options).load()
 
     def _noop(self, which: str) -> None:
@@ -236,7 +236,7 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
 
 
 def memory(spark: SparkSession) -> list[float]:
-    """The memory of Python's processes under this session's Java: proportional set sizes in MiB."""
+    """Return the memory of Python's processes under this session's Java: proportional set sizes in MiB."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -255,7 +255,7 @@ def memory(spark: SparkSession) -> list[float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -58,7 +58,7 @@ class PassResult:
 
 
 def values(value_bytes: int, compressible: bool) -> list[bytes]:
-    """A pool of values, the same on every run: random bytes, or lines of a made-up service log."""
+    """Return a pool of values, the same on every run: random bytes, or lines of a made-up service log."""
     source = random.Random(value_bytes)
     if not compressible:
         return [source.randbytes(value_bytes) for _ in range(VALUE_POOL)]

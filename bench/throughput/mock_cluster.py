@@ -25,7 +25,7 @@ PARTITIONS = 4
 
 @contextmanager
 def mock_cluster(*, cpus: Sequence[int] | None = None) -> Iterator[ServerProcess]:
-    """A mock cluster of one broker in a process of its own, until the block ends."""
+    """Run a mock cluster of one broker in a process of its own, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="mock-cluster-") as name:
         log_path = Path(name) / "server.log"
         with log_path.open("wb") as log:

@@ -216,7 +216,7 @@ class Throughput:
 
 
 def summarize(server: str, workload: str, action: str, measures: Sequence[Measure]) -> Summary:
-    """Medians of a series of passes."""
+    """Return the medians of a series of passes."""
     cpu = [measure.cpu_seconds_per_gb for measure in measures]
     rate = statistics.median(measure.messages_per_second for measure in measures)
     return Summary(
@@ -248,7 +248,7 @@ def create_topic(
 def temporary_topic(
     bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
 ) -> Iterator[None]:
-    """A topic for the length of the block."""
+    """Create a topic for the length of the block."""
     admin = create_topic(bootstrap, topic, partitions, config)
     try:
         yield

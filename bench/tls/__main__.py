@@ -91,7 +91,7 @@ class TlsServer:
 
 
 def make_certificates(directory: Path) -> tuple[Path, Path]:
-    """The file of an authority, and one with a server's key (RSA-2048, PKCS #8, as Java wants it) and certificate."""
+    """Make an authority's file, and a file with a server's key (RSA-2048, PKCS #8, as Java needs) and certificate."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost", key_type=trustme.KeyType.RSA)
     trusted, own = directory / "authority.pem", directory / "server.pem"
@@ -104,7 +104,7 @@ def make_certificates(directory: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def tls_server(key: str, directory: Path, cpus: Sequence[int] | None = None) -> Iterator[TlsServer]:
-    """`odradek` or `kafka` in `directory`, for the length of the block."""
+    """Run `odradek` or `kafka` in `directory` for the length of the block."""
     directory.mkdir(parents=True, exist_ok=True)
     authority, own = make_certificates(directory)
     port, controller, tls = free_ports(3)
@@ -150,7 +150,7 @@ class TlsBench:
     found: dict[str, Any] = attrs.field(factory=dict)
 
     def say(self, text: str) -> None:
-        """Progress, on the standard error."""
+        """Show progress on the standard error."""
         print(text, file=sys.stderr, flush=True)
 
     def throughput(self) -> None:
@@ -181,10 +181,11 @@ class TlsBench:
         return 1 if server.key == "odradek" or self.options.quick else KAFKA_WARM_PASSES
 
     def whole(self) -> None:
-        """The same batches from a client that fills its records of TLS.
+        """Measure the same batches from a client that fills its TLS records.
 
-        Clients differ: librdkafka makes two records of each message, so that a batch of 16 KiB comes as 31. Others
-        encrypt whole requests, and so does this one. It keeps many requests under way, and computes nothing between.
+        Clients differ: librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives as 31.
+        Others encrypt whole requests, and so does this client. It keeps many requests under way, and computes
+        nothing between.
         """
         found: dict[str, dict[str, Driven]] = {}
         for kind in (each for each in KINDS if each.name in WHOLE_KINDS):
@@ -215,8 +216,9 @@ class TlsBench:
         }
 
     def clients(self) -> None:
-        """What producers of others cost a server, by how they fill records of TLS. They are slower than the servers are,
-        so their rates compare clients.
+        """Measure the server's cost of other clients' producers, by how they fill TLS records.
+
+        They are slower than the servers are, so their rates compare clients.
         """
         found: dict[str, dict[str, float]] = {}
         seconds = 1.5 if self.options.quick else 5.0
@@ -240,7 +242,7 @@ class TlsBench:
         self.found["clients_cpu_seconds_per_gb"] = found
 
     def handshakes(self) -> None:
-        """Full handshakes of TLSv1.3, one after the other at each of two connections: how many per CPU-second."""
+        """Count full TLSv1.3 handshakes per CPU-second, one after the other at each of two connections."""
         rates: dict[str, list[float]] = {}
         for number in range(self.options.passes + 1):
             for each in self.servers:
@@ -256,7 +258,7 @@ class TlsBench:
         self.found["handshakes_per_cpu_second"] = found
 
     def idle(self) -> None:
-        """Resident memory per connection of TLS that has asked for ApiVersions and is silent since."""
+        """Measure resident memory per TLS connection that has asked for ApiVersions and is silent since."""
         count = 300 if self.options.quick else self.options.connections
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -273,11 +275,11 @@ class TlsBench:
             self.found[f"idle_kib_{each.key}"] = grown
 
     def flood(self) -> None:
-        """The requests of clients that are in, without and with a flood of hellos from another process.
+        """Measure the requests of connected clients, without and with a flood of hellos from another process.
 
-        Each server has a CPU of its own, and its clients the others. On two CPUs the flood shares that of the clients, and
-        so it computes nothing: it sends one recorded hello again and again (`bench.tls.handshakes`). A server with
-        room pays for a full handshake but for its last step, a tenth of it.
+        Each server has a CPU of its own, and its clients the others. On two CPUs the flood shares that of the
+        clients, and so it computes nothing: it sends one recorded hello again and again (`bench.tls.handshakes`). A
+        server with free connections pays for a full handshake but for its last step, a tenth of it.
         """
         cpus = sorted(os.sched_getaffinity(0))
         with ExitStack() as ending:

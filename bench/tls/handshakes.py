@@ -62,7 +62,7 @@ class Shaken:
 
 
 def open_tls_connection(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """A connection behind its handshake."""
+    """Connect, and complete the handshake."""
     host, _, port = address.rpartition(":")
     plain = socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -74,7 +74,7 @@ def open_tls_connection(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 
 def ask_api_versions(connection: ssl.SSLSocket) -> None:
-    """One request and its answer."""
+    """Send one request and receive its answer."""
     connection.sendall(framed(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("bench", "1.0")))
     size = int.from_bytes(_exactly(connection, 4))
     _exactly(connection, size)
@@ -92,7 +92,7 @@ def _exactly(connection: ssl.SSLSocket, count: int) -> bytes:
 
 @contextmanager
 def flood(task: Handshaking, into: list[Shaken], cpus: Sequence[int] | None) -> Iterator[None]:
-    """A process on `cpus` that shakes hands for the length of the block."""
+    """Run a process on `cpus` that makes handshakes for the length of the block."""
     command = [
         *command_prefix(cpus),
         sys.executable,
@@ -112,7 +112,7 @@ def flood(task: Handshaking, into: list[Shaken], cpus: Sequence[int] | None) -> 
 
 
 def recorded_hello() -> bytearray:
-    """The first record of a client: one ClientHello of TLSv1.3, with a key share."""
+    """Record the first TLS record of a client: one ClientHello of TLSv1.3, with a key share."""
     outgoing = ssl.MemoryBIO()
     context = ssl.create_default_context()
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
@@ -141,7 +141,7 @@ class Shaker:
         self.begun = self.done = self.failed = 0
 
     def run(self) -> Shaken:
-        """All of them, or until it is over."""
+        """Make all handshakes, or as many as fit until it is over."""
         began = time.monotonic()
         task = self._task
         at_once = PACED_CONNECTIONS if task.per_second else CONNECTIONS
@@ -200,7 +200,7 @@ class Shaker:
         self._selector.modify(connection, selectors.EVENT_READ)
 
     def _encrypted(self, plain: socket.socket) -> ssl.SSLSocket:
-        """The same connection, now that it is one. Raises `OSError` if it is none."""
+        """Wrap a connection that is established now. Raises `OSError` if connecting failed."""
         plain.getpeername()
         began = self._under_way.pop(plain)
         self._selector.unregister(plain)

@@ -120,7 +120,7 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
 
 
 def copy(side: Side, seconds: float, number: int, client: str = "librdkafka") -> None:
-    """Transactions per second of a copy of 100 records each, with the group's offsets."""
+    """Measure transactions per second of a copy of 100 records each, with the group's offsets."""
     source, sink = f"source-{client}-{number}", f"sink-{client}-{number}"
     side.create(source)
     side.create(sink)
@@ -130,7 +130,7 @@ def copy(side: Side, seconds: float, number: int, client: str = "librdkafka") ->
 
 
 def commit(side: Side, seconds: float, number: int) -> None:
-    """Milliseconds of one commit, p50."""
+    """Measure milliseconds of one commit, p50."""
     topic = f"commit-{number}"
     side.create(topic)
     made = transactional(side.bootstrap, topic)
@@ -148,7 +148,7 @@ def commit(side: Side, seconds: float, number: int) -> None:
 
 
 def large(side: Side, seconds: float, number: int) -> None:
-    """The rate of records in transactions of 10,000, over that of plain idempotent produce."""
+    """Measure the rate of records in transactions of 10,000, over that of plain idempotent produce."""
     bootstrap, topic = side.bootstrap, f"large-{number}"
     side.create(topic)
     rates: list[float] = []
@@ -173,9 +173,9 @@ def large(side: Side, seconds: float, number: int) -> None:
 
 
 def committed(side: Side, seconds: float, number: int) -> None:
-    """The rate of fetches at read_committed over that at read_uncommitted, of a topic of transactions.
+    """Measure the rate of fetches at read_committed over that at read_uncommitted, of a topic of transactions.
 
-    The fetches are of the protocol alone: a client library's own work would hide what the level costs the broker.
+    The fetches are of the protocol alone: a client library's own work would hide the level's cost for the broker.
     """
     bootstrap, topic = side.bootstrap, f"committed-{number}"
     side.create(topic)
@@ -253,7 +253,7 @@ def wait_for_coordinators(bootstrap: str) -> None:
 
 
 def ids(directory: Path) -> tuple[float, float]:
-    """Ours alone: seconds from a restart until all ids are served again, and bytes of memory per id."""
+    """Measure ours alone: seconds from a restart until all ids are served again, and bytes of memory per id."""
     server = start_odradek(directory, settings=SETTINGS)
     try:
         wait_for_coordinators(server.bootstrap)
@@ -274,7 +274,9 @@ def ids(directory: Path) -> tuple[float, float]:
 
 
 def state() -> tuple[float, float]:
-    """Bytes of memory per producer in a partition's producer state: after one transaction, and with five batches."""
+    """Measure bytes of memory per producer in a partition's producer state: after one transaction, and with five
+    batches.
+    """
     found = []
     for batches in (1, BATCHES_KEPT):
         tracemalloc.start()

@@ -21,7 +21,7 @@ WAIT_SECONDS = 60.0
 
 
 def transactional(bootstrap: str, name: str) -> confluent_kafka.Producer:
-    """A producer of librdkafka that may begin transactions."""
+    """Make a librdkafka producer that may begin transactions."""
     made = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -35,7 +35,7 @@ def transactional(bootstrap: str, name: str) -> confluent_kafka.Producer:
 
 
 def reader(bootstrap: str, group: str, isolation: str) -> confluent_kafka.Consumer:
-    """A consumer of librdkafka that begins at the beginning and commits nothing by itself."""
+    """Make a librdkafka consumer that begins at the earliest offset and commits nothing by itself."""
     return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

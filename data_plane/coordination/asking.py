@@ -1,4 +1,4 @@
-"""Values that a coordinator's parts hand to each other: a request, its answers, and what is due when. PURE."""
+"""Values that a coordinator's parts pass to each other: a request, its answers, its deadlines. PURE."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class TimePasses:
 
 
 TimerAction: TypeAlias = Callable[[Any], None]
-"""Called with the turn of the machine that looks at what is due."""
+"""Called with the turn of the machine in which it is due."""
 
 
 class Deadlines:
-    """A heap of what is due when. Sessions are looked at when they may have ended, not whenever they are renewed."""
+    """A heap of deadlines. A session is checked when it may have ended, not whenever it is renewed."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, object, TimerAction]] = []
@@ -70,7 +70,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else float("inf")
 
     def at(self, deadline_ms: float, action: TimerAction) -> object:
-        """Call `action(turn)` at `deadline_ms`; the owner compares the token to tell an outdated timer."""
+        """Call `action(turn)` at `deadline_ms`; the owner compares the token to detect an outdated timer."""
         self._sequence += 1
         token = object()
         heapq.heappush(self._heap, (deadline_ms, self._sequence, token, action))

@@ -28,7 +28,7 @@ from odradek.wire.record_batch import RecordBatchBuilder
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
-"""Bytes of keys and values after which a decision goes on in another batch."""
+"""Bytes of keys and values after which a decision continues in another batch."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
 
 
@@ -80,7 +80,7 @@ class CoordinatorLog:
         self._listeners.append(listener)
 
     def encode_batch(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> EncodedDecision:
-        """The bytes of a decision's records. Raises `LocalProtocolError` for a value that fits no record."""
+        """Encode a decision's records. Raises `LocalProtocolError` for a value that fits no record."""
         first = records[0]
         if isinstance(first, TransactionEnd):
             assert len(records) == 1, "the end of a transaction is a decision of its own"
@@ -101,8 +101,8 @@ class CoordinatorLog:
         return EncodedRecords(pairs, first.producer)
 
     def append_batch(self, batch: EncodedDecision) -> int:
-        """Append the records; the last one's offset. Many records (tombstones of all offsets in a topic) make several
-        batches.
+        """Append the records; returns the last one's offset. Many records (tombstones of all offsets in a topic) make
+        several batches.
 
         A crash between two of them leaves a part of the decision, which no rule of groups forbids. Only decisions
         about offsets are larger than one batch, and each offset stands for itself.
@@ -170,9 +170,8 @@ class PendingRecord:
 
 @attrs.define(eq=False)
 class Latest:
-    """The latest value of every key in a log, None for a tombstone; and what open transactions have written.
-
-    What a transaction has committed counts from its marker on, unless a record behind it had the same key.
+    """The latest value of every key in a log, None for a tombstone; and the records of open transactions. A committed
+    record counts from its marker on, unless a later record had the same key.
     """
 
     values: dict[bytes, bytes | None] = attrs.field(factory=dict)
@@ -182,7 +181,7 @@ class Latest:
     """Where the latest values are, of keys that were written while a transaction was open."""
 
     def put(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """A record outside of transactions."""
+        """Put a record outside of transactions."""
         self.values[key] = value
         if self.pending:
             self._offsets[key] = offset
@@ -191,11 +190,11 @@ class Latest:
                     records[:] = [record for record in records if record.key != key]
 
     def put_pending(self, producer_id: int, offset: int, key: bytes, value: bytes | None) -> None:
-        """A record of an open transaction."""
+        """Put a record of an open transaction."""
         self.pending.setdefault(producer_id, []).append(PendingRecord(offset, key, value))
 
     def end(self, producer_id: int, is_commit: bool) -> None:
-        """A marker."""
+        """End a transaction by its marker."""
         for record in self.pending.pop(producer_id, ()):
             if is_commit and record.offset > self._offsets.get(record.key, -1):
                 self.values[record.key] = record.value
@@ -209,9 +208,10 @@ class Latest:
 
 
 def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
-    """The latest value of every key in the log. Blocking.
+    """Read the latest value of every key in the log. Blocking.
 
-    A batch whose checksum is right, but whose records contradict each other, was a client's: `skipped` tells of it. Raises `KafkaError` (the log cannot be read or is damaged), `DiskError`.
+    A batch with a right checksum whose records contradict each other came from a client: `skipped` is called for it.
+    Raises `KafkaError` (the log cannot be read or is damaged), `DiskError`.
     """
     latest = Latest()
     offset, end_offset = log.log_start_offset, log.log_end_offset
@@ -232,7 +232,7 @@ def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
 
 
 def _take_batch(latest: Latest, data: Buffer, position: int, header: BatchHeader) -> None:
-    """Raises `InvalidRecord`."""
+    """Add a batch. Raises `InvalidRecord`."""
     if header.is_control:
         if header.is_transactional:
             marker = parse_marker(memoryview(data)[position : position + header.size])

@@ -34,13 +34,13 @@ class ReadBarrier:
         self._round: list[Done] = []
         self._leader_epoch = partition.leader_epoch
         self._missing: dict[int, tuple[object] | None] = {}
-        """In-sync replicas that owe fetches to the round, with the session of the first one, if it has come."""
+        """In-sync replicas that owe fetches to the round, with the session of the first fetch, if it has come."""
 
     def __len__(self) -> int:
         return len(self._round) + len(self._next)
 
     def add(self, done: Done) -> None:
-        """Tell `done` when it is known; at once where no other replica is in sync."""
+        """Call `done` when the answer is known; at once where no other replica is in sync."""
         self._next.append(done)
         if not self._round:
             self._begin()
@@ -54,7 +54,7 @@ class ReadBarrier:
             self._begin()
 
     def end(self) -> None:
-        """The leadership is gone."""
+        """End the barrier, since the leadership is gone."""
         waiting, self._round, self._next = [*self._round, *self._next], [], []
         self._partition.hear_fetches(None)
         for done in waiting:
@@ -73,7 +73,9 @@ class ReadBarrier:
         partition.hear_fetches(None)
 
     def _note(self, replica: RemoteReplica | None) -> None:
-        """A follower has fetched, or another set is in sync. The rest comes after this turn, as an answer is being made."""
+        """Note a follower's fetch, or a change of the in-sync set. The rest comes after this turn, as an answer is
+        being made.
+        """
         if replica is not None and replica.broker_id in self._missing:
             first = self._missing[replica.broker_id]
             if first is not None and first[0] is replica.cursor:
@@ -85,7 +87,7 @@ class ReadBarrier:
     def _go_on(self) -> None:
         partition = self._partition
         if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
-            # Of a leadership that is gone `end` tells the rest: its successor owes no fetch any more.
+            # For a past leadership, `end` calls the rest: the successor owes no fetch.
             return
         in_sync = set(partition.others_in_sync())
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}

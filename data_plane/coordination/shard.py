@@ -4,13 +4,13 @@ Theory of operation
 -------------------
 A `Shard` begins when the partition's leadership comes. The log is read in a worker; requests meanwhile get
 COORDINATOR_LOAD_IN_PROGRESS. Then a machine runs over it in a `ReplicatedStateMachine`. It ends when leadership goes,
-the leader epoch moves or the disk fails: those who wait are told NOT_COORDINATOR, and nothing of it is kept. After a
-failed append the log may have less than the machine decided. So the shard begins anew from the log; a full disk is thus
-waited out. A record that fails to decode is skipped. Otherwise any client that may write to the topic could stop its
+the leader epoch moves or the disk fails: waiting requests get NOT_COORDINATOR, and no state is kept. After a failed
+append the log may have less than the machine decided. So the shard begins anew from the log, until a full disk has
+room again. A record that fails to decode is skipped. Otherwise any client that may write to the topic could stop its
 coordinators for ever.
 
 A request is submitted with a reply. One decision may answer many (a rebalance). All its answers are given when the
-log has committed it. The caller gets back a response if that was at once, otherwise the `Delayed`.
+log has committed it. The caller gets the response if that was at once, otherwise the `Delayed`.
 
 Deadlines are the machine's (`Deadlines`); a shard keeps one timer of the broker at the earliest of them.
 """
@@ -56,21 +56,18 @@ class CoordinatorHost(BrokerHost, Protocol):
         """The hosted topics by name."""
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """The threads that may wait for this log's disk."""
-
-    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Call `done` after a flush of the log that begins from now on."""
+        """Return the threads that may wait for this log's disk."""
 
     @property
     def woken(self) -> list[Callable[[], None]]:
-        """What is to happen after the turn of a connection or a timer."""
+        """Actions that are due after the turn of a connection or a timer."""
 
     def run_woken(self) -> None:
-        """Do what is to happen after this turn. A task that has changed a log calls it."""
+        """Run the actions that are due after this turn. A task that has changed a log calls it."""
 
 
 class TimedMachine(Machine[S, D_co, Ask, Answers], Protocol[S, D_co]):
-    """A machine that says when it wants to look at the time again."""
+    """A machine that names the time of its next deadline."""
 
     deadlines: Deadlines
 
@@ -92,8 +89,9 @@ class Shard(ABC, Generic[S, D]):
         compression_type: int,
         commit_timeout_ms: int,
     ) -> None:
-        """`failed` is told of a shard that must begin anew. `not_encoded` counts for all shards. `compression_type` is
-        that of its batches."""
+        """`failed` is called with a shard that must begin anew. `not_encoded` counts for all shards.
+        `compression_type` is that of its batches.
+        """
         self._broker = broker
         self._failed = failed
         self._timed_machine = machine
@@ -112,22 +110,22 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def read_state(self, latest: Latest, skipped: list[str]) -> S:
-        """The state that the log tells of. Called in a worker: it touches nothing else."""
+        """Build the state from the log's latest values. Called in a worker: it touches nothing else."""
 
     @abstractmethod
     def empty_state(self) -> S:
-        """The state of an empty log."""
+        """Make the state of an empty log."""
 
     @abstractmethod
     def take_over(self, state: S) -> None:
-        """Begin what the machine keeps beside the replicated state."""
+        """Begin the machine's state that is not replicated."""
 
     def began(self, state: S) -> None:
-        """Go on with what a coordinator before this one has left unfinished. Requests are decided from now on."""
+        """Go on with the unfinished work of an earlier coordinator. Requests are decided from now on."""
 
     @abstractmethod
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
-        """The answer to `ask` instead of a decision."""
+        """Make the answer to `ask` instead of a decision."""
 
     @abstractmethod
     def waits_for_log(self, request: Any) -> bool:
@@ -139,7 +137,7 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def size_of(self, state: S) -> int:
-        """The number of groups or transactional ids."""
+        """Count the groups or transactional ids."""
 
     # -- the life of a shard --------------------------------------------------------------------------------------
 
@@ -202,8 +200,9 @@ class Shard(ABC, Generic[S, D]):
             )
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds. Rounded: a timer for millisecond n that comes exactly in time must find that n has
-        come."""
+        """Return monotonic milliseconds. Rounded: a timer for millisecond n that comes exactly in time must find
+        that n has come.
+        """
         return round(self._broker.clock.monotonic() * 1000)
 
     def submit(self, ask: Ask) -> None:
@@ -232,8 +231,6 @@ class Shard(ABC, Generic[S, D]):
             )
             self._failed(self)
             return
-        if self.partition.log.needs_flush:
-            self._broker.sync_partition(self.partition, lambda failure: None)
         deferred.on_release(self._deliver)
         self._log.catch_up()
         self._set_timer()
@@ -278,7 +275,7 @@ class Shard(ABC, Generic[S, D]):
             try:
                 reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             except Exception:
-                # The other requests that wait must get their answers as well.
+                # All other waiting requests must get their answers as well.
                 self._broker.log.exception("request.bug")
 
     def _deliver(self, answers: Answers) -> None:
@@ -322,7 +319,7 @@ class Shard(ABC, Generic[S, D]):
             self._runtime.resign()
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         return {
             self.NAME: 0 if self._runtime is None else self.size_of(self._runtime.state),
             "unanswered": len(self._unanswered),

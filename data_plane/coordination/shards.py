@@ -39,14 +39,14 @@ class Shards(ABC, Generic[ShardT]):
 
     @abstractmethod
     def new_shard(self, partition: Partition, failed: Callable[[Any], None]) -> ShardT:
-        """The coordinator of a partition whose leadership has come."""
+        """Make the coordinator of a partition that this broker leads now."""
 
     @abstractmethod
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
-        """The answer to `ask` where this broker does not coordinate."""
+        """Make the answer to `ask` where this broker does not coordinate."""
 
     def partition_for(self, key: str) -> int | None:
-        """The partition of a group or a transactional id, None while the topic does not exist."""
+        """Find the partition of a group or a transactional id, None while the topic does not exist."""
         topic = self._broker.newest.image.topics.get(self._topic)
         return None if topic is None else coordinator_partition(key, len(topic.partitions))
 
@@ -134,10 +134,11 @@ class Shards(ABC, Generic[ShardT]):
         self.follow_leadership()
 
     def hold(self, is_held: bool) -> None:
-        """Begin no shard while this is so.
+        """Begin no shard while `hold` is set.
 
-        A broker that comes back sees itself as the leader that it was, until its registration has been replayed. Its
-        log may have lost what others have. A coordinator on it could send markers that the next one contradicts.
+        A restarted broker sees itself as the leader that it was, until its registration has been replayed. Its log
+        may have lost records that other replicas have. A coordinator on it could send markers that the next one
+        contradicts.
         """
         self._is_held = is_held
         self.follow_leadership()
@@ -148,7 +149,7 @@ class Shards(ABC, Generic[ShardT]):
         self.follow_leadership()
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics, of all shards together."""
+        """Return figures for metrics, of all shards together."""
         totals = {"shards": len(self.shards), "loading": 0}
         for shard in self.shards.values():
             totals["loading"] += shard.is_loading

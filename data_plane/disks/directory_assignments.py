@@ -1,4 +1,4 @@
-"""Tells the controller in which directories this broker's replicas lie (AssignReplicasToDirs, KIP-858). PORTED."""
+"""Reports the directories of this broker's replicas to the controller (AssignReplicasToDirs, KIP-858). PORTED."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FINAL = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )
 )
-"""Told, or the replica is gone."""
+"""Answers after which the report is done, or its replica is gone."""
 
 
 class DirectoryAssignments:
@@ -58,7 +58,7 @@ class DirectoryAssignments:
         self._wake = new_event()
 
     def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
-        """A replica lies in this directory, and the metadata does not say so yet."""
+        """Note that the metadata does not name a replica's directory yet."""
         self.pending[TopicIdPartition(topic_id, index)] = directory_id
         self._wake.set()
 
@@ -72,7 +72,7 @@ class DirectoryAssignments:
                 await self._clock.sleep_until(self._clock.monotonic() + RETRY_SECONDS)
 
     async def _tell(self) -> bool:
-        """Send one AssignReplicasToDirs request; true if the controller took it."""
+        """Send one AssignReplicasToDirs request; true if the controller accepted it."""
         told = dict(list(self.pending.items())[:ASSIGNMENTS_PER_REQUEST])
         own = self._newest.image.brokers.get(self._node_id)
         request = AssignReplicasToDirsRequest(self._node_id, -1 if own is None else own.epoch, _grouped(told))

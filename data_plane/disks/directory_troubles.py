@@ -4,19 +4,19 @@ Theory of operation
 -------------------
 * A directory in trouble (`odradek.data_plane.disks.disk_watch`) is listed in this broker's own configuration
   (`odradek.serving.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
-  directories; where there is none, the leadership stays.
-* One that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats name it
-  among `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when each of its
-  in-sync replicas has another sound one beside it in the ISR. While the directory hangs it is not taken back. When
-  the device answers again, the broker registers anew under the same incarnation, with the directory. No replica on it
-  begins anew: the id is the same.
+  directories; without such a replica the leadership stays.
+* A directory that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats
+  name it among `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when each
+  of its in-sync replicas has another sound one beside it in the ISR. While the directory hangs it stays in that list.
+  When the device answers again, the broker registers anew under the same incarnation, with the directory. No replica
+  on it begins anew: the id is the same.
 * If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a registration needs
   at least one directory.
 * A **full** directory stays online. Its replicas serve what they have, leave the ISRs when they lag, and get no new
   replicas beside them: it is cordoned (KIP-1066).
 
-* A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that others lead. All else
-  about it stays as it is.
+* A directory that an operator has **demoted** (`odradek disk demote`) is listed too, so that replicas elsewhere lead.
+  All else about it stays as it is.
 
 The list is compared with the metadata until both agree. This also covers a lost answer, a new controller, and an old
 list that a restarted broker finds in the metadata.
@@ -100,7 +100,7 @@ class DirectoryTroubles:
     # -- what heartbeats and registrations say ----------------------------------------------------------------------
 
     def given_up(self) -> tuple[bytes, ...]:
-        """Ids of the hung directories that are to be reported as offline, in order."""
+        """List ids of the hung directories that are to be reported as offline, in order."""
         found: dict[bytes, None] = {}
         for log_dir in self._broker.log_dirs:
             if log_dir.trouble is Trouble.HUNG and log_dir.offline_reason is None:
@@ -149,7 +149,7 @@ class DirectoryTroubles:
     # -- what stands in the metadata --------------------------------------------------------------------------------
 
     def changed(self, log_dir: LogDir) -> None:
-        """A directory has got into a trouble or out of it."""
+        """Called when a trouble of a directory begins or ends."""
         if log_dir.trouble is None:
             self._broker.disk_answers(log_dir)
         self._wake.set()
@@ -157,7 +157,7 @@ class DirectoryTroubles:
         self._broker.run_woken()
 
     def config_changed(self) -> None:
-        """The metadata tells other configurations of this broker."""
+        """Called when the metadata has other configurations of this broker."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -173,7 +173,7 @@ class DirectoryTroubles:
                 await self._wake.wait()
 
     def text(self) -> str:
-        """This broker's present report of its disks; empty if all are sound."""
+        """Write this broker's present report of its disks; empty if all are sound."""
         demoted = self._demoted()
         found = []
         for each in self._broker.log_dirs:
@@ -187,7 +187,7 @@ class DirectoryTroubles:
         return troubles_text(found)
 
     def _demoted(self) -> frozenset[str]:
-        """The directories that an operator wants others to lead for (`odradek disk demote`)."""
+        """Find the directories on which replicas should not lead, as an operator wants (`odradek disk demote`)."""
         broker = self._broker
         text = broker.newest.image.broker_configs(broker.node_id).get(DEMOTED_LOG_DIRS, "")
         paths = frozenset(demoted_paths(text))

@@ -22,7 +22,7 @@ class DiskErrors:
         self.errors = 0
 
     def tell(self, event: str, **fields: Any) -> None:
-        """A request was answered with KAFKA_STORAGE_ERROR; `fields` say which and why."""
+        """Log a request that was answered with KAFKA_STORAGE_ERROR; `fields` say which and why."""
         self.errors += 1
         held_back = self._budget.take()
         if held_back is not None:

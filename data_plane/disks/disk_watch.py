@@ -1,20 +1,20 @@
-"""Watches for disks that hang or are full, tells the operator, and decides when their leaderships should go
-elsewhere. PORTED.
+"""Watches for disks that hang or are full, logs them for the operator, and decides when their leaderships should
+move. PORTED.
 
 * **Suspected.** A call that the loop makes is not answered for `odradek.disk.write.wait.ms`. Then the logs of the
-  directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`, `odradek.env.bounded_calls`).
-  All of the loop's calls are such: it does not wait longer for a disk of several.
-* **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line in the log tells the operator. After
+  directory refuse appends and reads at once, until the device answers (`LogDir.is_suspected`,
+  `odradek.env.bounded_calls`). That holds for all of the loop's calls: with several disks it never waits longer.
+* **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line is logged for the operator. After
   `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse appends and
-  reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not wait there
-  with it. All of that ends when the call comes back.
+  reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not hang with it.
+  All of that ends when the call comes back.
 * **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is enough room
   again. A write finds no room when only the reserve is left (`odradek.data_plane.log.directory.room`). Enough means two
   things. Beyond the reserve a twentieth of the device or `ROOM_BYTES` is free, whichever is less; and no write was
   refused for `full_seconds`. With a lower bar, a disk on the brink would take leaderships and lose them every few
   seconds.
 
-`DirectoryTroubles` tells the controller of each trouble.
+`DirectoryTroubles` reports each trouble to the controller.
 
 Deliberately absent: bounds for the only directory of a node. Its metadata log lies there too: it would have
 to wait anyway.
@@ -34,7 +34,7 @@ HUNG_SECONDS = 15.0
 FULL_SECONDS = 5.0
 ROOM_BYTES = 1 << 30
 ROOM_SHARE = 20
-"""A device has room again when one part in so many is free, or `ROOM_BYTES`."""
+"""A device has room again when one part in this many is free, or `ROOM_BYTES`."""
 
 
 class DiskWatch:
@@ -93,12 +93,12 @@ class DiskWatch:
         self._changed(log_dir)
 
     def _look_for_hang(self, log_dir: LogDir) -> tuple[float, str]:
-        """Seconds that the oldest call has waited, and its name; the loop has made it, or a worker."""
+        """Find the seconds that the oldest call has waited, and its name; the loop has made it, or a worker."""
         seconds, call = 0.0, ""
         if log_dir.offline_reason is None:
             seconds, call = log_dir.workers.oldest() or (0.0, "")
             if log_dir.unanswered is not None:
-                # The upkeep, which waits for it, may be held up by long work that nobody watches.
+                # The upkeep, which waits for it, may be delayed by long work that has no watch.
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):
@@ -112,7 +112,7 @@ class DiskWatch:
         return seconds, call
 
     def _look_for_room(self, log_dir: LogDir) -> float:
-        """Seconds since a write found no room; 0 where there is enough."""
+        """Compute the seconds since a write found no room; 0 where there is enough."""
         since = log_dir.full_since
         if since is None or log_dir.offline_reason is not None:
             return 0.0

@@ -3,17 +3,17 @@
 Theory of operation
 -------------------
 Making a log is a directory and two files: a fraction of a millisecond on a quiet disk, several on a busy one. A few
-are made at once, when the metadata that asks for them is applied. What goes beyond `INLINE_LOGS_MAX` of one change
-waits here, in a queue of its directory. A task works it off, a few dozen logs at a time in a worker. Then the broker
-looks at the metadata of that moment, finds the logs and hosts them. Until then the replica is answered for as one
-whose broker has not heard of it: NOT_LEADER_OR_FOLLOWER, which clients retry.
+are made at once, when their metadata is applied. Logs beyond `INLINE_LOGS_MAX` of one change wait here, in a queue of
+their directory. A task works it off, a few dozen logs at a time in a worker. Then the broker looks at the metadata of
+that moment, finds the logs and hosts them. Until then requests for the replica get NOT_LEADER_OR_FOLLOWER, which
+clients retry.
 
 Rules
-* A directory that hangs holds up its own queue alone.
-* While a worker makes a log of some name, nobody else does: what asks for that name waits here as well.
-* What is not wanted any more when it is made (deleted, or moved away meanwhile) is removed again.
-* What a worker could not make, the placement tries once more on the loop. It passes over full directories and has the
-  last word.
+* A directory that hangs delays only its own queue.
+* While a worker makes a log of some name, no other task does: replicas of that name wait here as well.
+* A log that is not wanted any more when it is made (deleted, or moved away meanwhile) is removed again.
+* The placement tries once more on the loop what a worker could not make. It skips full directories and decides
+  finally.
 
 PORTED.
 """
@@ -50,7 +50,7 @@ class _Wanted:
 
 
 class LogMaker:
-    """The tasks that make logs, one per directory. `hosted(topics)` has the broker look at these partitions again."""
+    """The tasks that make logs, one per directory. `hosted(topics)` has the broker check these partitions again."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class LogMaker:
         self._config_for = config_for
         self._hosted = hosted
         self._waiting: dict[TopicIdPartition, bool] = {}
-        """Replicas without a log; whether they are new ones."""
+        """Replicas without a log; True for new ones."""
         self._queues: dict[str, dict[TopicIdPartition, None]] = {}
         """The same by the path of the directory that is to take them; a task works at each."""
         self._making: dict[TopicPartition, None] = {}
@@ -83,7 +83,7 @@ class LogMaker:
         return replica in self._waiting
 
     def begin_change(self) -> None:
-        """Another change of metadata is being applied."""
+        """Begin another change of metadata."""
         self._inline_left = INLINE_LOGS_MAX
 
     def may_make_now(self, topic: str, index: int) -> bool:
@@ -94,7 +94,7 @@ class LogMaker:
         return True
 
     def make_later(self, replica: TopicIdPartition, topic: str, assigned: bytes, *, is_new: bool) -> None:
-        """Have the log made as soon as its turn comes. Raises what `ReplicaPlacement.candidates` raises."""
+        """Have the log made as soon as its turn comes. Raises the errors of `ReplicaPlacement.candidates`."""
         if replica in self._waiting or self._is_stopped:
             return
         log_dir = self._placement.candidates(topic, replica.partition, assigned, is_new=is_new)[0]
@@ -127,7 +127,7 @@ class LogMaker:
         del self._queues[log_dir.path]
 
     def _wanted(self, replica: TopicIdPartition) -> _Wanted | None:
-        """The log to make for a replica; None when it is gone, or has its log."""
+        """Describe the log to make for a replica; None when it is gone, or has its log."""
         topic = self._newest.image.topics_by_id.get(replica.topic_id)
         partition = None if topic is None else topic.partitions.get(replica.partition)
         if topic is None or partition is None or self._node_id not in partition.replicas:
@@ -175,7 +175,7 @@ class LogMaker:
         return partition is not None and self._node_id in partition.replicas
 
     def _host(self, step: list[TopicIdPartition]) -> None:
-        """Have the broker take what is there now; it makes on the loop what could not be made here."""
+        """Have the broker host the logs of this step; it makes missing ones on the loop."""
         image = self._newest.image
         topics: dict[str, list[int]] = {}
         for topic_id, index in step:
@@ -188,5 +188,5 @@ class LogMaker:
             del self._hosting[replica]
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         return {"logs_to_make": len(self._waiting)}

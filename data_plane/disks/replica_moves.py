@@ -2,23 +2,23 @@
 
 Theory of operation
 -------------------
-    asked for -> copying -> caught up: the controller is told -> its record names the new directory -> swapped
+    requested -> copying -> caught up: reported to the controller -> its record names the new directory -> swapped
         '----------'-------------------'--- given up: the copy is removed
 
-A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target directory copies one
-replica after the other: a worker reads from the live log, the loop appends as a follower does. If the live log is cut,
-the copy is cut by leader epochs, like a follower's. When it has caught up, the broker tells the controller the new
-directory (AssignReplicasToDirs), and goes on copying. The swap comes after the record. So a swapped replica is always
-in the directory that the metadata names, and a restart makes no empty log elsewhere.
+A move makes a future replica in the other directory (`log/directory/future_logs`). A task per target directory copies
+one replica after the other: a worker reads from the live log, the loop appends as a follower does. If the live log is
+cut, the copy is cut by leader epochs, like a follower's. When it has caught up, the broker reports the new directory
+to the controller (AssignReplicasToDirs), and goes on copying. The swap comes after the record. So a swapped replica
+is always in the directory that the metadata names, and a restart makes no empty log elsewhere.
 
 Rules
-* The live log is the truth until the swap, whatever the metadata says. A move that is given up after the controller was
-  told tells it the old directory again.
+* The live log is the truth until the swap, whatever the metadata says. A move that is given up after that report is
+  followed by a report of the old directory.
 * The last records are copied in the turn of the swap, so the replica is served without a gap.
 * The cleaner leaves the live log alone meanwhile (Kafka's rule).
-* A restart goes on with what was copied. A future replica whose topic is gone is removed.
+* A restart continues with the copied part. A future replica whose topic is gone is removed.
 * The metadata may name a directory that has only a future replica, while no directory has the log. Then the log is on
-  a disk that is away. The controller hears that the replica is LOST, and nothing is made in its place.
+  a disk that is away. The replica is reported as LOST to the controller, and nothing is made in its place.
 
 PORTED.
 """
@@ -98,9 +98,9 @@ class Move:
     """The copy; None until its turn comes."""
     truncations_seen: int = -1
     is_near: bool = False
-    """The last chunk was a small one: the copy may have caught up."""
+    """True if the last chunk was a small one: the copy may have caught up."""
     is_told: bool = False
-    """The controller has been told that the replica is in `target`."""
+    """True if the controller has accepted the report that the replica is in `target`."""
     is_over: bool = False
     error: str = ""
 
@@ -128,7 +128,7 @@ class MoveThrottle:
         self._owed_bytes += count
 
     def delay(self, rate: int | None, now: float) -> float:
-        """Seconds to wait until no byte is owed, at the rate as it is now."""
+        """Compute the seconds to wait until no byte is owed, at the present rate."""
         elapsed, self._at = now - self._at, now
         if rate is None:
             self._owed_bytes = 0.0
@@ -160,7 +160,7 @@ class ReplicaMoves:
     # -- what clients ask for ---------------------------------------------------------------------------------------
 
     def ask(self, partition: Partition, target: LogDir) -> None:
-        """Move a replica to this directory; to where it lies: give up its move.
+        """Move a replica to this directory; if it is there, give up its move.
 
         Raises:
             KafkaError: INVALID_TOPIC_EXCEPTION for a name that is too long, KAFKA_STORAGE_ERROR.
@@ -183,9 +183,8 @@ class ReplicaMoves:
         self._begin(Move(partition, target, name))
 
     def sync_given_up(self) -> None:
-        """Make it durable that moves were given up, before a client hears of it: no start shall go on with them.
-
-        A device that does not answer in time does so later. If the broker dies before, its next start goes on.
+        """Make it durable that moves were given up, before the client gets its answer: no start may continue them. A
+        device that does not answer in time does so later. If the broker dies before, its next start goes on.
         """
         unsynced, self._unsynced = self._unsynced, {}
         for target in unsynced.values():
@@ -201,10 +200,11 @@ class ReplicaMoves:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic name is too long")
 
     def in_directory(self, log_dir: LogDir) -> list[Move]:
-        """The moves to this directory."""
+        """List the moves to this directory."""
         return [move for move in self.moves.values() if move.target is log_dir]
 
-    # -- what the broker tells --------------------------------------------------------------------------------------
+    # -- events from the broker
+    # ------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
         """Go on with the move that the last process has left, if any. Called when the replica is hosted."""
@@ -237,7 +237,7 @@ class ReplicaMoves:
         return image is not None and self._broker.node_id in image.replicas
 
     async def find_futures(self) -> None:
-        """Look what future replicas lie in the directories, at the start."""
+        """Find the future replicas in the directories, at the start."""
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
                 try:
@@ -350,7 +350,7 @@ class ReplicaMoves:
             )
 
     async def _step(self, move: Move) -> float:
-        """Do what comes next; the seconds until the next step. Raises `DiskError`, `KafkaError`."""
+        """Take the next step; returns the seconds until another one. Raises `DiskError`, `KafkaError`."""
         current = move.partition.log
         if current.offline or move.target.is_stalled:
             return RETRY_SECONDS
@@ -411,7 +411,7 @@ class ReplicaMoves:
             future.truncate_fully_and_start_at(current.log_start_offset)
 
     async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
-        """Copy one chunk; the seconds until the next look."""
+        """Copy one chunk; returns the seconds until the next one."""
         offset, truncations = future.log_end_offset, current.truncations
         offset = max(offset, current.log_start_offset)
         owner = current.owner
@@ -434,7 +434,7 @@ class ReplicaMoves:
         return 0
 
     def _owed_seconds(self) -> float:
-        """The seconds by which the throttle delays the next chunk."""
+        """Compute the seconds by which the throttle delays the next chunk."""
         rate = broker_value(RATE_KEY, self._broker.config_layers)
         return self._throttle.delay(rate if isinstance(rate, int) else None, self._broker.clock.monotonic())
 
@@ -465,7 +465,7 @@ class ReplicaMoves:
         source = current.owner
         assert isinstance(source, LogDir)
         swap = Swap(current, source, future, move.target, move.name)
-        # From here on the move is neither given up nor seen by others.
+        # From here on the move can no longer be given up, and other parts do not see it.
         key = TopicPartition(current.topic, current.partition)
         del self.moves[key]
         move.is_over = True
@@ -495,7 +495,7 @@ class ReplicaMoves:
             self._swap_failed(swap, error)
 
     def _swapped(self, move: Move, swap: Swap, moved: PartitionLog) -> None:
-        """The copy is in the place of the live log: serve it, unless the replica is gone by now."""
+        """Serve the copy in the place of the live log, unless the replica is gone by now."""
         current, target = swap.current, move.target
         target.names.free(f"{current.topic}-{current.partition}")
         current.home.settle()
@@ -517,7 +517,7 @@ class ReplicaMoves:
         self._broker.run_woken()
 
     def _not_swapped(self, swap: Swap, error: DiskError) -> None:
-        """The swap has failed before the point of no return: the live log serves on."""
+        """Keep serving the live log, since the swap has failed before the point of no return."""
         current, target = swap.current, swap.target
         self._tell_not_moved(current, error)
         swap.future.abandon()
@@ -538,7 +538,7 @@ class ReplicaMoves:
             self._assignments.note(current.topic_id, current.partition, current.owner.directory_id)
 
     def _swap_failed(self, swap: Swap, error: Exception) -> None:
-        """The replica is complete, under one name or the other, and cannot be opened: its disk is out of order."""
+        """Take a disk offline: the replica is complete, under one name or the other, and cannot be opened."""
         if not isinstance(error, DiskError):
             raise error
         current, target = swap.current, swap.target
@@ -577,7 +577,7 @@ class ReplicaMoves:
         )
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics; bytes and numbers of moves are since the start."""
+        """Return figures for metrics; bytes and numbers of moves are since the start."""
         return {
             "replicas_moving": len(self.moves),
             "moved_bytes": self.bytes_copied,

@@ -1,20 +1,20 @@
-"""The disk on which a replica lies: found, put there, or left alone because its disk is away.
+"""The disk of a replica: found, chosen, or left alone because it is away.
 
 Theory of operation
 -------------------
-The metadata log says of each replica in which directory it lies (KIP-858). A broker with several directories chooses
-when it makes the log, and tells the controller (`DirectoryAssignments`).
+The metadata log has the directory of each replica (KIP-858). A broker with several directories chooses one when it
+makes the log, and reports it to the controller (`DirectoryAssignments`).
 
 * **The rule for a new log**: only directories with at least half as much free room as the roomiest one count. Of
   these the one with the fewest logs gets it (Kafka's rule); among equals, the roomiest. With equal disks this spreads
-  logs evenly; a disk that has filled up gets no more, and one that was added empty is filled first. A disk that turns
-  out to be full is passed over.
+  logs evenly; a disk that has filled up gets no more, and a new empty one is filled first. A disk that turns out to
+  be full is skipped.
 * **Nothing is made twice.** A replica whose directory is offline, or may be, is not served: KAFKA_STORAGE_ERROR. It
   may be where the replica is unassigned and existed before this process, while some directory is away. An empty log
-  in its place would forget what the other disk holds.
+  in its place would forget the records on the other disk.
 * If a replica's directory is no longer configured, and all configured directories are there, then its disk has been
-  replaced. The replica begins anew, with an error in the log. The controller takes it out of all who may lead when it
-  hears of the new directory, and until then the replica is offline.
+  replaced. The replica begins anew, with an error in the log. The controller takes it out of the eligible leaders
+  when it learns of the new directory, and until then the replica is offline.
 * Where two directories hold the same replica, the assigned one counts, and the other copy is set aside as a stray.
 
 PURE but for the logs' own files.
@@ -40,7 +40,7 @@ _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 
 class DirectoryAway(Exception):
-    """The replica's directory is offline, or it may be in one that is."""
+    """The replica's directory is offline, or is perhaps an offline one."""
 
 
 class ReplicaPlacement:
@@ -53,11 +53,11 @@ class ReplicaPlacement:
         self.cordoned: tuple[bytes, ...] = ()
         """Ids of directories that take no new replicas while others can (`cordoned.log.dirs`, KIP-1066)."""
         self.preferred: dict[TopicPartition, bytes] = {}
-        """Directories that AlterReplicaLogDirs has named for replicas that are yet to come (KIP-113)."""
+        """Directories that AlterReplicaLogDirs has named for future replicas (KIP-113)."""
         self._log = log
 
     def prefer(self, topic: str, index: int, directory_id: bytes) -> None:
-        """Have a replica that comes to this broker put into this directory; the oldest of too many wishes is dropped."""
+        """Note the directory for a future replica of this broker; the oldest of too many notes is dropped."""
         self.preferred.pop(TopicPartition(topic, index), None)
         if len(self.preferred) >= PREFERRED_MAX:
             del self.preferred[next(iter(self.preferred))]
@@ -73,7 +73,7 @@ class ReplicaPlacement:
         return [log_dir for log_dir in self.online if not log_dir.is_stalled]
 
     def find(self, topic: str, index: int, topic_id: bytes, assigned: bytes) -> LogDir | None:
-        """The directory that holds the replica's log. Other copies are set aside."""
+        """Find the directory that holds the replica's log. Other copies are set aside."""
         holders = [log_dir for log_dir in self.online if _holds(log_dir, topic, index, topic_id)]
         if len(holders) > 1:
             holders.sort(key=lambda log_dir: log_dir.directory_id != assigned)
@@ -106,7 +106,7 @@ class ReplicaPlacement:
         raise failure
 
     def candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
-        """The directories in which a new log may be made, the best first.
+        """List the directories in which a new log may be made, the best first.
 
         Raises:
             DirectoryAway: it must not be made.
@@ -158,7 +158,7 @@ def _holds(log_dir: LogDir, topic: str, index: int, topic_id: bytes) -> bool:
 
 
 def directories_for_new_log(online: Sequence[LogDir]) -> list[LogDir]:
-    """The directories in the order in which a new log should be tried: see the rule above."""
+    """Sort the directories in the order in which a new log should be tried: see the rule above."""
     if not online:
         return []
     half = max(log_dir.space.free_bytes for log_dir in online) / 2
@@ -171,7 +171,7 @@ def directories_for_new_log(online: Sequence[LogDir]) -> list[LogDir]:
 
 
 def log_of(log_dir: LogDir, topic: str, index: int) -> PartitionLog:
-    """The log that `find` or `create` has named."""
+    """Return the log that `find` or `create` has named."""
     log = log_dir.get(topic, index)
     assert log is not None
     return log

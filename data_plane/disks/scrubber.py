@@ -10,7 +10,7 @@ of its logs, one after the other, past the page cache (`odradek.data_plane.log.d
   interval. It is at least `BYTES_PER_SECOND_MIN`.
 * **A round survives a restart.** A checkpoint in the directory says where it is, as of a minute ago.
 * **Findings** go the way of every rotten replica: it is replaced if others are in sync, else it stays and is
-  reported. A finding that a truncation or deletion has overtaken is none.
+  reported. A finding does not count once a truncation or deletion has overtaken it.
 * A disk that is hung, offline or closing is left alone.
 """
 
@@ -38,7 +38,7 @@ CHECKPOINT_FILE = "odradek-scrub-checkpoint"
 CHECKPOINT_SECONDS = 60.0
 BYTES_PER_SECOND_MIN = 1 << 20
 FIRST_ROUND_SECONDS = 3600.0
-"""A directory without a checkpoint waits so long for its first round: a start has better things to read."""
+"""The wait of a directory without a checkpoint for its first round: a start has more important reads."""
 _HASTE = 1.25
 """A round is planned to take four fifths of an interval."""
 _LOOK_SECONDS = 10.0
@@ -62,12 +62,12 @@ class ScrubState:
     """Rotten logs that were found since the start."""
 
     def text(self) -> bytes:
-        """The checkpoint, as JSON."""
+        """Encode the checkpoint as JSON."""
         after = None if self.after is None else list(self.after)
         return json.dumps({"began_ms": self.began_ms, "ended_ms": self.ended_ms, "after": after}).encode()
 
     def load(self, text: bytes) -> None:
-        """Take over a checkpoint. One that makes no sense is passed over: a round begins."""
+        """Load a checkpoint. A malformed one is ignored: a round begins."""
         try:
             told = json.loads(text)
             began_ms, ended_ms, after = int(told["began_ms"]), int(told["ended_ms"]), told["after"]
@@ -80,10 +80,10 @@ class ScrubState:
 
 
 class RotSink(Protocol):
-    """The receiver of what a scrub finds."""
+    """The receiver of a scrub's findings."""
 
     def note_rot(self, partition: Partition, rot: Rot) -> None:
-        """This replica's bytes are not what was written."""
+        """Called when this replica's bytes differ from the written ones."""
 
 
 class ScrubHost(BrokerHost, Protocol):
@@ -121,7 +121,7 @@ class Scrubber:
         self._is_stopped = True
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """Figures by directory. `progress` is the share of logs that the round under way is done with, else 1 or 0."""
+        """Return figures by directory. `progress` is the finished share of logs in the present round, else 1 or 0."""
         return {log_dir.path: self._figures(log_dir) for log_dir in self._broker.log_dirs}
 
     def _figures(self, log_dir: LogDir) -> dict[str, float]:
@@ -162,7 +162,7 @@ class Scrubber:
             await self._rest(log_dir, clock.monotonic() + min(interval_seconds, FIRST_ROUND_SECONDS))
         while not self._is_over(log_dir):
             if state.began_ms < 0:
-                # A wall clock that was set back makes nobody wait longer than an interval.
+                # After a wall clock was set back, the wait is still at most an interval.
                 since_ms = max(0, clock.wall_ms() - state.ended_ms)
                 if state.ended_ms >= 0 and since_ms < self._interval_ms:
                     await self._rest(log_dir, clock.monotonic() + (self._interval_ms - since_ms) / 1000)
@@ -227,7 +227,7 @@ class Scrubber:
             try:
                 rot = await self._scrub_segment(log_dir, piece, state)
             except (FileMissing, DiskRefused):
-                # The segment went, or descriptors are short: the next round comes.
+                # The segment is gone, or descriptors are short: the next round comes.
                 continue
             except DiskError as error:
                 log.home.failed(error)
@@ -237,7 +237,7 @@ class Scrubber:
                 return
 
     async def _scrub_segment(self, log_dir: LogDir, piece: SegmentScrub, state: ScrubState) -> Rot | None:
-        """Read one segment at the pace that the interval allows. The first damage; raises `DiskError`."""
+        """Read one segment at the pace of the interval; returns the first damage. Raises `DiskError`."""
         clock, workers = self._broker.clock, log_dir.workers
         buffer = bytearray(min(CHUNK_BYTES, max(piece.end, 1)))
         rate = self._bytes_per_second(log_dir)

@@ -1,4 +1,4 @@
-"""The answer of each request that tells of nothing but an error. PURE."""
+"""The answer of each request that has only an error. PURE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from odradek.wire.structure import Message
 
 
 def refused_like(response: Any, code: ErrorCode) -> Any:
-    """The answer to a member that waited, with an error in place of `response`."""
+    """Make the answer to a member that waited, with an error in place of `response`."""
     if isinstance(response, JoinGroupResponse):
         return join_refused(UNKNOWN_MEMBER, code, 0)
     assert isinstance(response, SyncGroupResponse), "a request that no member waits with was answered late"
@@ -32,10 +32,10 @@ def refused_like(response: Any, code: ErrorCode) -> Any:
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:
-    """The answer to `ask` instead of a decision."""
+    """Make the answer to `ask` instead of a decision."""
     request = ask.request
     if isinstance(request, HeartbeatRequest) and code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        # As Kafka does: nobody loses its session to a coordinator that is still reading.
+        # As in Kafka: no member loses its session to a coordinator that is still loading.
         code = ErrorCode.NONE
     if isinstance(request, JoinGroupRequest):
         return join_refused(request.member_id, code, ask.version)

@@ -12,8 +12,8 @@ Members and their metadata are soft state while a rebalance goes on. The generat
 replicated when its leader hands in the assignment, and when the group becomes empty. A coordinator that takes over
 begins with that. Members keep their ids; their sessions start anew.
 
-Requests that wait for the others (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`, `sync_reply`.
-What is deliberately absent: deadlines and records, which are the machine's (`membership`, `machine`).
+Requests that wait for other members (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`,
+`sync_reply`. Deliberately absent are deadlines and records, which are the machine's (`membership`, `machine`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEVER = float("inf")
 
 
 class GroupPhase(Enum):
-    """Kafka's states; the values are what clients are told."""
+    """Kafka's states; clients get the values."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -53,7 +53,7 @@ _FROM = {
     GroupPhase.STABLE: (GroupPhase.COMPLETING_REBALANCE,),
     GroupPhase.DEAD: tuple(GroupPhase)[:-1],
 }
-"""The phases that may come before each phase."""
+"""The phases from which each phase can be reached."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """(name, metadata) in the order of a member's preference."""
@@ -117,7 +117,7 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def subscribed_topics(self, protocol: str) -> tuple[str, ...] | None:
-        """The topics of its subscription, decoded once; None where the metadata is none that a stranger may send."""
+        """Decode the topics of its subscription, once; None where the metadata is malformed."""
         metadata = self.metadata_for(protocol)
         if self._subscription is None or self._subscription[0] != metadata:
             self._subscription = (metadata, _topics_of(metadata))
@@ -125,13 +125,14 @@ class Member:
 
     def owes_rejoin(self, protocol: str) -> bool:
         """True if it claimed partitions when it joined that its assignment lacks. By the cooperative protocol
-        (KIP-429) it gives them up and joins once more: nobody has them until then."""
+        (KIP-429) it gives them up and joins once more: they have no owner until then.
+        """
         claimed = _claimed_partitions(self.metadata_for(protocol))
         return bool(claimed) and not claimed <= _given_partitions(self.assignment)
 
 
 def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
-    """The partitions that a member claims in its metadata. None in version 0, or if a stranger wrote something else."""
+    """Decode the partitions that a member claims in its metadata. None in version 0, or if it is malformed."""
     try:
         subscription = decode_bounded(ConsumerProtocolSubscription, _version_of(metadata), metadata, 2)
     except ProtocolError:
@@ -140,7 +141,7 @@ def _claimed_partitions(metadata: bytes) -> set[tuple[str, int]]:
 
 
 def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
-    """The partitions in an assignment; none if a stranger wrote something else."""
+    """Decode the partitions in an assignment; none if it is malformed."""
     try:
         given = decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
     except ProtocolError:
@@ -149,14 +150,15 @@ def _given_partitions(assignment: bytes) -> set[tuple[str, int]]:
 
 
 def _version_of(data: bytes) -> int:
-    """The version to read a member's metadata or assignment with. Newer versions only append fields."""
+    """Choose the version for reading a member's metadata or assignment. Newer versions only append fields."""
     newest = ConsumerProtocolSubscription.VALID_VERSIONS[1]
     return max(0, min(int.from_bytes(data[:2], "big", signed=True), newest))
 
 
 def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
-    """The topics in a member's metadata. All versions begin with the fields of version 0, which a coordinator
-    reads.
+    """Decode the topics in a member's metadata.
+
+    All versions begin with the fields of version 0, which a coordinator reads.
     """
     if int.from_bytes(metadata[:2], "big", signed=True) < 0:
         return None
@@ -217,7 +219,7 @@ class ClassicGroup:
 
     @classmethod
     def restore(cls, group_id: str, stored: GroupMetadataValue | None) -> ClassicGroup:
-        """The group as its record has it (None: it has offsets only)."""
+        """Make the group from its record (None: it has offsets only)."""
         group = cls(group_id)
         if stored is None:
             return group
@@ -246,7 +248,7 @@ class ClassicGroup:
         return group
 
     def stored(self) -> GroupMetadataValue:
-        """The record's value for the group as it is."""
+        """Make the record's value for the present group."""
         protocol = self.protocol
         members = [
             MemberMetadata(
@@ -271,7 +273,7 @@ class ClassicGroup:
         )
 
     def transition_to(self, phase: GroupPhase, wall_ms: int) -> None:
-        """Raises `AssertionError` for a step that is not in the table."""
+        """Change the phase. Raises `AssertionError` for a step that is not in the table."""
         if self.phase not in _FROM[phase]:
             raise AssertionError(f"group {self.group_id}: {self.phase.value} -> {phase.value}")
         self.previous_phase = self.phase
@@ -294,7 +296,9 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for an instance that has joined under another id (KIP-345)."""
+        """Check a member; returns UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for an instance that has joined under
+        another id (KIP-345).
+        """
         if instance_id is not None:
             existing = self.static_members.get(instance_id)
             if existing is None:
@@ -322,7 +326,9 @@ class ClassicGroup:
         return common or {}
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all support; the one with most votes wins."""
+        """Choose the protocol: each member votes for the first of its protocols that all support; the one with most
+        votes wins.
+        """
         candidates = self._common_protocols()
         votes = dict.fromkeys(candidates, 0)
         for member in self.members.values():
@@ -347,7 +353,7 @@ class ClassicGroup:
         return topic in self.subscribed_topics
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """The union of the members' subscriptions in the chosen protocol of a consumer group."""
+        """Compute the union of the members' subscriptions in the chosen protocol of a consumer group."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -361,7 +367,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def described_members(self) -> list[JoinGroupResponseMember]:
-        """The members with their metadata, from which a leader makes the assignment."""
+        """List the members with their metadata, from which a leader makes the assignment."""
         protocol = self.protocol or ""
         return [
             JoinGroupResponseMember(each.member_id, each.group_instance_id, each.metadata_for(protocol))
@@ -397,13 +403,13 @@ class ClassicGroup:
         return member
 
     def set_join_reply(self, member: Member, reply: Reply | None) -> Reply | None:
-        """Let `reply` wait in the member; the one that waited before."""
+        """Let `reply` wait in the member; returns the reply that waited before."""
         before, member.join_reply = member.join_reply, reply
         self.awaiting_join += (reply is not None) - (before is not None)
         return before
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, otherwise take the first that has; False when nobody has."""
+        """Keep the leader if it has joined, otherwise take the first member that has; False when there is none."""
         if self.leader is None:
             return False
         leader = self.members.get(self.leader)
@@ -416,7 +422,9 @@ class ClassicGroup:
         return False
 
     def replace_static_member(self, instance_id: str, new_id: str) -> tuple[Member, Member]:
-        """A static member returns under a new id (KIP-345): (old, new). The new one has the old one's assignment."""
+        """Replace a static member that returns under a new id (KIP-345): (old, new). The new one has the old one's
+        assignment.
+        """
         old = self.members[self.static_members[instance_id]]
         led = self.leader == old.member_id
         new = Member(

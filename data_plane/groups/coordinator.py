@@ -112,7 +112,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
             ask.reply.complete(refusal(ask, code))
 
     def _refused_by_log(self, request: Any) -> ErrorCode | None:
-        """The error that the log has for a transactional batch or a marker, None if it takes it."""
+        """Find the log's error for a transactional batch or a marker, None if the log accepts it."""
         log = self.partition.log
         try:
             if isinstance(request, CommitOffsets) and request.producer is not None:
@@ -127,7 +127,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return None
 
     def confirm(self, done: Callable[[bool], None]) -> None:
-        """Tell whether this coordinator still was one when this was called."""
+        """Call `done` with True if this coordinator still was one at the time of this call."""
         self._reads.add(done)
 
     def forget_read(self, done: Callable[[bool], None]) -> None:
@@ -135,7 +135,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
         self._reads.forget(done)
 
     def timer(self, action: Callable[[], None]) -> Timer:
-        """A timer at which a request has waited too long."""
+        """Start a timer for the time when a request has waited too long."""
         at = self._broker.clock.monotonic() + self._commit_timeout_ms / 1000
         return self._broker.timers.at(at, action)
 
@@ -155,7 +155,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
 
 
 class _ConfirmedRead:
-    """A read of offsets that waits until its coordinator is known to have been one."""
+    """A read of offsets that waits until its coordinator's leadership is confirmed."""
 
     __slots__ = ("_ask", "_shard", "_timer")
 
@@ -195,7 +195,7 @@ _MARKER_CODES = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-"""A coordinator of transactions knows the errors of logs; these are the retriable ones."""
+"""Retriable errors of logs, as a coordinator of transactions knows them."""
 
 
 class GroupCoordinator(Shards[Shard]):
@@ -225,9 +225,10 @@ class GroupCoordinator(Shards[Shard]):
     def complete_transaction(
         self, partition: int, marker: WritableTxnMarker, done: Callable[[ErrorCode], None]
     ) -> None:
-        """Append the marker to this partition, which is led here, and settle what is pending.
+        """Append the marker to this partition, which is led here, and settle the pending offsets.
 
-        `done` is called once, also within this call. NONE: the marker is committed, and the offsets are as it says.
+        `done` is called once, also within this call. NONE: the marker is committed, and its outcome applies to the
+        offsets.
         """
         shard = self.shards.get(partition)
         if shard is None:
@@ -254,5 +255,5 @@ class GroupCoordinator(Shards[Shard]):
                 try:
                     shard.submit(Ask(ExpireOffsets(), 0, None, self._broker.clock.wall_ms()))
                 except Exception:
-                    # One shard's bug must not cost the others their turn.
+                    # A bug in one shard must not stop the other shards' turns.
                     self._broker.log.exception("groups.expiry_failed", partition=index)

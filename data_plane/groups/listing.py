@@ -69,8 +69,9 @@ class Listing:
 
 
 def describe(group_id: str, group: ClassicGroup | None, version: int) -> DescribedGroup:
-    """Protocol and metadata are told of a stable group only. A group that does not exist is `Dead`; from
-    version 6 on that is an error (KIP-1043)."""
+    """Describe a group; only a stable one has protocol and metadata. A group that does not exist is `Dead`; from
+    version 6 on that is an error (KIP-1043).
+    """
     if group is None:
         if version >= DESCRIBE_GROUPS_NOT_FOUND:
             # An id may be as long as a string. An error's text is cut, so that it fits with the words around the id.

@@ -1,9 +1,9 @@
 """The group coordinator of one partition of `__consumer_offsets`, as a machine for the replicated runtime. PURE.
 
-`decide` takes an `Ask` and finds out what is due by now. It lets one of the parts (`membership`, `offsets`,
-`listing`) decide. It returns the records, and the answers to give once these are committed. The answers of a turn may
-be to requests that came long before. What is replicated is `GroupsState`; members in a rebalance, sessions and timers
-are soft and begin anew with a new coordinator.
+`decide` takes an `Ask` and first handles due deadlines. It lets one of the parts (`membership`, `offsets`, `listing`)
+decide. It returns the records, and the answers to give once these are committed. The answers of a turn may be to much
+earlier requests. `GroupsState` is replicated; members in a rebalance, sessions and timers are soft state and begin
+anew with a new coordinator.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from odradek.wire.messages.sync_group import SyncGroupRequest
 
 
 def is_of_transaction(request: object) -> bool:
-    """True for a decision that stands alone in the log, as one batch of a transaction or as its marker."""
+    """True if a decision stands alone in the log, as one batch of a transaction or as its marker."""
     return isinstance(request, EndTransaction) or (
         isinstance(request, CommitOffsets) and request.producer is not None
     )
@@ -95,7 +95,7 @@ class GroupMachine:
         return state.replay(records, base_offset), None
 
     def refuse(self, request: Ask, code: ErrorCode) -> Answers:
-        """NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
+        """Refuse a request; NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
         if code is ErrorCode.NOT_CONTROLLER:
             code = ErrorCode.NOT_COORDINATOR
         elif code is ErrorCode.REQUEST_TIMED_OUT:
@@ -105,7 +105,7 @@ class GroupMachine:
     def withdraw(
         self, state: GroupsState, request: Ask, decision: Decision, context: DecisionContext
     ) -> Answers:
-        """The groups whose records fit no log are again as the log has them. Their members join anew."""
+        """Reset the groups whose records fit no log to their state in the log. Their members join anew."""
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)
         for reply, response in decision.response:
@@ -118,7 +118,7 @@ class GroupMachine:
         return turn.answers
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         groups = self.membership.groups.values()
         return {
             "groups_in_memory": len(groups),

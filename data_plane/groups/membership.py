@@ -58,7 +58,7 @@ EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
 
 
 def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
-    """The answer to a refused JoinGroup. Before version 7 the protocol's name could not be null."""
+    """Make the answer to a refused JoinGroup. Before version 7 the protocol's name could not be null."""
     return JoinGroupResponse(
         error_code=code,
         member_id=member_id,
@@ -85,10 +85,10 @@ class Membership:
         self._settings = settings
         self._deadlines = deadlines
         self.groups: dict[str, ClassicGroup] = {}
-        """Groups in memory: all that have members, and others that requests asked for."""
+        """Groups in memory: all that have members, and further groups that requests named."""
 
     def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
-        """The group, from memory or from its record."""
+        """Find the group in memory, or restore it from its record."""
         group = self.groups.get(group_id)
         if group is None and turn.state.has_group(group_id):
             group = ClassicGroup.restore(group_id, turn.state.metadata.get(group_id))
@@ -114,7 +114,7 @@ class Membership:
             self._prepare_rebalance(turn, group)
 
     def begin_anew(self, turn: Turn, group_id: str, code: ErrorCode) -> None:
-        """Take the group as the log has it, and forget what members have asked since. Those who wait get `code`."""
+        """Reset the group to its state in the log, and drop the members' later requests. Waiting ones get `code`."""
         group = self.groups.get(group_id)
         if group is None:
             return
@@ -261,7 +261,7 @@ class Membership:
         assert request.group_instance_id is not None
         joining = max((len(each.metadata) for each in request.protocols), default=0)
         if group.phase is STABLE and self._is_too_large(group, joining, {}):
-            # The new self's metadata goes into the group's record, at once; the old self stays.
+            # The new member's metadata goes into the group's record, at once; the old member stays.
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             return turn.answer(ask.reply, join_refused(UNKNOWN_MEMBER, code, ask.version))
         leader_before = group.leader or ""
@@ -281,7 +281,7 @@ class Membership:
     def _keep_generation(
         self, turn: Turn, group: ClassicGroup, member: Member, ask: Ask, leader_before: str
     ) -> None:
-        """Let the new self of a static member go on with the assignment of the old one.
+        """Let a static member with a new id keep its assignment.
 
         From version 9 (KIP-814) a leader gets all members, and a flag that says not to assign anew. Before that
         version it must not take itself for the leader.
@@ -314,7 +314,7 @@ class Membership:
             self._complete_if_all_joined(turn, group)
 
     def _complete_if_all_joined(self, turn: Turn, group: ClassicGroup) -> None:
-        """The first rebalance of a group waits for its delay; every other one ends with the last member's join."""
+        """Complete the join if all members have joined. The first rebalance of a group also waits for its delay."""
         if group.phase is PREPARING and group.has_all_members_joined and group.previous_phase is not EMPTY:
             self._complete_join(turn, group)
 
@@ -364,10 +364,10 @@ class Membership:
             if member.join_reply is None and not member.is_static:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Static members alone are left and none has come back: their sessions decide.
+            # Only static members are left and none has returned: their sessions decide.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
-        # After the last number, which only a log of others can hold, they begin anew.
+        # After the last number, which only another program's log can hold, they begin anew.
         group.generation = group.generation % INT32_MAX + 1
         group.pending_sync.clear()
         if not group.members:

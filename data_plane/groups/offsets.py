@@ -1,8 +1,8 @@
 """Committed offsets: commit, fetch, delete, expiry. PURE.
 
 Offsets depend on replicated state alone. The members matter only for who may commit: a member of the generation, or
-anybody while the group is empty. An offset expires `offsets.retention.minutes` after its group has become empty. In a
-living consumer group it expires so long after its commit, if no member reads its topic any more (KIP-211).
+any client while the group is empty. An offset expires `offsets.retention.minutes` after its group has become empty.
+In a living consumer group it expires so long after its commit, if no member reads its topic any more (KIP-211).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CommitOffsets:
 
 
 def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:
-    """An upper bound of the bytes that a committed offset takes in the log, and a close one."""
+    """Estimate the bytes that a committed offset takes in the log; a close upper bound."""
     return group_bytes + len(commit.topic) + utf8_size(commit.metadata) + RECORD_OVERHEAD_BYTES
 
 
@@ -74,7 +74,7 @@ class FetchOffsets:
     member_id: str | None = None
     member_epoch: int = -1
     is_confirmed: bool = False
-    """Answer only as the coordinator that still was one when this was asked."""
+    """True: answer only if this broker still was the coordinator at the time of the request."""
 
 
 NONE_PENDING: frozenset[OffsetKey] = frozenset()
@@ -92,7 +92,8 @@ class FetchedOffsets:
 
 @attrs.frozen
 class EndTransaction:
-    """A marker for this partition: what the producer has committed to groups here counts now, or never.
+    """A marker for this partition: the offsets that the producer has committed to groups here count now, or never.
+    Answered by an error code.
 
     Answered by an error code.
     """
@@ -117,7 +118,7 @@ class ForgetTopics:
 
 @attrs.frozen
 class ExpireOffsets:
-    """Remove what has expired. Not answered."""
+    """A request to remove expired offsets. Not answered."""
 
 
 class OffsetStore:
@@ -182,12 +183,14 @@ class OffsetStore:
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
-            # It knows the new generation from its JoinGroup, but not yet what is assigned to it.
+            # It knows the new generation from its JoinGroup, but not its assignment yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def _may_commit_in_transaction(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
-        """Members are fenced by their generation (KIP-447). Old producers name none, and are not fenced."""
+        """Check a commit in a transaction. Members are fenced by their generation (KIP-447). Old producers name
+        none, and are not fenced.
+        """
         generation = request.generation
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -242,7 +245,7 @@ class OffsetStore:
                     turn.records.append(offset_tombstone(group_id, topic, partition))
 
     def delete_all(self, turn: Turn, group_id: str) -> None:
-        """The tombstones of a group and of all its offsets."""
+        """Write the tombstones of a group and of all its offsets."""
         self._remove(turn, group_id, _all_keys(turn.state, group_id))
         turn.records.append(group_metadata_tombstone(group_id))
 
@@ -289,5 +292,5 @@ class OffsetStore:
 
 
 def _all_keys(state: GroupsState, group_id: str) -> list[OffsetKey]:
-    """The committed and the pending offsets of a group, sorted."""
+    """List the committed and the pending offsets of a group, sorted."""
     return sorted({*state.offsets_of(group_id), *state.pending_of(group_id)})

@@ -9,8 +9,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def offsets_topic(settings: GroupSettings) -> CreatableTopic:
-    """The topic as the `offsets.topic.*` keys describe it; it is compacted, since the latest value of each key is all
-    that counts."""
+    """Describe the topic by the `offsets.topic.*` keys; it is compacted, since only the latest value of each key
+    counts.
+    """
     configs = [
         CreatableTopicConfig("cleanup.policy", "compact"),
         CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),

@@ -21,12 +21,12 @@ DASHED_UUID_BYTES = 36
 
 
 def utf8_size(text: str) -> int:
-    """The bytes that a text has in a record."""
+    """Count the bytes that a text has in a record."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def stem_of(client_id: str, request: JoinGroupRequest) -> str:
-    """The beginning of a new member's id: a dash and a random id follow."""
+    """Return the beginning of a new member's id: a dash and a random id follow."""
     return client_id if request.group_instance_id is None else request.group_instance_id
 
 
@@ -38,14 +38,18 @@ def has_too_long_id(client_id: str, request: JoinGroupRequest) -> bool:
 
 
 def protocols_bytes(request: JoinGroupRequest) -> int:
-    """The bytes of a member's protocols, which are kept for as long as it lives. One of them goes into the record."""
+    """Count the bytes of a member's protocols, which are kept for as long as it lives. One of them goes into the
+    record.
+    """
     return sum(
         utf8_size(each.name) + len(each.metadata) + PROTOCOL_OVERHEAD_BYTES for each in request.protocols
     )
 
 
 def group_bytes(group: ClassicGroup, given: Mapping[str, bytes]) -> int:
-    """An upper bound of a group's record as a batch, and a close one. `given` are assignments in place of its own."""
+    """Estimate the size of a group's record as a batch; a close upper bound. `given` are assignments in place of
+    its own.
+    """
     protocol = group.protocol or ""
     of_group = (group.group_id, group.protocol_type or "", protocol, group.leader or "")
     return (

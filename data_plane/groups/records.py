@@ -21,7 +21,7 @@ OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
 def offset_commit_record(
     group: str, topic: str, partition: int, value: OffsetCommitValue, producer: RecordProducer | None = None
 ) -> CoordinatorRecord:
-    """A committed offset. Only version 1 can say when it expires (a request of versions 2 to 4)."""
+    """Make the record of a committed offset. Only version 1 has its expiry (a request of versions 2 to 4)."""
     version = OFFSET_COMMIT_VERSION if value.expire_timestamp < 0 else OFFSET_COMMIT_VERSION_WITH_EXPIRY
     return CoordinatorRecord(OffsetCommitKey(group, topic, partition), value, version, producer)
 
@@ -39,12 +39,10 @@ def group_metadata_tombstone(group: str) -> CoordinatorRecord:
 
 
 def decode_key(data: bytes) -> Message | None:
-    """The key of a coordinator record, decoded.
+    """Decode the key of a coordinator record.
 
-    None for an empty one, and for a type that this version does not know (a newer one's, which Kafka skips too).
-
-    Raises:
-        MalformedMessage
+    None for an empty one, and for an unknown type (a newer version's, which Kafka skips too). Raises
+    `MalformedMessage`.
     """
     try:
         return decode_coordinator_key(data) if len(data) >= 2 else None

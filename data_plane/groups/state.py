@@ -72,7 +72,7 @@ class GroupsState:
         return len(self.metadata) + sum(group not in self.metadata for group in self.offsets)
 
     def group_ids(self) -> list[str]:
-        """The groups that have metadata or committed offsets, sorted."""
+        """List the groups that have metadata or committed offsets, sorted."""
         pending = (group for producer in self.pending for group in self.pending[producer])
         return sorted(
             {**dict.fromkeys(self.metadata), **dict.fromkeys(self.offsets), **dict.fromkeys(pending)}
@@ -83,13 +83,13 @@ class GroupsState:
         return offsets
 
     def pending_of(self, group_id: str) -> frozenset[OffsetKey]:
-        """The offsets of a group that wait for the end of a transaction."""
+        """List the offsets of a group that wait for the end of a transaction."""
         return frozenset(key for producer in self.pending for key in self.pending[producer].get(group_id, ()))
 
     def replay(
         self, records: Sequence[CoordinatorRecord | TransactionEnd], base_offset: int = 0
     ) -> GroupsState:
-        """The state after `records`, which are one decision and begin at `base_offset` of the log."""
+        """Replay `records`, which are one decision and begin at `base_offset` of the log; returns the new state."""
         first = records[0] if records else None
         if isinstance(first, TransactionEnd):
             return self._ended(first)
@@ -152,7 +152,9 @@ class GroupsState:
     def _overtaken(
         self, offsets: Mapping[str, Mapping[OffsetKey, OffsetCommitValue | None]]
     ) -> LayeredMap[int, Pending]:
-        """The pending offsets after these were written outside of transactions: a tombstone takes them along."""
+        """Compute the pending offsets after these were written outside of transactions: a tombstone removes pending
+        ones of its key.
+        """
         changes: dict[int, Pending | None] = {}
         for producer_id in self.pending:
             of_producer = self.pending[producer_id]
@@ -176,7 +178,7 @@ class GroupsState:
     def _overtaken_by(
         self, committed: Mapping[str, Mapping[OffsetKey, PendingOffset]]
     ) -> LayeredMap[int, Pending]:
-        """The pending offsets after a transaction has committed these: earlier ones of others are void."""
+        """Compute the pending offsets after a transaction has committed these: earlier pending ones are void."""
         changes: dict[int, Pending | None] = {}
         for producer_id in self.pending:
             groups = {
@@ -194,10 +196,11 @@ class GroupsState:
 
 
 def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
-    """The state from the latest value of every key: the order of keys does not matter, so only these are decoded.
+    """Make the state from the latest value of every key: the order of keys does not matter, so only these are
+    decoded.
 
-    A record that does not decode comes from another writer than a coordinator. It is left out, and `skipped` gets a
-    text that says what was wrong with it.
+    A malformed record comes from another writer than a coordinator. It is left out, and `skipped` gets a text about
+    it.
     """
     metadata: dict[str, GroupMetadataValue] = {}
     offsets: dict[str, dict[OffsetKey, OffsetCommitValue]] = {}
@@ -228,7 +231,7 @@ def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
 
 
 def _pending(latest: Latest, skipped: list[str]) -> dict[int, Pending]:
-    """The offsets that open transactions have committed."""
+    """Collect the offsets that open transactions have committed."""
     pending: dict[int, Pending] = {}
     for producer_id, records in latest.pending.items():
         groups: dict[str, dict[OffsetKey, PendingOffset]] = {}

@@ -11,7 +11,7 @@ from odradek.data_plane.groups.state import GroupsState
 
 
 class Turn:
-    """One decision in the making: the state it sees, the time, what it appends and whom it answers."""
+    """One decision in the making: the state before it, the time, its records and its answers."""
 
     __slots__ = ("answers", "new_uuid", "now_ms", "records", "state", "wall_ms")
 

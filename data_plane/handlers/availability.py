@@ -17,7 +17,7 @@ def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, B
 def availability(
     partition: PartitionImage, brokers: Mapping[int, BrokerImage]
 ) -> tuple[ErrorCode, list[int]]:
-    """LEADER_NOT_AVAILABLE while the leader is away, and the ids of the brokers whose replicas are offline."""
+    """Return LEADER_NOT_AVAILABLE while the leader is away, and the ids of the brokers whose replicas are offline."""
     offline = [node_id for node_id in partition.replicas if _is_offline(node_id, partition, brokers)]
     led = partition.leader >= 0 and partition.leader not in offline
     return ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE, offline

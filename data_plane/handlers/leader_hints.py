@@ -16,7 +16,7 @@ def leader_endpoints(
     leader_ids: Iterable[int],
     endpoint_class: Callable[[int, str, int, str | None], T],
 ) -> list[T]:
-    """One `NodeEndpoint` (of the asker's message) for each broker that is named as a leader; -1 names none."""
+    """Make one `NodeEndpoint` (of the request's message) for each broker that is named as a leader; -1 names none."""
     endpoints = []
     for node_id in sorted(set(leader_ids)):
         broker = image.brokers.get(node_id)

@@ -43,7 +43,7 @@ from odradek.wire.schema.versions import METADATA_EMPTY_MEANS_NONE, METADATA_QUE
 from odradek.wire.structure import ZERO_UUID
 
 CREATED_PER_REQUEST_MAX = 100
-"""The most topics that one Metadata request creates; the next requests create the others."""
+"""The most topics that one Metadata request creates; the next requests create the rest."""
 CREATED_AT_ONCE_MAX = 500
 """The most topics that may be under way to the controller for all clients together."""
 
@@ -59,7 +59,7 @@ class MetadataHandler:
         """Topics that the controller has been asked for and that it has not answered yet."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
-        """Most clients ask about one small topic: that needs no slices."""
+        """Answer the request. Most clients ask about one small topic, which needs no slices."""
         desk, version = self._desk, context.api_version
         image, asked_topics = desk.image, request.topics
         if asked_topics is None or (version < METADATA_EMPTY_MEANS_NONE and not asked_topics):
@@ -141,7 +141,7 @@ class MetadataHandler:
         version: int,
         sender: Sender,
     ) -> Iterator[TopicImage | MetadataResponseTopic | None]:
-        """Find each topic that is asked for; `None` stands for one found before, by name or by id.
+        """Find each requested topic; `None` stands for one found before, by name or by id.
 
         Unknown topics are created where the request allows it.
         """
@@ -163,7 +163,7 @@ class MetadataHandler:
         version: int,
         unknown: dict[str, None],
     ) -> TopicImage | MetadataResponseTopic:
-        """The topic, or the answer about one that does not exist."""
+        """Find a topic, or make the answer about a missing one."""
         name = asked.name
         if name is None or (asked.topic_id != ZERO_UUID and version >= METADATA_QUERY_BY_ID):
             by_id = image.topics_by_id.get(asked.topic_id)
@@ -174,7 +174,7 @@ class MetadataHandler:
     def _missing(
         self, key: str | bytes, request: MetadataRequest, unknown: dict[str, None]
     ) -> MetadataResponseTopic:
-        """The answer about a topic that does not exist; one that may be created is noted in `unknown`."""
+        """Make the answer about a missing topic; a topic that may be created is noted in `unknown`."""
         if isinstance(key, bytes):
             return _missing(None, key, ErrorCode.UNKNOWN_TOPIC_ID)
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
@@ -228,7 +228,7 @@ class MetadataHandler:
 
 
 def _controller_id(desk: Desk) -> int:
-    """A broker that passes requests on to the controller: this one, as soon as it may serve."""
+    """Name a broker that forwards requests to the controller: this one, as soon as it may serve."""
     own = desk.image.brokers.get(desk.settings.node_id)
     return -1 if own is None or own.fenced else desk.settings.node_id
 

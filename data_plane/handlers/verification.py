@@ -29,12 +29,12 @@ def verified(
     adds: bool,
     renew_guards: Callable[[], bool],
 ) -> Steps[Mapping[VerifiedPartition, ErrorCode]]:
-    """Return the coordinator's answer for each partition.
+    """Ask the coordinator about each partition.
 
     While the coordinator ends the transaction before this one, a leader that adds partitions asks again for a short
-    time (`add.partitions.to.txn.retry.backoff.max.ms`). To have the client send its request again costs more. The
-    marker of that end voids the guards. `renew_guards` is true if it found a void one: then the coordinator is asked
-    with the new ones. Guards are renewed only where epochs grow with each transaction. Elsewhere the answer may be about
+    time (`add.partitions.to.txn.retry.backoff.max.ms`). A repetition by the client would cost more. The marker of
+    that end voids the guards. `renew_guards` is true if it found a void one: then the coordinator is asked with the
+    new ones. Guards are renewed only where epochs grow with each transaction. Elsewhere the answer may be about
     another transaction of the same producer.
     """
     clock, settings = desk.clock, desk.settings

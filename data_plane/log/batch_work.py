@@ -35,7 +35,8 @@ from odradek.wire.schema.versions import PRODUCE_ZSTD
 RATION = 2 << 20
 """The ration of the loop for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).
 
-In one turn it begins no other after as much, so a turn costs twice that at most."""
+After that much it begins no other in one turn, so a turn costs at most twice that.
+"""
 CODEC_COSTS: dict[int, int] = {
     CompressionType.GZIP: 4,
     CompressionType.SNAPPY: 2,
@@ -44,14 +45,14 @@ CODEC_COSTS: dict[int, int] = {
 }
 """The bytes of the ration that one decompressed byte uses up, by codec."""
 RATIO_MAX = 16.0
-"""A higher ratio is remembered as this one: otherwise bombs would make small batches of other clients look large."""
+"""A higher ratio counts as this one: otherwise bombs would make small batches of other clients look large."""
 RECORD_COST = 1024
 """The bytes of the ration that one parsed record uses up (about 1.2 us)."""
 REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
-"""The batches of one request may decompress to so many bytes, and to so many times their size besides."""
+"""One request's batches may decompress to `REQUEST_BYTES_MIN` plus `REQUEST_RATIO` times their size."""
 RECORD_BYTES = 16
-"""Bytes of a request for each record that is looked at; as many records as one batch may have come on top."""
+"""Bytes of a request for each record that is checked, on top of the records that one batch may have."""
 SMALL_BYTES_MAX = 16 << 20
 """The decompressed size up to which a batch counts as small."""
 
@@ -92,9 +93,8 @@ AT_ONCE: BatchWork = _AtOnce()
 
 
 class LoopWork:
-    """The loop does it, as far as the ration goes: `at_end_of_turn` takes what gives the ration back.
-
-    It goes by the ratio of late of the codec, for what it gives up half-way is lost.
+    """Work on the loop, as far as the ration goes: `at_end_of_turn` gets the function that restores the ration. It
+    estimates by the codec's recent ratio, since work given up half-way is lost.
     """
 
     __slots__ = ("_at_end_of_turn", "_inflated", "_left", "_ratios", "_size")
@@ -132,7 +132,7 @@ class LoopWork:
         return size
 
     def note_size(self, compression_type: int, compressed: int, size: int) -> None:
-        """Note the size that a batch of so many compressed bytes has decompressed to."""
+        """Note the compressed and the decompressed size of a batch."""
         ratio = self._ratios.get(compression_type, 1.0)
         self._ratios[compression_type] = ratio + (min(size / (compressed + 1), RATIO_MAX) - ratio) / 4
 
@@ -215,7 +215,7 @@ class RequestBudget:
             self._of_node.bytes_made += counted.bytes_made
 
     def take_records(self, count: int) -> None:
-        """Raises `KafkaError`: MESSAGE_TOO_LARGE beyond the budget."""
+        """Count records to check. Raises `KafkaError`: MESSAGE_TOO_LARGE beyond the budget."""
         if count > self.records_left:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -225,13 +225,13 @@ class RequestBudget:
 
 
 def _kept(error: KafkaError) -> KafkaError:
-    """The error without the frames that it passed: they hold chunks of what was decompressed, and who keeps the error."""
+    """Strip the error of its frames: they hold decompressed chunks, and the holder of the error."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 class HandedOff:
-    """One batch whose costly checks workers do, between tries to append it. Used by one thread at a time."""
+    """One batch whose costly checks workers do, between attempts to append it. Used by one thread at a time."""
 
     __slots__ = ("_budget", "_check", "_is_checked", "_refusal", "config", "loop_work", "records", "size")
 
@@ -278,7 +278,7 @@ class HandedOff:
                 raise
 
     def tell_size(self) -> None:
-        """Let the loop know what to expect of such batches."""
+        """Note the results for the loop's estimates of such batches."""
         if isinstance(self.size, int):
             self.loop_work.note_size(codec_of(self.records), len(self.records), self.size)
 
@@ -307,7 +307,7 @@ class HandedOff:
         return is_asked and len(self.records) <= self.config.max_message_bytes
 
     def inflate(self, at_once_max: int) -> None:
-        """Find out what the records become, though the append may still refuse them for something else.
+        """Compute the decompressed size, though the append may still refuse the batch for another reason.
 
         Raises `LargerThanThought`.
         """
@@ -344,9 +344,8 @@ def check_rare(
     work: BatchWork,
     log: object,
 ) -> None:
-    """Make the checks that most batches do not need: of transactions, of records, of a foreign timestamp type.
-
-    `log` is named in messages. Raises `KafkaError`, and what `work` raises.
+    """Make the checks that most batches do not need: of transactions, of records, of a foreign timestamp type. `log`
+    is named in messages. Raises `KafkaError`, and the errors of `work`.
     """
     if header.is_transactional and guard is None:
         raise KafkaError(

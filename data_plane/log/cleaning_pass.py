@@ -1,4 +1,4 @@
-"""One pass of the cleaner over one log: how it reads segments, writes cleaned ones and swaps them in.
+"""One pass of the cleaner over one log: reading segments, writing cleaned ones and swapping them in.
 
 Theory of operation
 -------------------
@@ -7,11 +7,11 @@ becomes one segment, swapped in at once: on the disk there is never more than on
 cleaner's runtime, step by step, is in the README of `parts/`.
 
 Rules
-* Only what is durable is cleaned: `end_offset` is at most the recovery point. A record goes because a later one has its
-  key, so a power loss must spare the later one, too.
-* Only what is committed is cleaned, below the last stable offset, in finished segments.
-* A truncation, DeleteRecords, another policy, or the log's end aborts the pass. A group that retention has taken
-  segments of is left as it is.
+* Only durable records are cleaned: `end_offset` is at most the recovery point. A record goes because a later one has
+  its key, so a power loss must spare the later one, too.
+* Only committed records are cleaned, below the last stable offset, in finished segments.
+* A truncation, DeleteRecords, another policy, or the log's end aborts the pass. A group of which retention has
+  removed segments is left as it is.
 * A lack of room loses nothing: the cleaned files are removed, the sources stay.
 """
 
@@ -88,7 +88,7 @@ class Cleaning:
         return self.abort_reason is not None
 
     def take_group(self, base_offset: int, end_offset: int) -> Group | None:
-        """The segments from the one with this base offset up to the one that begins at `end_offset` or later.
+        """Take the segments from the one with this base offset up to the begin of one at `end_offset` or later.
 
         None if there are none now: the pass is aborted, or retention was faster. Raises `DiskError`.
         """
@@ -118,12 +118,10 @@ class Cleaning:
         return Group(segments, tuple(sources))
 
     def begin_segment(self, group: Group) -> CleanedSegment:
-        """The segment that is to stand for the group (blocking, in a worker).
+        """Begin the segment that is to replace the group (blocking, in a worker).
 
-        Before the first one, the recovery-point checkpoint is brought up to date. Recovery derives leader epochs from
-        what it reads, and must not read what has been cleaned.
-
-        Raises `CleaningAborted`, `DiskError`.
+        Before the first one, the recovery-point checkpoint is brought up to date. Recovery derives leader epochs
+        from the batches it reads, and must not read cleaned ones. Raises `CleaningAborted`, `DiskError`.
         """
         log = self._log
         if not self._is_prepared and self.abort_reason is None:
@@ -175,7 +173,7 @@ class Cleaning:
         if log.is_closed:
             return
         log.segment_list.sync_entry()
-        # Taken as a whole: if the pass ends meanwhile, the loop hands on what is left.
+        # Taken as a whole: if the pass ends meanwhile, the loop removes the rest.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:
@@ -185,19 +183,19 @@ class Cleaning:
             self._doomed += doomed
 
     def note_unchanged(self, size: int) -> None:
-        """A segment of this size has nothing to lose, and stays as it is."""
+        """Count a segment that cleaning leaves as it is."""
         self.bytes_before += size
         self.bytes_after += size
 
     def complete(self, clean_end: int) -> None:
-        """All below `clean_end` is clean: so says the checkpoint from now on, unless the pass was aborted."""
+        """Set the checkpoint: all below `clean_end` is clean, unless the pass was aborted."""
         if clean_end > self.end_offset:
             raise AssertionError(f"{self._log}: clean up to {clean_end}, where {self.end_offset} is allowed")
         if self.abort_reason is None:
             self._log.cleaning.advance(clean_end)
 
     def end(self) -> None:
-        """The pass is over, complete or not (on the loop, once)."""
+        """End the pass, complete or not (on the loop, once)."""
         log = self._log
         self._is_ended = True
         log.cleaning.end(self._token)
@@ -206,7 +204,7 @@ class Cleaning:
             log.home.remove_later(doomed)
 
     def check_end(self) -> None:
-        """Raise `AssertionError` if the pass would clean what must stay as it is."""
+        """Raise `AssertionError` if the pass would clean records that must stay."""
         if self.end_offset > _bound(self._log):
             raise AssertionError(
                 f"{self._log}: cleaning up to {self.end_offset}, where {_bound(self._log)} is allowed"
@@ -214,7 +212,7 @@ class Cleaning:
 
 
 def cleanable_end(log: PartitionLog) -> int:
-    """The offset up to which a pass may clean now: where a segment begins. A flush may raise it."""
+    """Compute the offset up to which a pass may clean now: the begin of a segment. A flush may raise it."""
     at = log.segment_list.index_of(_bound(log))
     return log.segments[max(at, 0)].base_offset
 

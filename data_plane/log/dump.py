@@ -36,7 +36,7 @@ _DECOMPRESSED_BYTES_MAX = 1 << 30
 def dump_segment(
     directory: Dir, name: str, *, verify: bool = False, with_records: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """The contents of one file of a partition's directory, by its suffix.
+    """Yield the contents of one file of a partition's directory, by its suffix.
 
     A `.log` file ends with a `damage` item at the first batch that cannot be read. `verify` also checks
     checksums, going on behind a batch whose checksum alone is wrong, and compares the indexes with the batches.
@@ -60,7 +60,7 @@ def dump_segment(
 
 
 def verify_partition(directory: Dir) -> Iterator[dict[str, Any]]:
-    """The `damage` items of all files of a partition's directory."""
+    """Yield the `damage` items of all files of a partition's directory."""
     for name in directory.list():
         if name.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)) or name == EPOCHS_FILE_NAME:
             for item in dump_segment(directory, name, verify=True):
@@ -100,7 +100,7 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
 
 
 def _header_at(file: File, position: int, next_offset: int) -> BatchHeader | None:
-    """The header of a batch with a wrong checksum, if it still makes sense: verification goes on behind it."""
+    """Parse the header of a batch with a wrong checksum, if it is still plausible: verification goes on behind it."""
     for _, header in SegmentScan(file, position, file.size, next_offset):
         return header
     return None
@@ -130,7 +130,7 @@ def _batch(position: int, header: BatchHeader) -> dict[str, Any]:
 
 
 def _marker(file: File, position: int, header: BatchHeader) -> dict[str, Any]:
-    """The outcome that a transaction's marker tells, and the epoch of its coordinator; nothing for other batches."""
+    """Show the outcome in a transaction's marker, and the epoch of its coordinator; nothing for other batches."""
     if not (header.is_control and header.is_transactional):
         return {}
     marker = parse_marker(file.pread(header.size, position))
@@ -162,7 +162,9 @@ def _records(file: File, name: str, position: int, header: BatchHeader) -> Itera
 def _compare_index(
     directory: Dir, base_offset: int, log_bytes: int, batches: dict[int, tuple[int, int, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Each entry must point at a batch that ends at its offset; no record before it may be newer than it says."""
+    """Compare an index with the log: each entry must point at a batch that ends at its offset, and no earlier
+    record may be newer than its time.
+    """
     name, time_name = file_name(base_offset, INDEX_SUFFIX), file_name(base_offset, TIME_INDEX_SUFFIX)
     try:
         index = SegmentIndex.from_bytes(

@@ -1,4 +1,4 @@
-"""Open a partition's directory: find its segments, recover what a crash may have torn, know its end.
+"""Open a partition's directory: find its segments, recover from a crash, find its end.
 
 Theory of operation
 -------------------
@@ -7,20 +7,20 @@ headers behind that index's last entry.
 
 After a crash everything below the recovery point is on the device and is not read again. Recovery starts with the
 segment that holds the offset before the recovery point, and reads it and all later ones from their starts. Every
-batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor ends. What reaches over
-the next segment's beginning is the rest of a truncation that the crash undid.
+batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor ends. Batches beyond the
+next segment's beginning are the rest of a truncation that the crash undid.
 
 Compaction leaves gaps between segments. A crash leaves one too, when it takes the tail of a finished segment exactly
 at a batch's end and spares the next segment. A log may have been compacted under another policy than its topic has
-today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. One that
+today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. A gap that
 begins below the first dirty offset is the cleaner's. Behind both, gaps within segments vouch for later ones between
-them. Where no checkpoint knows the log (its directory came from elsewhere), they vouch for earlier ones, too. Any other
-gap is a lost tail: the log ends before it, as a replica with a hole would never fetch what it lacks. What is sound
-behind it is kept beside the log. What follows the first damage is not a part of the log: the file is cut there and later segments are removed. Where the damage lies in
-what had been synced, no crash has done it, and what is cut is kept beside the log (`salvage`). Indexes, leader epochs
-and producer state of that part are derived anew on the way.
+them. Where no checkpoint knows the log (its directory came from elsewhere), they vouch for earlier ones, too. Any
+other gap is a lost tail: the log ends before it, as a replica with a hole would never fetch its missing records.
+Sound batches behind it are kept beside the log. Batches behind the first damage are not a part of the log: the file
+is cut there and later segments are removed. Damage in synced bytes comes from no crash, so the cut bytes are kept
+beside the log (`salvage`). Indexes, leader epochs and producer state of that part are derived anew on the way.
 
-Foreign files and directories are left alone. What a cleaner was interrupted at, ours or Kafka's, is finished or undone
+Foreign files and directories are left alone. An interrupted swap of a cleaner, ours or Kafka's, is finished or undone
 (`parts/swap_files.py`); `.deleted` files are removed.
 """
 
@@ -119,7 +119,7 @@ def open_partition_log(
 
 
 def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segment]:
-    """All segments, ascending; index files without a segment are removed."""
+    """Find all segments, ascending; index files without a segment are removed."""
     bases = set()
     for name in names:
         if name.endswith(LOG_SUFFIX) and len(name) == _NAME_DIGITS + len(LOG_SUFFIX) and name[:-4].isdigit():
@@ -142,14 +142,15 @@ def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segmen
 
 
 def _name_offset(name: str) -> int:
-    """The offset that a file is named by; -1 for any other name."""
+    """Parse the offset in a file's name; -1 for any other name."""
     stem = name.rpartition(".")[0]
     return int(stem) if len(stem) == _NAME_DIGITS and stem.isdigit() else -1
 
 
 def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) -> LeaderEpochs:
-    """Read the epochs; make the file anew if it is no use. A replica needs them to tell its leader where it
-    diverges."""
+    """Read the epochs; make the file anew if it is unusable. A replica needs them to find where it diverges from
+    its leader.
+    """
     if EPOCHS_FILE_NAME not in names:
         return LeaderEpochs()
     try:
@@ -166,7 +167,7 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
 
 
 def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions) -> int:
-    """Find the log's end after a clean shutdown; -1: the last segment is not what a clean shutdown leaves."""
+    """Find the log's end after a clean shutdown; -1 if the last segment does not look like one."""
     active = segments.active
     end_offset = active.base_offset
     try:
@@ -192,11 +193,11 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
 
 
 def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:
-    """Reconcile what the checkpoints say with what is there.
+    """Reconcile the checkpoints with the files.
 
-    A start behind the log's end tells of a power failure: records were deleted on request, and the tail of the log was
-    lost. Behind a clean shutdown no failure explains it, so the checkpoint is damaged: the records count. It may be
-    damaged after a crash as well, so what is taken out of the log then is kept.
+    A start behind the log's end shows a power failure: records were deleted on request, and the tail of the log was
+    lost. After a clean shutdown no failure explains it, so the checkpoint is damaged: the records count. It may be
+    damaged after a crash as well, so records that are removed then are kept beside the log.
     """
     segments = log.segment_list
     log_start_offset = max(options.log_start_offset, segments.base_offset)
@@ -240,7 +241,7 @@ def _find_producers(log: PartitionLog, names: list[str]) -> None:
 
 
 def read_topic_id(directory: Dir, names: list[str]) -> bytes:
-    """The id in `partition.metadata`; zero without the file, or where a crash has left a part of it."""
+    """Read the id in `partition.metadata`; zero without the file, or where a crash has left a part of it."""
     if METADATA_FILE_NAME not in names:
         return NO_TOPIC_ID
     try:
@@ -253,7 +254,7 @@ def read_topic_id(directory: Dir, names: list[str]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _shared_id(topic_id: bytes) -> bytes:
-    """The id as the logs of that topic have it that were opened before."""
+    """Return the first equal id, so that all logs of a topic share one object."""
     return topic_id
 
 

@@ -32,7 +32,7 @@ class LogConfig:
     segment_index_bytes: int = topic_setting("segment.index.bytes")
     index_interval_bytes: int = topic_setting("index.interval.bytes")
     retention_ms: int = topic_setting("retention.ms")
-    """-1: records are kept whatever their age."""
+    """-1: records of any age are kept."""
     retention_bytes: int = topic_setting("retention.bytes")
     """-1: the log may grow without bound."""
     flush_messages: int = topic_setting("flush.messages")
@@ -66,9 +66,9 @@ class LogConfig:
     """The active segment's time: a record must get into a segment that is cleaned within `max.compaction.lag.ms`."""
     uses_append_time: bool = attrs.field(init=False)
     checks_records: bool = attrs.field(init=False)
-    """True if a rule needs every record: a header tells the largest timestamp, but neither keys nor the smallest."""
+    """True if a rule needs every record: a header has the largest timestamp, but neither keys nor the smallest."""
     codec: int = attrs.field(init=False)
-    """The codec (`odradek.wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC: the one they came with."""
+    """The codec (`odradek.wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC: their own."""
     codec_level: int | None = attrs.field(init=False)
     offset_index_entries_max: int = attrs.field(init=False)
     time_index_entries_max: int = attrs.field(init=False)
@@ -83,7 +83,7 @@ class LogConfig:
 
     @roll_ms.default
     def _roll_ms(self) -> int:
-        """Kafka's `maxSegmentMs`."""
+        """Compute Kafka's `maxSegmentMs`."""
         if self.is_compacted and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
@@ -107,8 +107,9 @@ class LogConfig:
 
     @codec_level.default
     def _codec_level(self) -> int | None:
-        """The codec's level, or None for Kafka's default. For lz4, the default's number means fast compression, others
-        dense."""
+        """Choose the codec's level, or None for Kafka's default. For lz4, the default's number means fast
+        compression, higher ones dense.
+        """
         level = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -123,14 +124,14 @@ class LogConfig:
 
     @time_index_entries_max.default
     def _time_index_entries_max(self) -> int:
-        """One entry is kept free for the last one, which a segment gets when it is rolled."""
+        """Compute the limit of entries: one is kept free for the last entry, which a segment gets when it is rolled."""
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 
 
 def log_config(
     overrides: Mapping[str, str], layers: BrokerConfigLayers, *, verifies_transactions: bool = True
 ) -> LogConfig:
-    """The configuration of a topic's logs: its own values over those of a broker.
+    """Build the configuration of a topic's logs: its own values over those of a broker.
 
     `internal.segment.bytes` wins over `segment.bytes`, as in Kafka (it is not bounded from below).
     """

@@ -16,7 +16,7 @@ NO_TOPIC_ID = bytes(16)
 
 
 class Origin(IntEnum):
-    """The kind of writer that appends: it decides who assigns offsets, and what is checked."""
+    """The kind of writer that appends: it decides whether offsets are assigned here, and which checks are made."""
 
     CLIENT = 0
     """A producer: everything is checked, offsets are assigned."""
@@ -85,14 +85,13 @@ class LogOwner(Protocol):
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Have the disk do `work`, and call `end` with its result on the loop, which waits only so long.
-
-        Raises what `work` raises, and `DiskHung`. If that says that the work goes on, `end` or `failed` is called when the
-        device has answered, before anything else is asked of it.
+        """Have the disk do `work`, and call `end` with its result on the loop, whose wait is bounded. Raises the
+        errors of `work`, and `DiskHung`. If the error says that the work goes on, `end` or `failed` is called when
+        the device has answered, before any other call to it.
         """
 
     def disk_failed(self, error: DiskError) -> None:
-        """An operation failed for good: take the directory offline."""
+        """Take the directory offline, since an operation failed for good."""
 
     def disk_refused(self, error: DiskRefused) -> None:
         """Note that an operation was short of room or descriptors. It changed nothing and may be tried again."""
@@ -112,13 +111,13 @@ class LogOwner(Protocol):
         """Remember an error from a worker's thread, and treat it on the loop as `disk_failed` does."""
 
     def log_start_raised(self) -> None:
-        """Records were deleted on request: write the checkpoint, so that a restart does not bring them back."""
+        """Write the checkpoint after records were deleted on request, so that a restart does not bring them back."""
 
     def cleaner_offset_moved(self, topic: str, partition: int, *, durably: bool) -> None:
-        """The first dirty offset of a log has moved; `durably`: make it durable before this returns (blocking)."""
+        """Note a log's new first dirty offset; with `durably`, make it durable before this returns (blocking)."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """Tell of a finished segment, which is to be flushed."""
+        """Report a finished segment, which is to be flushed."""
 
     def sync_entry(self) -> None:
         """Make the log's directory itself durable (blocking)."""

@@ -14,13 +14,14 @@ Rules
 * A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the file is
   cut back to where it was, and later appends may succeed. A call that fails because the log was closed meanwhile does
   not count as a failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so segments join without gaps. By that, recovery tells a lost
-  tail from a log that goes on. Compaction makes gaps within segments only.
+* A new segment's base offset is the log end offset, so segments join without gaps. So recovery can set a lost tail
+  apart from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
 * One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may run in a
   worker at the same time. They share segment lists, indexes, epochs and remembered places with the loop. All of these
   are replaced as a whole, or only grow. `flush` notices a truncation that overtook it.
-* A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
+* A broken rule is a panic (`AssertionError`) before anything builds on it. Bytes that a disk has changed break no
+  rule.
 
 What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
 stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What belongs to
@@ -129,7 +130,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def first_dirty_offset(self) -> int:
-        """The offset below which the log has been cleaned; NEVER_CLEANED: nobody has cleaned it."""
+        """The offset below which the log has been cleaned; NEVER_CLEANED: it was never cleaned."""
         return NEVER_CLEANED if self._cleaning is None else self._cleaning.first_dirty_offset
 
     @property
@@ -172,7 +173,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def truncations(self) -> int:
-        """The number of times that the log was cut. What a worker has read before a cut may be gone."""
+        """The number of times that the log was cut. Bytes that a worker has read before a cut may be gone."""
         return self.durability.truncations
 
     @property
@@ -189,7 +190,9 @@ class PartitionLog(LogOffsets):
         return producers.stable_offset(self.high_watermark, self.log_start_offset)
 
     def last_stable_offset_in_worker(self) -> int:
-        """The last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to be read."""
+        """Return the last stable offset, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while it has to
+        be read.
+        """
         return self.producers.stable_offset_in_worker(self.high_watermark, self.log_start_offset)
 
     @property
@@ -216,7 +219,7 @@ class PartitionLog(LogOffsets):
         )
 
     def check(self) -> None:
-        """Raise `AssertionError` unless all parts agree on where the log lies (on the loop)."""
+        """Assert that all parts agree on the log's bounds (on the loop)."""
         self.check_order()
         self.segment_list.check_order()
         self.segment_list.check_end(self.log_end_offset)
@@ -237,9 +240,9 @@ class PartitionLog(LogOffsets):
     ) -> AppendResult:
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
-        With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs.
-        `guard` is what `begin_verification` gave before the coordinator was asked; None: the client names no transaction.
-        `work` says where a client's batch is decompressed and parsed. `transaction_version` is a marker's.
+        With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs. `guard` is the result of
+        `begin_verification` before the coordinator was asked; None: the client names no transaction. `work` chooses
+        the place where a client's batch is decompressed and parsed. `transaction_version` is a marker's.
 
         Raises:
             KafkaError: the batch is refused; nothing has changed.
@@ -253,7 +256,8 @@ class PartitionLog(LogOffsets):
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             takes_sound = origin is _REPLICA
             return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
-        # In one piece: of some 6 us a call costs 50 ns. To unpack a header costs more than the names that are used.
+        # In one piece: of some 6 us a call costs 50 ns. To unpack a whole header costs more than the few
+        # names in use.
         config = self.config
         # Rules for older Produce requests are their handler's.
         header = parse_produced(batch, PRODUCE_ZSTD) if origin is _CLIENT else parse_header(batch)
@@ -286,7 +290,8 @@ class PartitionLog(LogOffsets):
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
-            # A coordinator's batch has a segment of its own: a limit that was lowered must not stop what is promised.
+            # A coordinator's batch has a segment of its own: a lowered limit must not stop an acknowledged
+            # decision.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"batch of {size} bytes in segments of {config.segment_bytes}",
@@ -362,11 +367,11 @@ class PartitionLog(LogOffsets):
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """The guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
+        """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
-        `name` is the `name_of` its transactional id. `ONGOING` if the transaction is open here already, and was verified
-        for this id: nobody needs to be asked. `now_ms` is monotonic. Raises `DiskError`, and `KafkaError`
-        INVALID_PRODUCER_EPOCH for an epoch that is over here.
+        `name` is the `name_of` its transactional id. `ONGOING` if the transaction is open here already, and was
+        verified for this id: then no question is needed. `now_ms` is monotonic. Raises `DiskError`, and
+        `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that is over here.
         """
         self.load_producers()
         return self.producers.verify(
@@ -394,7 +399,7 @@ class PartitionLog(LogOffsets):
             producers.forget_ended(self.high_watermark)
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions with offsets in `[offset, end_offset)`, in the order of their markers.
+        """List the aborted transactions with offsets in `[offset, end_offset)`, in the order of their markers.
 
         Read on the loop. Raises `DiskError`.
         """
@@ -402,7 +407,7 @@ class PartitionLog(LogOffsets):
         return aborted_transactions(self.segment_list, interval, offset, end_offset)
 
     def load_producers(self) -> ProducerState:
-        """The state of the producers, read now if it has not been needed before. Raises `DiskError`."""
+        """Load the state of the producers, read now if it has not been needed before. Raises `DiskError`."""
         try:
             return self.producers.load(self.segment_list, self.config.index_interval_bytes)
         except DiskRefused as error:
@@ -420,7 +425,7 @@ class PartitionLog(LogOffsets):
     # --- reading
 
     def read(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> LogRead:
-        """Whole batches from the one that holds `offset` on, below `upper_bound`, at most `max_bytes`.
+        """Read whole batches from the batch with `offset` on, below `upper_bound`, at most `max_bytes`.
 
         With `min_one` the first batch is given even if it is longer. The range never crosses a segment.
 
@@ -462,14 +467,14 @@ class PartitionLog(LogOffsets):
             raise
 
     def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
+        """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
 
         Blocking: it parses records, so it belongs into a worker. Raises `KafkaError`, `DiskError`.
         """
         return self._times().offset_for_timestamp(timestamp_ms, upper_bound)
 
     def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
+        """Find (timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
         return self._times().offset_of_max_timestamp(upper_bound)
 
     def _times(self) -> TimeLookup:
@@ -526,7 +531,7 @@ class PartitionLog(LogOffsets):
         )
 
     def truncate_to(self, offset: int) -> None:
-        """Remove what is at `offset` and behind it.
+        """Remove all records from `offset` on.
 
         Raises:
             KafkaError: KAFKA_STORAGE_ERROR, the device does not answer, or has no room to lower the recovery point;
@@ -620,7 +625,7 @@ class PartitionLog(LogOffsets):
                 segment.remove()
 
     def statistics(self) -> dict[str, int]:
-        """Figures for the console and the metrics."""
+        """Return figures for the console and the metrics."""
         return {
             "log_start_offset": self.log_start_offset,
             "high_watermark": self.high_watermark,

@@ -1,7 +1,7 @@
 """Rules of a topic for single records: keys where it is compacted, timestamps within its bounds.
 
-Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or a producer
-must be told which of its records were refused. Texts and the order of checks are Kafka's (KIP-467).
+Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or the answer
+must list the refused records. Texts and the order of checks are Kafka's (KIP-467).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 RECORD_ERRORS_MAX = 1000
 """The most record errors in the answer about one batch. A small compressed one could ask for gigabytes of answers."""
 RECORDS_PARSED_MAX = 262_144
-"""More than an uncompressed batch of the default size can hold; parsed ones take some 250 bytes each."""
+"""More than an uncompressed batch of the default size can hold; each parsed record takes some 250 bytes."""
 _SHOWN = 3
 
 

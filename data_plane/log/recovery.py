@@ -1,6 +1,6 @@
 """Read a log after a crash, from the segment with the recovery point on, and cut it at the first damage.
 
-The theory is in `loading`. Indexes, leader epochs and producer state of what is read are derived anew on the way.
+The theory is in `loading`. Indexes, leader epochs and producer state of that part are derived anew on the way.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ class LoadOptions:
     random: Random | None = None
     """The source of `segment.jitter.ms`."""
     log: Log | None = None
-    """A structlog-like logger, told of what had to be repaired."""
+    """A structlog-like logger for repairs."""
     buffer: bytearray | None = None
     """Scratch memory for recovery, shared by the logs of a directory."""
     is_stopping: Callable[[], bool] = lambda: False
     """True once the log is unwanted; recovery asks at every batch."""
 
     def warn(self, event: str, home: LogHome, **fields: object) -> None:
-        """Tell of something that had to be repaired."""
+        """Log a repair."""
         if self.log is not None:
             self.log.warning(event, topic=home.topic, partition=home.partition, **fields)
 
 
 class LoadingStopped(Exception):
-    """The node stops: what is not loaded is left for the next start, as it was or as a crash would leave it."""
+    """The node stops: logs that are not loaded are left for the next start, unchanged or as after a crash."""
 
 
 @attrs.frozen
@@ -75,11 +75,13 @@ class _Cut:
 
     damage: str
     kept_as: str | None
-    """The file that keeps what was cut from below the recovery point."""
+    """The file that keeps the bytes cut from below the recovery point."""
 
 
 def _is_thinned(header: BatchHeader, end_offset: int) -> bool:
-    """True if compaction has taken records of this batch, or batches between it and `end_offset`, where the last one ends."""
+    """True if compaction has taken records of this batch, or batches between it and `end_offset`, the end of the
+    batch before.
+    """
     return header.base_offset > end_offset or header.record_count <= header.last_offset_delta
 
 
@@ -102,7 +104,7 @@ class Recovery:
         self.producers = ProducerState()
 
     def run(self, names: list[str]) -> None:
-        """Recover; `names` is what the directory holds. Raises `DiskError`, `LoadingStopped`."""
+        """Recover; `names` are those in the directory. Raises `DiskError`, `LoadingStopped`."""
         listed = self._segments.segments
         first = 0
         while first + 1 < len(listed) and listed[first + 1].base_offset < self._options.recovery_point:
@@ -133,7 +135,7 @@ class Recovery:
             )
 
     def _begin_at(self, first: int, names: list[str]) -> None:
-        """Epochs and producers as of the first segment that is read."""
+        """Set epochs and producers as of the first segment to read."""
         listed = self._segments.segments
         directory = self._segments.home.directory
         start_offset = self.log_end_offset = listed[first].base_offset
@@ -143,7 +145,7 @@ class Recovery:
         self.producers, offset = latest_state(directory, listed[0].base_offset, start_offset, names)
         if offset < start_offset:
             replay(listed, self.producers, offset, start_offset, interval)
-        # Later snapshots may be torn, or of a history that was truncated: they are taken anew on the way.
+        # Later snapshots may be torn, or of a history that was truncated: they are taken again on the way.
         remove_snapshots_above(directory, start_offset, names)
         if self._options.buffer is not None:
             self._buffer = self._options.buffer
@@ -152,7 +154,7 @@ class Recovery:
             self._buffer = bytearray(min(RECOVERY_CHUNK_BYTES, longest))
 
     def _joins(self, at: int) -> bool:
-        """True if this segment goes on where the one before ends; else it is dropped with all behind it."""
+        """True if this segment begins at the end of the one before; else it is dropped with all later ones."""
         gap = self._segments.segments[at].base_offset - self.log_end_offset
         is_known = self.log_end_offset < self._known_offset
         if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._is_vouched_for(at)):
@@ -161,10 +163,10 @@ class Recovery:
         return True
 
     def _is_vouched_for(self, at: int) -> bool:
-        """True if batches of the log have gaps between them, so that one before this segment is no loss either.
+        """True if batches of the log have gaps between them, so that a gap before this segment is no loss either.
 
-        Only where no checkpoint knows the log, as of a directory that came without them. A log begins each segment where
-        the one before ends, be it a compacted leader's follower. So a gap above its checkpoints is a loss.
+        Only where no checkpoint knows the log, as of a directory that came without them. A log begins each segment
+        at the end of the one before, even a compacted leader's follower. So a gap above its checkpoints is a loss.
         """
         if self._options.is_known:
             return False
@@ -189,7 +191,7 @@ class Recovery:
         return found
 
     def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
-        """Read one segment; whether the log goes on behind it."""
+        """Read one segment; returns whether the log goes on behind it."""
         segments = self._segments
         segment = segments.segments[at]
         self.log_end_offset = segment.base_offset
@@ -197,7 +199,8 @@ class Recovery:
             write_snapshot(segments.home.directory, self.producers, segment.base_offset)
             segments.mark_dirty()
         size = segment.size
-        # Index files are written when a segment is rolled or after this; what they hold now is of the past.
+        # Index files are written when a segment is rolled or after this; their present contents are of the
+        # past.
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
         if segment.name(TXN_INDEX_SUFFIX) in names:
@@ -221,7 +224,8 @@ class Recovery:
         return False
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
-        """Check every batch, and derive index, epochs, producers; the scan says where the good ones end, and why.
+        """Check every batch, and derive index, epochs, producers; the scan has the end of the good ones, and the
+        reason.
 
         Batches from offset `limit` on, where the next segment begins, were truncated before that one was made.
         """
@@ -261,7 +265,7 @@ class Recovery:
         return scan
 
     def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:
-        """Take off what is behind the good batches; what is wrong there, None if the log goes on behind it."""
+        """Cut off the bytes behind the good batches; returns the damage, None if the log goes on behind it."""
         damage = None if scan.next_offset == limit else scan.damage
         kept_as = None
         if segment.size > scan.position:
@@ -290,5 +294,5 @@ class Recovery:
                 kept_as=kept_as,
             )
         segments.let_go(segments.mark_deleted(doomed))
-        # They must not come back behind what is appended next.
+        # They must not come back behind later appends.
         directory.sync()

@@ -56,10 +56,11 @@ class ReplicaAppend:
         *,
         takes_sound: bool,
     ) -> AppendResult:
-        """Batches with their offsets. A cut tail, and what is of a later epoch than the leader's, is left out.
+        """Append batches with their offsets. A cut tail, and batches of a later epoch than the leader's, are left
+        out.
 
-        With `takes_sound`, so is a batch with a wrong checksum and what follows it: the next fetch then begins with it.
-        Without, it is reason to refuse everything.
+        With `takes_sound`, so are a batch with a wrong checksum and all behind it: the next fetch then begins with
+        it. Without, it is a reason to refuse everything.
         """
         taken = self._parse(batches, leader_epoch, takes_sound=takes_sound)
         if self.producers.state is None and any(header.producer_id >= 0 for _, _, _, header in taken):
@@ -74,7 +75,7 @@ class ReplicaAppend:
         return AppendResult(base_offset, last_offset, -1, header.partition_leader_epoch, False)
 
     def _parse(self, batches: memoryview, leader_epoch: int, *, takes_sound: bool) -> list[_Taken]:
-        """The batches to append, at least one. Raises `KafkaError`."""
+        """Parse the batches to append, at least one. Raises `KafkaError`."""
         position = 0
         taken: list[_Taken] = []
         next_offset = self.offsets.log_end_offset
@@ -109,7 +110,7 @@ class ReplicaAppend:
         return self.offsets.log_end_offset == self.offsets.log_start_offset
 
     def _write(self, batches: memoryview, taken: list[_Taken], now_ms: int) -> None:
-        """Write all batches; a new segment begins where one is full, and where a gap is too wide for one."""
+        """Write all batches; a new segment begins when one is full, and where a gap is too wide for one."""
         segments, config = self.segments, self.config
         active = segments.active
         begun = run_start = 0

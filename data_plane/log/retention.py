@@ -1,7 +1,7 @@
 """The deletion of a log's old records: by size and age, and by request (DeleteRecords, KIP-107).
 
-Whole segments go, the oldest first, never one that reaches over the high watermark. What stays must be on the device before
-what goes: the file that tells the log's end, and the snapshot that remembers the producers.
+Whole segments go, the oldest first, never beyond the high watermark. Two files must be on the device
+before others go: the file that shows the log's end, and the snapshot of the producers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def set_log_start_offset(
 def delete_old_segments(
     offsets: LogOffsets, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, now_ms: int
 ) -> int:
-    """Remove what may go, and stays not the last segment; how many went. Raises `DiskError`.
+    """Remove the segments that may go, except the last one; returns their number. Raises `DiskError`.
 
-    Readers are told first: one that looks for a file under its name would take its loss for a failure. What is deleted
-    may be deleted at any time, so the log's start may rise before the files go.
+    The log's start rises before the files go: a reader that searched a file under its name would take its loss for
+    a failure.
     """
     count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
     if count <= 0:
@@ -69,7 +69,7 @@ def delete_old_segments(
 
 
 def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:
-    """The number of oldest segments that may go; before all may, a new one must be begun. Raises `DiskError`."""
+    """Count the oldest segments that may go; before all may, a new one must be begun. Raises `DiskError`."""
     listed = segments.segments
     excess = -1
     if config.deletes_by_retention and config.retention_bytes >= 0:
@@ -92,7 +92,7 @@ def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now
 
 
 def _newest_ms(segment: Segment, config: LogConfig) -> int:
-    """The age of a segment is that of its newest record; of its file where records have no timestamps."""
+    """Find the timestamp that is the age of a segment: its newest record's, or its file's where records have none."""
     newest = segment.newest_timestamp_ms(config.index_interval_bytes)
     if newest < 0 and segment.size:
         return segment.directory.modified_ms(segment.name(LOG_SUFFIX))

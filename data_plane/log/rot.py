@@ -40,7 +40,7 @@ class Suspected:
     truncations: int
 
     def check(self) -> Rot | None:
-        """The first damage (blocking, for a worker). Raises `DiskError`."""
+        """Find the first damage (blocking, for a worker). Raises `DiskError`."""
         try:
             scan = SegmentScan(self.file, self.position, self.end, self.base_offset, check_crc=True)
             for _ in scan:
@@ -54,7 +54,7 @@ class Suspected:
 
 
 def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | None:
-    """The bytes that a fetch at `offset` gets, to be checked; the whole segment when reading them fails.
+    """Find the bytes that a fetch at `offset` gets, to be checked; the whole segment when reading them fails.
 
     None if there is nothing to check, or if the log is closed or offline.
 

@@ -19,9 +19,9 @@ _CHUNK_BYTES = 1 << 20
 
 
 def keep_tail(directory: Dir, segment: Segment, position: int) -> str | None:
-    """Copy a segment's bytes from `position` on; the copy's name, None where the disk would not take it.
+    """Copy a segment's bytes from `position` on; returns the copy's name, None where the disk would not take it.
 
-    A copy that is there already is of an earlier recovery that did not come to its end, and is made anew.
+    An existing copy comes from an earlier, unfinished recovery, and is made again.
     """
     name = f"{segment.name(LOG_SUFFIX)}.{position}{_CUT_SUFFIX}"
     try:

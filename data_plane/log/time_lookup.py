@@ -83,7 +83,7 @@ class TimeLookup:
         return best
 
     def _first_at(self, segment: Segment, timestamp_ms: int, upper_bound: int) -> tuple[int, int, int] | None:
-        """The first record of the segment with exactly this timestamp; None without one, and for -1."""
+        """Find the first record of the segment with exactly this timestamp; None without one, and for -1."""
         if timestamp_ms < 0:
             return None
         for header, found in self._batches(segment, 0, timestamp_ms):
@@ -95,10 +95,11 @@ class TimeLookup:
     def _batches(
         self, segment: Segment, position: int, timestamp_ms: int
     ) -> Iterator[tuple[BatchHeader, Iterator[tuple[int, int]]]]:
-        """The batches from `position` on whose newest record is not older than `timestamp_ms`: offsets and timestamps.
+        """Yield the batches from `position` on whose newest record is not older than `timestamp_ms`: offsets and
+        timestamps.
 
         Raises:
-            CorruptBatch: there are no batches where the index says.
+            CorruptBatch: there is no batch at the index's position.
             InvalidRecord: a batch has more records than may be gone through for one answer.
         """
         file = segment.pinned_file()
@@ -122,7 +123,7 @@ class TimeLookup:
 
 
 def _newest_below(segment: Segment, upper_bound: int) -> int:
-    """The newest timestamp of the batches below `upper_bound` that have records, -1 without one."""
+    """Find the newest timestamp of the batches below `upper_bound` that have records, -1 without one."""
     newest = -1
     file = segment.pinned_file()
     try:

@@ -29,7 +29,7 @@ def check_transaction(
     guard: VerificationGuard | None,
     transaction_version: int,
 ) -> Duplicate | None:
-    """Check a transactional batch or a marker; the batch it repeats, or None if it is new.
+    """Check a transactional batch or a marker; returns the batch it repeats, or None if it is new.
 
     Raises `KafkaError` as `ProducerState.check` and `check_marker`. Besides: INVALID_TXN_STATE for a transaction that is
     neither open here nor verified, OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that repeats one from outside of it.
@@ -45,7 +45,7 @@ def check_transaction(
         duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
         if duplicate is not None:
             if config.verifies_transactions and not is_open:
-                # Somebody has written it in this producer's name: no transaction would ever commit the producer's own.
+                # Another client has written it in this producer's name: no transaction would commit the producer's own.
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"Sequence {sequence} of producer {producer_id} was used outside of a transaction",
@@ -65,7 +65,7 @@ def check_transaction(
 def _check_first_sequence(
     producers: ProducerState, guard: VerificationGuard, producer_id: int, sequence: int
 ) -> None:
-    """A transaction begins with the lowest of the batches that waited for its verification.
+    """Check that a transaction begins with the lowest of the batches that waited for its verification.
 
     Raises `KafkaError` OUT_OF_ORDER_SEQUENCE_NUMBER.
     """

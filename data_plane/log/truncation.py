@@ -1,15 +1,15 @@
-"""Cut a log: at an offset where it parted from its leader's, or to begin anew where the leader's begins.
+"""Cut a log: at an offset where it parted from its leader's, or to begin anew at the begin of the leader's.
 
-A cut is not on the device when it returns, and a power loss may bring back what was cut. So what is appended next
-goes to a file of its own: in one file, old and new bytes might survive side by side. Names in a directory change in order: if the new
-file is there, the later segments are gone. Recovery cuts the segment before it where the new one begins.
+A cut is not on the device when it returns, and a power loss may bring the cut bytes back. So the next append goes to
+a file of its own: in one file, old and new bytes might survive side by side. Names in a directory change in order: if
+the new file is there, the later segments are gone. Recovery cuts the segment before it at the new one's begin.
 
-Below the recovery point all was said to be on the device; the lower one is made durable before anything is cut.
+All below the recovery point counts as on the device; so a lower one is made durable before anything is cut.
 
     looked: where to cut -> begun: a flush counts no more -> files cut (the disk's thread) -> finished: the log is cut
 
-A device that does not answer stops this before the last step, for as long as it takes. The log is then what it was, and
-unsettled (`LogHome.change`): it takes and gives nothing.
+A device that does not answer stops this before the last step, for as long as it takes. The log is then unchanged, and
+unsettled (`LogHome.change`): it refuses appends and reads.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class _CutFiles:
     renamed: list[str]
     """Files that are to be removed."""
     fresh: Segment | None
-    """An empty segment, where the cut has left nothing of the last one."""
+    """An empty segment, where the cut has left no part of the last one."""
 
     def leave(self) -> None:
-        """Give up what was opened: the log was closed meanwhile."""
+        """Give up the files that were opened: the log was closed meanwhile."""
         if self.fresh is not None:
             self.fresh.file.close()
 
@@ -64,10 +64,10 @@ class Truncation:
     config: LogConfig
 
     def truncate_to(self, offset: int) -> None:
-        """Remove what is at `offset` and behind it. Raises `KafkaError` and `DiskError` as `PartitionLog.truncate_to`.
+        """Remove all records from `offset` on. Raises `KafkaError` and `DiskError` as `PartitionLog.truncate_to`.
 
-        Batches go as a whole, and the log ends behind the last one that stays, so that segments join without gaps. A
-        leader sends again what is missing then.
+        Batches go as a whole, and the log ends behind the last remaining one, so that segments join without gaps.
+        Then a leader sends the missing records again.
         """
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
@@ -121,7 +121,9 @@ class Truncation:
             return _CutFiles(renamed, fresh)
 
     def _take_cut(self, count: int, cut: _CutFiles, offset: int) -> None:
-        """The first `count` segments are left, and the log ends at `offset`: its files are cut already."""
+        """Complete the cut in memory: the first `count` segments are left, and the log ends at `offset`; its files
+        are cut already.
+        """
         segments = self.segments
         self.offsets.cut(offset)
         self.epochs.truncate_from_end(offset)
@@ -171,7 +173,7 @@ class Truncation:
         self._start_over(base_offset, then)
 
     def _start_over(self, base_offset: int, then: Callable[[], None]) -> None:
-        """One empty segment in place of all files."""
+        """Replace all files by one empty segment."""
         doomed = self.segments.segments[::-1]
 
         def take(cut: _CutFiles) -> None:
@@ -186,7 +188,7 @@ class Truncation:
         self._change(base_offset, lambda: self._replace_files(base_offset, doomed), take)
 
     def _replace_files(self, base_offset: int, doomed: tuple[Segment, ...]) -> _CutFiles:
-        """The file of an empty segment in place of all others (blocking)."""
+        """Create the file of an empty segment in place of all others (blocking)."""
         segments = self.segments
         directory = segments.home.directory
         names = directory.list()
@@ -205,7 +207,7 @@ class Truncation:
         self.segments.home.change(cut, take, _CutFiles.leave, self.durability.end_cut)
 
     def _save_lowered(self) -> None:
-        """Have the checkpoints say less before anything is cut (blocking). Raises `KafkaError`, `DiskError`."""
+        """Lower the checkpoints before anything is cut (blocking). Raises `KafkaError`, `DiskError`."""
         with needing_room():
             if self.cleaning is not None:
                 self.cleaning.save_lowered()
@@ -221,7 +223,7 @@ class Truncation:
 
 
 def _end_offset(segment: Segment, position: int) -> int:
-    """The offset behind the last batch before `position`, where a batch begins."""
+    """Find the offset behind the last batch before `position`, where a batch begins."""
     start = 0 if segment.index is None else segment.index.position_floor(position - 1)
     scan = SegmentScan(segment.file, start, position, segment.base_offset)
     for _ in scan:

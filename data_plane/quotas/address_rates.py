@@ -14,7 +14,7 @@ from odradek.metadata_quorum.quotas.token_bucket import TokenBucket
 __all__ = ["ADDRESSES_MAX", "AddressRates"]
 
 ADDRESSES_MAX = 10_000
-"""Addresses with a bucket of their own; the one that was made first goes when another comes."""
+"""Addresses with a bucket of their own; a further one replaces the oldest."""
 
 
 class AddressRates:
@@ -31,7 +31,9 @@ class AddressRates:
         """Connections turned away since the start."""
 
     def set_quota(self, written: str | None, rate: float | None) -> None:
-        """Set the quota of one address (None: the default), or take it away. Of two ways to write it the lower holds."""
+        """Set the quota of one address (None: the default), or remove it. Of two spellings of an address the lower
+        quota holds.
+        """
         if written is None:
             self._default = rate
         else:
@@ -50,7 +52,7 @@ class AddressRates:
             self._buckets.clear()
 
     def rate(self, address: str) -> float:
-        """The connections that the address may open per second; infinite where no quota holds."""
+        """Return the connections that the address may open per second; infinite where no quota holds."""
         rate = self._rates.get(address, self._default)
         return inf if rate is None else rate
 
@@ -75,7 +77,9 @@ class AddressRates:
 
 
 def _as_peers_say_it(address: str) -> str:
-    """The address as a socket's peer has it: `2001:DB8:0::1` is `2001:db8::1`, `::ffff:10.0.0.1` is `10.0.0.1`."""
+    """Rewrite the address as a socket's peer has it: `2001:DB8:0::1` is `2001:db8::1`, `::ffff:10.0.0.1` is
+    `10.0.0.1`.
+    """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,23 +1,24 @@
-"""The quotas of a node's clients: what each connection is charged, and how long it is muted. PURE.
+"""The quotas of a node's clients: the charges of each connection, and its waits. PURE.
 
 Theory of operation
 -------------------
 `ClientQuotas` follows the metadata image. Connections ask it only while a quota is there.
 
 Each connection keeps a `ClientShare`: the accounts that its present principal and client id are charged to. It asks
-for it again when the client id changes, or when `generation` has grown. An `Account` belongs to all who share a quota
-(`quota_levels`), on all listeners. It has a token bucket, and counts what clients used and how long they were told to wait.
+for it again when the client id changes, or when `generation` has grown. An `Account` belongs to all clients that
+share a quota (`quota_levels`), on all listeners. It has a token bucket, and counts the clients' usage and waits.
 
 * **Produce** pays the bytes of its request when it comes; the answer names the wait.
 * **Fetch** pays the bytes of its answer. A fetch of a client in debt is answered empty (KIP-219). One fetch takes at
-  most what the quota gives in `quota.window.size.seconds`.
-* **Requests** pay the processor time that they took. 100 % is one core. The wait is one window at most, so sessions live on.
+  most the quota of `quota.window.size.seconds`.
+* **Requests** pay their processor time. 100 % is one core. The wait is one window at most, so sessions live on.
 
 A client in debt is muted: its connection is not read until the wait is over, whatever the client does.
 
-Client ids are endless. There are `ACCOUNTS_MAX` accounts at most; those who come later share one account of each kind,
-and of each value. An account that nobody has used for `IDLE_SECONDS_MAX` goes. Where room is short, one that has its whole
-burst goes at once: a new one would be the same. So a client that names itself anew all the time takes room from nobody.
+Client ids are endless. There are `ACCOUNTS_MAX` accounts at most; later clients share one account of each kind, and
+of each value. An account that was idle for `IDLE_SECONDS_MAX` is dropped. Where room is short, an account with its
+whole burst is dropped at once: a new one would be the same. So a client that changes its name all the time takes no
+room from other clients.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ T = TypeVar("T")
 
 ACCOUNTS_MAX = 10_000
 IDLE_SECONDS_MAX = 3600.0
-"""Kafka's: a sensor that is idle for an hour goes."""
+"""Kafka's: a sensor that is idle for an hour is dropped."""
 SWEEP_SECONDS = 60.0
 SWEEP_SECONDS_MIN = 1.0
 """The time between two looks for room."""
@@ -72,7 +73,7 @@ class QuotaSettings:
 
 
 class Account(TokenBucket):
-    """One quota of those who share it. Units are bytes, or seconds of processor time."""
+    """One quota, for all clients that share it. Units are bytes, or seconds of processor time."""
 
     __slots__ = (
         "_gathered",
@@ -94,11 +95,11 @@ class Account(TokenBucket):
         """The change of quotas that it was judged by last."""
         self.is_overflow = False
         self.has_ended = False
-        """True once the quota is gone. Connections that ask for nothing else may still hold the account."""
+        """True once the quota is gone. Connections without further questions may still hold the account."""
         self.throttled_seconds = 0.0
-        """The waits that clients were told, in all."""
+        """The waits that clients got, in all."""
         self.found_at = now
-        """The last time at which a connection asked whom it shares a quota with."""
+        """The last time at which a connection looked for the sharers of its quota."""
         self._gathered = 0.0
         """Seconds of processor time that turns took, and that are still to be charged."""
 
@@ -106,14 +107,14 @@ class Account(TokenBucket):
         """Go on under the quota that holds since this change."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
-        if rate != self.rate:  # else a change of somebody else's quota would shorten the debt
+        if rate != self.rate:  # else a change of another entity's quota would shorten the debt
             self.set_rate(rate, rate * burst_seconds, now)
 
     def charge_turn(self, seconds: float, now: float) -> None:
         """Charge the processor time of one turn, or keep it for the next one.
 
-        Thousands of turns a second take some microseconds each. They are charged together, when they have taken what
-        the quota gives in a millisecond.
+        Thousands of turns a second take some microseconds each. They are charged together, when they have taken a
+        millisecond's quota.
         """
         seconds += self._gathered
         if seconds < GATHERED_SECONDS_MAX and seconds < self.rate * GATHERED_SECONDS_MAX:
@@ -160,13 +161,13 @@ class ClientShare:
 
     @classmethod
     def exempt(cls, principal: str, client_id: str | None, generation: int) -> ClientShare:
-        """The share of a node, or of a request that only nodes send; then no generation is so old."""
+        """Make the share of a node, or of a request that only nodes send; then no generation is so old."""
         share = cls(principal, client_id, generation, (None, None, None), 0.0)
         share.is_exempt = True
         return share
 
     def note_wait(self, is_produce: bool, is_fetch: bool, seconds: float) -> None:
-        """Count the wait that a client is told, in the account that it is about."""
+        """Count a client's wait, in the account that causes it."""
         account = (self.produce if is_produce else self.fetch if is_fetch else None) or self.request
         if account is not None:
             account.throttled_seconds += seconds
@@ -179,7 +180,7 @@ class ClientShare:
         return max(1, int(self.fetch.rate * self.window_seconds))
 
     def request_wait(self, now: float) -> float:
-        """The seconds to wait for processor time that was used before; a window at most."""
+        """Compute the seconds to wait for earlier processor time; a window at most."""
         seconds = 0.0 if self.request is None else self.request.wait_seconds(now)
         return seconds if seconds < self.window_seconds else self.window_seconds
 
@@ -194,7 +195,7 @@ class ClientQuotas:
         self.is_charging = False
         """True if some quota of a user or a client id is there."""
         self.charges_requests = False
-        """True if one of them is about processor time."""
+        """True if a quota is about processor time."""
         self.exempt_requests = 0
         self.exempt_bytes = 0
         self.addresses = AddressRates(settings.burst_seconds)
@@ -245,7 +246,7 @@ class ClientQuotas:
             listener()
 
     def judge_accounts(self, monotonic: Callable[[], float]) -> Work[None]:
-        """Have the accounts go on with their new values, or end; in slices, for there may be thousands.
+        """Give the accounts their new values, or end them; in slices, for there may be thousands.
 
         Until its turn has come, an account is judged when a client is found to share it.
         """
@@ -260,18 +261,19 @@ class ClientQuotas:
                 account.judge(holding, self.settings.burst_seconds, monotonic(), self._changes)
 
     def _holding_of(self, account: Account) -> Holding | None:
-        """The quota that holds for an account now; None where its sharers have another account, or none.
+        """Find the quota that holds for an account now; None where its sharers have another account, or none.
 
-        Who shares may have changed with the level: an account is found again by its sharers, or opened anew.
+        The sharers may have changed with the level: an account is found again by its sharers, or opened anew.
         """
         if account.is_overflow:
-            # Shared by all who have a quota of this value, and found no room for an account of their own.
+            # Shared by all clients that have a quota of this value, and found no room for an account of their
+            # own.
             return account.holding if (account.key, account.holding.value) in self._values else None
         holding = holding_quota(self._quotas, account.key, *account.holding.sharers)
         return None if holding is None or holding.sharers != account.holding.sharers else holding
 
     def share_of(self, principal: str, client_id: str | None, now: float) -> ClientShare:
-        """The accounts of a client: `principal` as `type:name`."""
+        """Get the accounts of a client: `principal` as `type:name`."""
         self._sweep(now)
         user = principal.partition(":")[2]
         produce, fetch, request = (self._account(key, user, client_id or "", now) for key in CHARGED_KEYS)
@@ -280,12 +282,12 @@ class ClientQuotas:
         )
 
     def note_exempt(self, size: int) -> None:
-        """Count a request of a node, which has so many bytes."""
+        """Count a request of a node by its bytes."""
         self.exempt_requests += 1
         self.exempt_bytes += size
 
     def holding(self, key: str, user: str, client_id: str) -> Holding | None:
-        """The quota that holds for a client now."""
+        """Find the quota that holds for a client now."""
         return holding_quota(self._quotas, key, user, client_id)
 
     def _account(self, key: str, user: str, client_id: str, now: float) -> Account | None:
@@ -320,7 +322,7 @@ class ClientQuotas:
         if now < self._make_room_at:
             return
         self._make_room_at = now + SWEEP_SECONDS_MIN
-        # What is found now belongs to the share that is being made.
+        # Accounts that are found now belong to the share in the making.
         self._drop(
             [
                 at
@@ -337,12 +339,12 @@ class ClientQuotas:
             self.generation += 1
 
     def accounts(self) -> Iterator[tuple[tuple[str, str], Account]]:
-        """User and client id of those who share, and their account."""
+        """Yield user and client id of the sharers, and their account."""
         for (_, sharers), account in self._accounts.items():
             yield sharers, account
 
     def statistics(self) -> dict[str, float]:
-        """Accounts that are open, and requests and bytes of nodes, which no quota holds for."""
+        """Count open accounts, and requests and bytes of nodes, for which no quota holds."""
         return {
             "accounts": len(self._accounts),
             "exempt_requests": self.exempt_requests,
@@ -352,12 +354,12 @@ class ClientQuotas:
 
 
 def _rate(key: str, value: float) -> float:
-    """Units per second. A request percentage of 100 is a second of processor time per second."""
+    """Convert to units per second. A request percentage of 100 is a second of processor time per second."""
     return value / 100 if key == REQUEST_PERCENTAGE else value
 
 
 def _count(counts: dict[T, int], key: T, step: int) -> None:
-    """Count one more or less; what is gone has no entry."""
+    """Count one more or less; a zero has no entry."""
     left = counts.get(key, 0) + step
     if left:
         counts[key] = left

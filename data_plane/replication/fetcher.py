@@ -2,26 +2,26 @@
 
 Theory of operation
 -------------------
-A round is one Fetch request and its answer. The answer's batches go to the logs as they are, one write per partition.
-The next request's offsets say that they are there. Batches are not parsed. They are synced only for topics with
-`flush.messages` (`synced_promises`), since a replica that restarts uncleanly leaves every ISR before it may lead.
+A round is one Fetch request and its answer. The answer's batches go to the logs unchanged, one write per partition.
+The next request's offsets confirm them. Batches are not parsed. They are synced only for topics with `flush.messages`
+(`synced_promises`), since a replica that restarts uncleanly leaves every ISR before it may lead.
 
-* **An answer counts only for the state that it was asked in**: same leader epoch, same log end offset. What has
-  changed meanwhile (a truncation, another leader, a log set aside) is asked anew.
+* **An answer counts only for the state of its request**: same leader epoch, same log end offset. Partitions that have
+  changed meanwhile (a truncation, another leader, a log set aside) are fetched again.
 * **Logs are cut by epoch only** (`truncation`), when the leader says that they diverge. An offset outside the
   leader's log is settled with ListOffsets, as in Kafka. A follower ahead of its leader (after an unclean election) is
-  cut to the leader's end. One that is behind the leader's start begins anew there.
-* A partition that cannot be served backs off by itself, outside the session; the others go on. A broken connection
-  backs off as a whole and begins a new session.
+  cut to the leader's end. A follower behind the leader's start begins anew there.
+* A partition that cannot be served backs off by itself, outside the session; all other partitions go on. A broken
+  connection backs off as a whole and begins a new session.
 * A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up. It goes
   on if it has everything that it knows to be committed.
 * Each batch's checksum is checked before it is written. The sound ones before a rotten one are kept. The rotten one
-  is asked for again and again; by that the leader sees that it should check its own disk (`rotten_replicas`).
+  is fetched again and again; so the leader learns to check its own disk (`rotten_replicas`).
 
-A partition has no task or timer of its own. What changes from round to round is kept in `_changed`. So the cost of a
-round depends on the partitions that have new records, not on all that are followed. The next request is sent before
-local requests that wait for the new records are woken, because the leader waits for it. The connection is a part of
-its own (`leader_connection`).
+A partition has no task or timer of its own. Changed partitions are kept in `_changed`. So the cost of a round depends
+on the partitions with new records, not on all followed ones. The next request is sent before local requests that wait
+for the new records are woken, because the leader waits for it. The connection is a part of its own
+(`leader_connection`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9
 LATEST, EARLIEST = -1, -2
 APPEND_BYTES_PER_TURN = 1 << 20
-"""Bytes written after which other tasks get a turn."""
+"""Bytes after which other tasks get a turn."""
 BACKOFF_SECONDS_MIN = 0.02
 IDLE_SECONDS = 0.02
 _SESSION_ERRORS = frozenset(
@@ -87,13 +87,14 @@ class Followed:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.is_in_sync = False
-        """True if it has all that the leader said to be committed. Only the throttle reads it."""
+        """True if it has all records that the leader reported as committed. Only the throttle reads it."""
         self.retry_at = 0.0
         self.lag = 0
         """The number of committed records that this replica lacked at the leader's last answer."""
 
     def wanted(self) -> Told:
-        """The next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start offset.
+        """Make the next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start
+        offset.
 
         The start is the stored one: the leader acknowledges deletions by it.
         """
@@ -236,7 +237,7 @@ class LeaderFetcher:
             self._close()
 
     def _asked(self) -> list[Followed]:
-        """The partitions that the next request has to name."""
+        """List the partitions that the next request has to name."""
         self._look_at_starts()
         names = self.followed if self._session.epoch == 0 else self._changed
         return [
@@ -246,7 +247,7 @@ class LeaderFetcher:
         ]
 
     def _look_at_starts(self) -> None:
-        """Have starts told that have come to their checkpoints."""
+        """Report log starts that have come to their checkpoints, with the next request."""
         for replica in list(self._unstored):
             followed = self.followed.get(replica)
             if followed is None or followed.partition.log.is_start_stored:
@@ -255,7 +256,9 @@ class LeaderFetcher:
                     self._changed[replica] = None
 
     async def _sync_before_promise(self, unsynced: list[Followed]) -> None:
-        """Sync what the next request promises. Leave a partition out of the requests until its sync is done."""
+        """Sync the records that the next request promises. Leave a partition out of the requests until its sync is
+        done.
+        """
         self._after_round()
         held = {followed.partition: followed for followed in unsynced}
 
@@ -371,7 +374,7 @@ class LeaderFetcher:
                     await self._clock.sleep_until(0.0)
 
     def _take_partition(self, followed: Followed, answer: PartitionData, told: Told | None) -> int:
-        """Append what the answer has for a partition. Returns the bytes appended."""
+        """Append the records of a partition in the answer. Returns the bytes appended."""
         partition = followed.partition
         # A start that was stored meanwhile changes nothing about the answer.
         if (
@@ -380,7 +383,7 @@ class LeaderFetcher:
             or partition.leader_epoch != followed.leader_epoch
             or partition.is_leader
         ):
-            # Asked in another state than the present one: the next round asks again.
+            # Fetched in another state than the present one: the next round fetches again.
             self._changed[followed.replica] = None
             return 0
         if answer.error_code:
@@ -449,7 +452,7 @@ class LeaderFetcher:
             partition.suspect(answer.diverging_epoch.end_offset)
 
     def _truncate(self, followed: Followed, offset: int) -> None:
-        """Cut the log where the leader says that the logs diverge. Raises as `PartitionLog.truncate_to`."""
+        """Cut the log at the leader's end of the common history. Raises as `PartitionLog.truncate_to`."""
         log = followed.partition.log
         end_offset, high_watermark = log.log_end_offset, log.high_watermark
         log.truncate_to(offset)
@@ -484,7 +487,7 @@ class LeaderFetcher:
     # -- offsets outside the leader's log -------------------------------------------------------------------------
 
     async def _settle_ranges(self) -> None:
-        """Bring logs whose end lies outside the leader's log back into it (Kafka's `fetchOffsetAndTruncate`)."""
+        """Cut or restart logs whose end lies outside the leader's log (Kafka's `fetchOffsetAndTruncate`)."""
         lost, self._out_of_range = self._out_of_range, []
         ends = await self._offsets(lost, LATEST)
         starts = await self._offsets(lost, EARLIEST)
@@ -529,7 +532,7 @@ class LeaderFetcher:
         log.truncate_fully_and_start_at(start)
 
     async def _offsets(self, lost: list[Followed], timestamp: int) -> dict[TopicIdPartition, int]:
-        """The leader's first or last offsets, for the partitions for which it answers without error."""
+        """Ask for the leader's first or last offsets, of the partitions for which it answers without error."""
         topics: dict[str, ListOffsetsTopic] = {}
         ids: dict[str, bytes] = {}
         for followed in lost:
@@ -555,7 +558,7 @@ class LeaderFetcher:
         return max((followed.lag for followed in self.followed.values()), default=0)
 
     def statistics(self) -> dict[str, Any]:
-        """The leader's id, partitions followed here, those that back off; rounds and bytes since the start."""
+        """Return the leader's id, partitions followed here, those that back off; rounds and bytes since the start."""
         return {
             "leader": self.leader_id,
             "partitions": len(self.followed),
@@ -569,7 +572,7 @@ class LeaderFetcher:
 def parts_below_the_start(log: PartitionLog, records: memoryview, leader_log_start_offset: int) -> bool:
     """True if the leader's first batch begins before this log's end, where records were deleted up to its middle.
 
-    The logs part below the leader's start then, where the leader can tell no epoch any more.
+    Then the logs part below the leader's start, where the leader knows no epoch any more.
     """
     end_offset = log.log_end_offset
     if end_offset != leader_log_start_offset or end_offset == log.log_start_offset:

@@ -30,7 +30,7 @@ class ReplicaFetchSession:
         """The contents of the leader's session."""
 
     def begin(self) -> None:
-        """The next request names everything; it also ends the session that was."""
+        """Begin a session: the next request names everything; it also ends the former session."""
         self.epoch = INITIAL_EPOCH
         self.told = {}
 
@@ -40,7 +40,7 @@ class ReplicaFetchSession:
         unwanted: Iterable[TopicIdPartition],
         bytes_max: int,
     ) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
-        """The two lists of the next request, given what may have changed. A full one needs all in `wanted`."""
+        """Make the two lists of the next request, given possible changes. A full request needs all in `wanted`."""
         topics: dict[bytes, FetchTopic] = {}
         told = self.told
         for replica, now in wanted:

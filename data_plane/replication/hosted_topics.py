@@ -24,7 +24,7 @@ class HostedTopic:
 
 
 class HostedTopics:
-    """All hosted topics. The dicts are read directly where requests come in: a call would cost each of them."""
+    """All hosted topics. Requests read the dicts directly: a call would cost each of them time."""
 
     __slots__ = ("by_id", "by_name", "recompressed")
 
@@ -39,7 +39,7 @@ class HostedTopics:
         return self.by_id.get(topic) if isinstance(topic, bytes) else self.by_name.get(topic)
 
     def partition(self, topic: str | bytes, index: int) -> Partition | None:
-        """The partition of a topic's name or id, if it is hosted here."""
+        """Find the partition of a topic's name or id, if it is hosted here."""
         found = self.find(topic)
         return None if found is None else found.partitions.get(index)
 
@@ -48,25 +48,25 @@ class HostedTopics:
         return self.partition(partition.log.topic_id, partition.log.partition) is partition
 
     def partitions(self) -> Iterator[Partition]:
-        """All hosted partitions. What changes which they are takes a list of them first."""
+        """Yield all hosted partitions. Code that changes the set makes a list of them first."""
         for hosted in self.by_name.values():
             yield from hosted.partitions.values()
 
     def put(self, hosted: HostedTopic) -> None:
-        """Host this topic with its present configuration. It takes the place of another one of its name."""
+        """Host this topic with its present configuration. It replaces another topic of its name."""
         self.by_name[hosted.name] = hosted
         self.by_id[hosted.topic_id] = hosted
         self.note_config(hosted)
 
     def note_config(self, hosted: HostedTopic) -> None:
-        """The topic's configuration may have changed."""
+        """Note that the topic's configuration may have changed."""
         if hosted.config.codec == KEEP_CODEC:
             self.recompressed.pop(hosted.topic_id, None)
         else:
             self.recompressed[hosted.topic_id] = None
 
     def remove(self, topic_id: bytes) -> HostedTopic | None:
-        """Stop hosting this topic; return what was hosted, if it was."""
+        """Stop hosting this topic; returns the hosted topic, if there was one."""
         hosted = self.by_id.pop(topic_id, None)
         if hosted is not None:
             self.recompressed.pop(topic_id, None)

@@ -38,7 +38,7 @@ LEADER_RECOVERED = 0
 
 @attrs.frozen(eq=False)
 class _Change:
-    """One proposal as it goes to the controller."""
+    """A proposal on its way to the controller."""
 
     partition: Partition
     proposal: PendingIsr
@@ -75,10 +75,10 @@ class AlterPartitionSender:
         self.expansions = 0
         self.shrinks = 0
         self.failures = 0
-        """Proposals that were refused or not heard; one that is made again counts again."""
+        """Proposals that were refused or not answered; a repeated proposal counts again."""
 
     def submit(self, partition: Partition) -> None:
-        """Send what `partition.isr_state` proposes."""
+        """Send the proposal in `partition.isr_state`."""
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr), "nothing is proposed"
         log = partition.log
@@ -111,7 +111,7 @@ class AlterPartitionSender:
         return bool(self._pending)
 
     async def _send(self) -> bool:
-        """Send one AlterPartition request; true if the controller decided all that was asked."""
+        """Send one AlterPartition request; true if the controller decided all proposals in it."""
         asked = dict(list(self._pending.items())[:PARTITIONS_PER_REQUEST])
         request = AlterPartitionRequest(self._node_id, self._broker_epoch(), self._topics(asked))
         self.requests += 1
@@ -185,7 +185,7 @@ class AlterPartitionSender:
         return not again
 
     def statistics(self) -> dict[str, int]:
-        """Proposals under way, requests, changes since the start."""
+        """Return figures: proposals under way, and requests and changes since the start."""
         return {
             "pending": len(self._pending),
             "requests": self.requests,

@@ -1,8 +1,8 @@
-"""A leader's knowledge of its in-sync replicas: told by the controller, or proposed and not yet decided. PURE.
+"""A leader's knowledge of its in-sync replicas: decided by the controller, or proposed. PURE.
 
 While a proposal is under way, either of the two sets may hold. So the *maximal* one counts for the high watermark. A
 record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's `PartitionState`). The
-gate of `min.insync.replicas` counts the committed set, the one that certainly was in force.
+gate of `min.insync.replicas` counts the committed set, which certainly was in force.
 
     CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |
@@ -38,7 +38,7 @@ class CommittedIsr:
 
 @lru_cache(maxsize=1024)
 def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
-    """The set as the controller has written it, shared by partitions: thousands are in sync on the same brokers."""
+    """Make the set that the controller has written, shared by partitions: thousands are in sync on the same brokers."""
     return CommittedIsr(isr)
 
 
@@ -68,7 +68,7 @@ class PendingExpandIsr:
 
 @attrs.frozen(eq=False)
 class PendingShrinkIsr:
-    """Some replicas shall not be in sync any more. They count until the controller has said so."""
+    """A proposal to remove replicas from the ISR. They count until the controller has decided."""
 
     committed: CommittedIsr
     leaving: tuple[int, ...]
@@ -91,7 +91,7 @@ class PendingShrinkIsr:
 
 
 def assert_isr(isr: Sequence[int], replicas: Sequence[int], leader: int) -> None:
-    """Raise `AssertionError` unless those in sync and the leader (-1: none) are replicas, each named once."""
+    """Assert that in-sync replicas and the leader (-1: none) are replicas, each named once."""
     for broker_id in isr:
         if broker_id not in replicas:
             raise AssertionError(

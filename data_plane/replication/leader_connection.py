@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from odradek.wire.structure import Message
 
 RECEIVE_BYTES = 64 * 1024
-"""Room for the beginning of an answer. The rest of a larger one is received into a buffer of its own."""
+"""Room for the beginning of an answer. The rest of a larger answer is received into a buffer of its own."""
 CONNECT_SECONDS_MAX = 2.0
 LOW_WATER_BYTES_MAX = 1024 * 1024
 """The bytes of a large answer that one wake waits for, instead of one wake for each TCP segment."""
@@ -37,7 +37,7 @@ class SharedByFetchers:
     settings: ReplicationSettings
     broker_epoch: Callable[[], int]
     after_round: Callable[[], None]
-    """Wakes requests that wait for what has been appended."""
+    """Wakes requests that wait for the appended records."""
     throttle: ReplicationThrottle
     sync: Sync
     timers: Timers
@@ -81,7 +81,7 @@ class LeaderConnection:
 
     @property
     def is_astray(self) -> bool:
-        """True if the leader's address differs from the one that was connected to."""
+        """True if the leader's address differs from that of the connection."""
         return self._connected_to is not None and self._address() != self._connected_to
 
     def close_if_old(self, now: float) -> None:
@@ -115,13 +115,13 @@ class LeaderConnection:
             conn.close()
 
     def stop_watching(self) -> None:
-        """Take the timer away: nobody will send soon."""
+        """Remove the timer: nothing will be sent soon."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
     async def send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
-        """Send a request, whose one answer `answer` then receives. Raises `ConnectionLost`.
+        """Send a request, whose answer `answer` then receives. Raises `ConnectionLost`.
 
         The answer is due once the leader has waited `wait_ms`, and `replica.socket.timeout.ms` after that.
         """

@@ -1,4 +1,4 @@
-"""A partition as its broker sees it: the log, who leads it, and what waits for its high watermark.
+"""A partition as its broker sees it: the log, its leader, and the requests that wait for its high watermark.
 
 Theory of operation
 -------------------
@@ -6,15 +6,17 @@ The high watermark is the offset below which every in-sync replica has the log; 
 leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
 
 * only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "Invariants"), whatever the acks;
+* past nothing that `flush.messages` asks the leader to sync first: then its own log counts up to the recovery point, and a
+  sync begins. Followers sync before they promise (`synced_promises`);
 * never past a follower that has just caught up and is about to join. Otherwise the follower would chase a high
   watermark that runs ahead of it for ever.
 
 A follower's fetch offset is its promise that it has everything below. It joins the ISR when three things hold. Its
 promise reaches both the high watermark and the start of the leader's epoch; then it has every record that may have
-been acknowledged. Its broker is neither fenced nor leaving. And the broker epoch of its fetch is the one that the
-metadata knows. Otherwise a fetch of its former self could let in a replica that restarted without its data (KIP-903).
-A fetch with any other broker epoch promises nothing. An earlier one comes from a former self. A later one is ahead of
-the metadata here (it may copy meanwhile), or made up by a stranger. Only the metadata moves the epoch.
+been acknowledged. Its broker is neither fenced nor leaving. And the broker epoch of its fetch is that in the
+metadata. Otherwise a fetch of its former process could let in a replica that restarted without its data (KIP-903). A
+fetch with any other broker epoch promises nothing. An earlier epoch comes from a former process. A later one is ahead
+of the metadata here (it may copy meanwhile), or made up by a stranger. Only the metadata moves the epoch.
 
 With replication factor 1 a partition needs none of this: its `followers` is None.
 
@@ -27,7 +29,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from odradek.data_plane.log.batch_work import AT_ONCE, BatchWork
-from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 from odradek.data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from odradek.data_plane.log.parts.verification import VerificationGuard
 from odradek.data_plane.replication.isr_state import (
@@ -76,7 +78,7 @@ class Cluster(Protocol):
         """`replica.lag.time.max.ms`."""
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds."""
+        """Return monotonic milliseconds."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
         """True if a fetch with this epoch shows that the broker may be in sync.
@@ -86,19 +88,22 @@ class Cluster(Protocol):
         """
 
     def is_troubled(self, directory: bytes) -> bool:
-        """True if the directory's broker lists it as one that takes no records now."""
+        """True if the directory's broker reports that it takes no records now."""
 
     def registered_epoch(self, broker_id: int) -> int:
-        """The epoch of this broker's registration; -1 for one that is not registered."""
+        """Return the epoch of this broker's registration; -1 for an unregistered one."""
 
     def is_alive(self, broker_id: int) -> bool:
         """True if this broker is registered and not fenced."""
 
     def alter_isr(self, partition: Partition) -> None:
-        """Tell the controller what `partition.isr_state` proposes."""
+        """Send the proposal in `partition.isr_state` to the controller."""
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Have the bytes of this log at this offset checked: they may differ from what was written."""
+        """Have the bytes of this log at this offset checked: they may differ from the written ones."""
+
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        """Flush this log, and call `ended` when the recovery point has moved. After a failure, call it a while later."""
 
 
 class _Nobody:
@@ -122,28 +127,33 @@ class _Nobody:
         return False
 
     def alter_isr(self, partition: Partition) -> None:
-        """Ignored: there is no controller to ask."""
+        """Ignore a proposal: there is no controller to ask."""
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Ignored: there is no controller to ask."""
+        """Ignore a suspicion: there is no other replica."""
+
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        """Do nothing: no worker is there that could flush."""
 
 
 NOBODY = _Nobody()
 
 _NOBODY_WAITS = WaitingRequests()
-"""Empty for ever: the queues of all partitions for which no request has waited yet."""
+"""Always empty: the queues of all partitions for which no request has waited yet."""
 
 
 class Partition:
-    """One replica of a partition on this broker. `image` is the controller's last word about it."""
+    """A replica of a partition on this broker. `image` is the controller's last decision about it."""
 
     __slots__ = (
         "_cluster",
         "_end_told",
         "_hears_fetch",
+        "_is_syncing",
         "_waiting",
         "advances_alone",
         "epoch_start_offset",
+        "flushes",
         "followers",
         "has_min_isr",
         "image",
@@ -169,7 +179,10 @@ class Partition:
         self.has_min_isr = True
         """True if enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
         self.advances_alone = False
-        """True if this is the leader and the only replica, so that an append moves the high watermark by itself."""
+        """True if this is the leader and the only replica, so that an append moves the high watermark by itself. False
+        with `flush.messages`: the sync moves it."""
+        self.flushes = log.config.flush_messages < LONG_MAX
+        """True if the topic has `flush.messages`. Stored, because the hot path reads it."""
         self.isr_state: IsrState = committed_isr(())
         self.followers: dict[int, RemoteReplica] | None = None
         """The other replicas while this one leads. None on a follower, and with replication factor 1."""
@@ -180,14 +193,17 @@ class Partition:
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
         self._end_told = -1
+        self._is_syncing = False
+        """True from the start of a sync for the high watermark until it has ended."""
         self._waiting = _NOBODY_WAITS
         self._hears_fetch: Callable[[RemoteReplica | None], None] | None = None
 
     # -- the controller's word ------------------------------------------------------------------------------------
 
     def apply(self, image: PartitionImage, node_id: int) -> None:
-        """Take over what the metadata says: leader, epoch, replicas. Watchers are woken, since they may have to
-        fail.
+        """Apply the metadata: leader, epoch, replicas.
+
+        Watchers are woken, since they may have to fail.
         """
         if image.leader_epoch < self.leader_epoch:
             raise AssertionError(
@@ -195,7 +211,7 @@ class Partition:
                 f"{self.leader_epoch} to {image.leader_epoch}"
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
-            # The answer to AlterPartition overtook the record that it speaks of; the newer record follows.
+            # The answer to AlterPartition overtook its record; the newer record follows.
             return
         self._assert_told(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
@@ -221,7 +237,7 @@ class Partition:
         self.wake_watchers()
 
     def _assert_told(self, image: PartitionImage) -> None:
-        """Raise `AssertionError` unless the ISR consists of replicas, and the leader epoch has one leader."""
+        """Assert that the ISR consists of replicas, and that the leader epoch has one leader."""
         assert_isr(image.isr, image.replicas, image.leader)
         known = self.image
         if known is not None and known.leader_epoch == image.leader_epoch and known.leader != image.leader:
@@ -267,13 +283,14 @@ class Partition:
         self.call_followers_back(self.followers or ())
 
     def start_stored(self) -> None:
-        """Take note that the log's start is in its checkpoint: who waits for a deletion looks again."""
+        """Note that the log's start is in its checkpoint: requests that wait for a deletion look again."""
         for watcher in list(self._waiting.watchers or ()):
             watcher()
 
     def set_config(self, config: LogConfig) -> None:
         """Take over the topic's new configuration. `min.insync.replicas` may open or close the gate."""
         self.log.set_config(config)
+        self.flushes = config.flush_messages < LONG_MAX
         self._weigh_isr()
         if self.is_leader:
             self.advance_high_watermark()
@@ -299,7 +316,7 @@ class Partition:
     def _weigh_isr(self) -> None:
         if self.image is not None:
             self.has_min_isr = len(self.isr_state.isr) >= self.effective_min_isr
-            self.advances_alone = self.is_leader and self.followers is None
+            self.advances_alone = self.is_leader and self.followers is None and not self.flushes
         if self._hears_fetch is not None:
             self._hears_fetch(None)
 
@@ -312,9 +329,9 @@ class Partition:
         work: BatchWork = AT_ONCE,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append one batch of a client; a transactional one with what verification has given (KIP-890).
+        """Append one batch of a client; a transactional one with the guard of its verification (KIP-890).
 
-        Raises `KafkaError`, `DiskError` and what `work` raises; nothing is appended then.
+        Raises `KafkaError`, `DiskError` and the errors of `work`; nothing is appended then.
         """
         result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, guard, work)
         if self.advances_alone:
@@ -364,13 +381,15 @@ class Partition:
     def _raise_high_watermark(self) -> bool:
         log = self.log
         end_offset = log.log_end_offset
-        if log.high_watermark >= end_offset or not self.has_min_isr or not self.is_leader:
+        if log.high_watermark >= end_offset or not self.is_leader:
             if log.high_watermark > end_offset:
                 raise AssertionError(
                     f"{log.topic}-{log.partition}: the high watermark {log.high_watermark} is beyond the log's end {end_offset}"
                 )
             return False
-        offset = end_offset
+        offset = self._synced_end() if self.flushes else end_offset
+        if not self.has_min_isr:
+            return False
         if self.followers is not None:
             maximal_isr = self.isr_state.maximal_isr
             for replica in self.followers.values():
@@ -383,6 +402,24 @@ class Partition:
         log.advance_high_watermark(offset)
         return True
 
+    def _synced_end(self) -> int:
+        """Return the end of the leader's own log as it counts for the high watermark; begin the sync that would raise it.
+
+        One sync at a time: appends that come meanwhile share the next.
+        """
+        log = self.log
+        if not log.needs_flush:
+            return log.log_end_offset
+        if not self._is_syncing:
+            self._is_syncing = True
+            self._cluster.sync(self, self._sync_ended)
+        return log.recovery_point
+
+    def _sync_ended(self) -> None:
+        """Called when a sync for the high watermark has ended: what it has made durable counts, the rest needs another."""
+        self._is_syncing = False
+        self.look_again()
+
     def _is_about_to_join(self, replica: RemoteReplica, end_offset: int) -> bool:
         now_ms = self._cluster.now_ms()
         return replica.is_caught_up(end_offset, now_ms, self._lag_ms_max(replica)) and self._is_eligible(
@@ -390,7 +427,7 @@ class Partition:
         )
 
     def _lag_ms_max(self, replica: RemoteReplica) -> int:
-        """The time for which this replica may be behind and stay in sync, in milliseconds.
+        """Return the time for which this replica may be behind and stay in sync, in milliseconds.
 
         A replica on a disk that takes no records cannot catch up, so the leader waits only briefly for it.
         """
@@ -410,14 +447,14 @@ class Partition:
         self._cluster.suspect(self, offset)
 
     def follow(self, high_watermark: int, log_start_offset: int) -> None:
-        """Take over, as a follower after an append, what the leader says of its own log."""
+        """Apply, as a follower after an append, the leader's offsets."""
         log = self.log
         if self.is_leader:
             raise AssertionError(f"{log.topic}-{log.partition}: a leader follows nobody")
         before = log.high_watermark
         # The leader may have committed more than this follower has fetched.
         log.advance_high_watermark(min(high_watermark, log.log_end_offset))
-        # The log agrees with the leader's, or it would have been told to cut.
+        # The log agrees with the leader's, or the answer would have named a truncation.
         self.knows_high_watermark = True
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
@@ -427,7 +464,7 @@ class Partition:
     # -- followers ------------------------------------------------------------------------------------------------
 
     def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
-        """The follower that fetches. Raises `KafkaError` for one that is unknown here, perhaps for the moment."""
+        """Find the follower that fetches. Raises `KafkaError` if it is unknown here, perhaps for the moment."""
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
             # With an epoch that is right the follower may know of a reassignment that has not arrived here.
@@ -437,24 +474,24 @@ class Partition:
         return replica
 
     def others_in_sync(self) -> list[int]:
-        """The other replicas that a controller may elect, as far as is known here."""
+        """List the other replicas that a controller may elect, as far as is known here."""
         assert self.image is not None, "a leader knows its image"
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
     def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
-        """Call the one listener with each follower that fetches, before the fetch is answered.
+        """Call the only listener with each follower that fetches, before the fetch is answered.
 
         It is called with None when the in-sync replicas or the leader may have changed.
         """
         self._hears_fetch = listener
 
     def fetched(self, replica: RemoteReplica) -> None:
-        """Tell who listens of a fetch that was noted; `replica.cursor` is its session's."""
+        """Report a noted fetch to the listener; `replica.cursor` is its session's."""
         if self._hears_fetch is not None:
             self._hears_fetch(replica)
 
     def call_followers_back(self, broker_ids: Iterable[int]) -> None:
-        """Answer what these followers wait with, so that they fetch again at once."""
+        """Answer the waiting fetches of these followers, so that they fetch again at once."""
         for broker_id in broker_ids:
             replica = None if self.followers is None else self.followers.get(broker_id)
             if replica is not None and replica.cursor is not None:
@@ -463,14 +500,12 @@ class Partition:
     def note_fetch(
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
-        """Note that a follower, which has all below `offset`, fetches there; the offset lies in this log, and its
+        """Note that a follower has all below `offset`, where it fetches; the offset lies in this log, and its
         epochs agree.
 
-        False if the fetch promises nothing, because its broker epoch is newer than the metadata here.
-
-        Raises:
-            KafkaError: NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered one (Kafka's
-                `updateFetchStateOrThrow`), or of one that does not name its broker epoch.
+        False if the fetch promises nothing, because its broker epoch is newer than the metadata here. Raises
+        `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered one (Kafka's
+        `updateFetchStateOrThrow`), or without a broker epoch.
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):
@@ -534,18 +569,18 @@ class Partition:
                     replica.last_caught_up_ms = max(replica.last_caught_up_ms, now_ms)
 
     def broker_epoch_of(self, broker_id: int) -> int:
-        """The epoch with which a follower fetched last; -1 for one that has not fetched in this term."""
+        """Return the epoch with which a follower fetched last; -1 if it has not fetched in this term."""
         replica = None if self.followers is None else self.followers.get(broker_id)
         return UNKNOWN_BROKER_EPOCH if replica is None else replica.broker_epoch
 
     def isr_decided(
         self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
     ) -> None:
-        """Note that the controller took the proposal, or found that it holds already.
+        """Note that the controller accepted the proposal, or found that it holds already.
 
         A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it was
-        decided. The controller may know of a higher one than this leader does. Then it may have made a replica that
-        left an eligible leader, on the ground that it misses nothing (KIP-966).
+        decided. The controller may know of a higher one than this leader does. Then it may have made a removed
+        replica an eligible leader, since it misses nothing (KIP-966).
         """
         if (
             self.isr_state is not proposal
@@ -570,7 +605,7 @@ class Partition:
             return False
         if code in _NOT_APPLIED:
             self.isr_state = proposal.committed
-            # The replica that was about to join counts no more. What the others have fetched meanwhile has been
+            # The replica that was about to join counts no more. Fetches of all other replicas have been
             # counted already.
             self.look_again()
             return False
@@ -578,7 +613,7 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest stored log start of the replicas that live: all of them have deleted what is below (KIP-107).
+        """The lowest stored log start of the live replicas: all of them have deleted the records below (KIP-107).
 
         Eligible leader replicas count as well, since they may lead next (KIP-966).
         """
@@ -589,14 +624,14 @@ class Partition:
         return lowest
 
     def _may_serve(self, broker_id: int) -> bool:
-        """True for a broker that lives, or that is elected when it comes back."""
+        """True if a broker lives, or may be elected when it comes back."""
         return self._cluster.is_alive(broker_id) or (self.image is not None and broker_id in self.image.elr)
 
     # -- who waits ------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> WaitingRequests:
-        """The queues of those who wait, made at first use."""
+        """The queues of waiting requests, made at first use."""
         if self._waiting is _NOBODY_WAITS:
             self._waiting = WaitingRequests()
         return self._waiting
@@ -631,14 +666,16 @@ class Partition:
         waiting.call_all_fetches()
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """The error for a request with this leader epoch (KIP-320's fences). -1: the request does not name one."""
+        """Check a request's leader epoch (KIP-320's fences), and that this broker leads. -1: the request has no
+        epoch.
+        """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return code
 
     def epoch_error(self, current_leader_epoch: int) -> ErrorCode:
-        """The error of `leader_error`, for requests that a follower may answer too."""
+        """Check as `leader_error`, for requests that a follower may answer too."""
         if current_leader_epoch != NO_LEADER_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
@@ -647,11 +684,12 @@ class Partition:
         return ErrorCode.NONE
 
     def reader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """The error for a consumer that cannot read here, from the leader or a follower (KIP-392); NONE if it can.
+        """Choose the error for a consumer that cannot read here, from the leader or a follower (KIP-392); NONE if
+        it can.
 
         After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost power
-        after a truncation that was not synced. Then both may speak of records that were never committed. So it
-        answers consumers with OFFSET_NOT_AVAILABLE until the leader has agreed with its log once.
+        after a truncation that was not synced. Then both may have records that were never committed. So it answers
+        consumers with OFFSET_NOT_AVAILABLE until the leader has agreed with its log once.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.knows_high_watermark:
@@ -659,7 +697,7 @@ class Partition:
         return code
 
     def statistics(self) -> dict[str, int | bool]:
-        """Figures of the leader's side."""
+        """Return figures of the leader's side."""
         isr = len(self.isr_state.isr)
         return {
             "is_leader": self.is_leader,

@@ -1,8 +1,8 @@
 """The choice of the replica that a consumer should read from: an equal one in its rack, if any (KIP-392). PURE.
 
 This is Kafka's `RackAwareReplicaSelector`. Of the replicas in the consumer's rack it takes the leader if it is there,
-else the one whose log reaches furthest. Only replicas that are in sync and hold the offset count. If there is none,
-the leader serves.
+else the one whose log reaches furthest. Only replicas that are in sync and hold the offset count. Without such a
+replica, the leader serves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_REPLICA = -1
 def preferred_read_replica(
     partition: Partition, image: MetadataImage, node_id: int, listener: str, rack: str, offset: int
 ) -> int:
-    """The broker to read from instead of this leader; -1: this one."""
+    """Choose the broker to read from instead of this leader; -1: this one."""
     followers = partition.followers
     if not rack or followers is None or _rack_of(image, node_id) == rack:
         return NO_REPLICA

@@ -39,7 +39,7 @@ class RemoteReplica:
     )
 
     def __init__(self, broker_id: int, last_caught_up_ms: int) -> None:
-        """A member of the in-sync replicas begins as caught up now, any other with 0: it was never seen."""
+        """A member of the in-sync replicas begins as caught up now; any other begins with 0, as never seen."""
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.log_start_offset = UNKNOWN_OFFSET
@@ -52,8 +52,9 @@ class RemoteReplica:
         self.stuck_count = 0
 
     def log_grew(self) -> None:
-        """The leader has appended. A follower whose cursor was settled had everything until this append: each request of
-        its session was a fetch at the log's end."""
+        """Note an append of the leader. A follower whose cursor was settled had everything until this append: each
+        request of its session was a fetch at the log's end.
+        """
         cursor = self.cursor
         if cursor is not None:
             if not cursor.is_stirred and cursor.fetched_at_ms > self.last_fetch_ms:
@@ -62,21 +63,19 @@ class RemoteReplica:
             cursor.mark_dirty(wakes=True)
 
     def follow_with(self, cursor: Cursor) -> None:
-        """Make this session the one that hears of the log.
+        """Let this session be notified of the log's changes.
 
-        The one before must look for itself once more. Usually it is dead. But a leader that was paused may read a
-        request of the given-up session after the first one of the next. Then the older one must not silence the
-        newer.
+        The session before must read once more. Usually it is dead. But a leader that was paused may read a request
+        of the given-up session after the first one of the next. Then the older one must not silence the newer.
         """
         before, self.cursor = self.cursor, cursor
         if before is not None and before is not cursor:
             before.mark_dirty(wakes=False)
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Note a fetch at `offset`: the follower has everything below it.
-
-        It is caught up now if that is all of the leader's log. If it now has what the leader had at its last fetch,
-        it was caught up then. So a follower under steady load, always one fetch behind, counts as caught up.
+        """Note a fetch at `offset`: the follower has everything below it. It is caught up now if that is all of the
+        leader's log. If it now has all that the leader had at its last fetch, it was caught up then. So a follower
+        under steady load, always one fetch behind, counts as caught up.
         """
         if offset >= leader_end_offset:
             caught_up_ms = now_ms
@@ -95,8 +94,8 @@ class RemoteReplica:
     def is_stuck(self, offset: int) -> bool:
         """Count a fetch that repeats this offset, though records lie behind it; true when its cause is to be found.
 
-        Once may be chance: it asked before the leader had anything. From the second time on, and then at every
-        doubling, it may be that it cannot take what it gets.
+        Once may be chance: the fetch came before the leader had records. From the second time on, and then at every
+        doubling, the follower may be unable to use the answer.
         """
         if self.stuck_at != offset:
             self.stuck_at, self.stuck_count = offset, 1

@@ -1,8 +1,9 @@
-"""Replication of a broker: which leaders it follows, what its leaders ask the controller, who lags. PORTED.
+"""Replication of a broker: the leaders it follows, the requests of its partitions to the controller, lagging
+followers. PORTED.
 
-One object per broker. Partitions ask it about the cluster (`partition.Cluster`). The broker tells it of every
-partition that the metadata changes (`follow_metadata`), and of those that it no longer serves (`forget`). Tasks begin
-when there is something to do: a broker runs them only when one of its partitions has other replicas.
+One object per broker. Partitions ask it about the cluster (`partition.Cluster`). The broker passes every partition
+that the metadata changes (`follow_metadata`), and those that it no longer serves (`forget`). Tasks begin when there
+is something to do: a broker runs them only when one of its partitions has other replicas.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from odradek.wire.errors import KafkaError
 from odradek.wire.topic_partition import TopicIdPartition
 
 NO_BROKER_EPOCH = -1
+SYNC_PAUSE_SECONDS = 1.0
+"""The time after which a leader's sync that was refused is tried again."""
 
 
 class ReplicationHost(BrokerHost, Protocol):
@@ -54,7 +57,7 @@ class ReplicationHost(BrokerHost, Protocol):
     def request_timeout_ms(self) -> int: ...
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """The bytes of this log at this offset may not be what was written."""
+        """Called when the bytes of this log at this offset may differ from the written ones."""
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
         """Call `done` after a flush of the log that begins from now on."""
@@ -91,7 +94,7 @@ class Replication:
         """Read by followers that are being added to a partition."""
         self._followed_at: dict[TopicIdPartition, int] = {}
         self._shared_by_fetchers: SharedByFetchers | None = None
-        """Made with the first of them: a broker that follows nobody needs no buffer."""
+        """Made with the first of them: a broker that follows no leader needs no buffer."""
         self._watches_lag = False
         self._watches_troubles = False
         self._is_stopped = False
@@ -140,7 +143,20 @@ class Replication:
     def suspect(self, partition: Partition, offset: int) -> None:
         self._broker.suspect(partition, offset)
 
-    # -- what the broker tells ------------------------------------------------------------------------------------
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        broker = self._broker
+        recovery_point = partition.log.recovery_point
+
+        def done(failure: KafkaError | None) -> None:
+            if failure is None and partition.log.recovery_point > recovery_point:
+                ended()
+            else:
+                # A lack of room or descriptors, or a cut that is under way. It may pass.
+                broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
+
+        broker.sync_partition(partition, done)
+
+    # -- events from the broker --------------------------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
         """Take over the broker epoch that the controller has given to this broker."""
@@ -219,7 +235,7 @@ class Replication:
         )
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Host and port at which a broker listens for others, None while they are unknown."""
+        """Return host and port at which a broker listens for other brokers, None while they are unknown."""
         known = self._newest.image.brokers.get(broker_id)
         endpoint = None if known is None else known.endpoint(self.settings.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
@@ -236,12 +252,12 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + self.settings.lag_ms_max / 2000, self._look_for_lag)
 
     def _look_for_lag(self) -> None:
-        """Half as often as a follower may lag, as Kafka does: it leaves after 1 to 1.5 times that."""
+        """Look for lagging followers, half as often as one may lag, as Kafka does: it leaves after 1 to 1.5 times
+        that.
+        """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += (
-                self.settings.lag_ms_max
-            )  # a replica that lacks something now is taken for one that lags
+            now_ms += self.settings.lag_ms_max  # a replica that lacks a record now lags
         led = self._led()
         self._watches_lag = bool(led)
         if led:
@@ -254,11 +270,11 @@ class Replication:
             try:
                 self._look_at_lag(partition, now_ms)
             except Exception:
-                # One partition's bug must not cost the others their turn.
+                # A bug in one partition must not stop the other partitions' turns.
                 self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
 
     def troubles_changed(self) -> None:
-        """Brokers list other directories as troubled than before: look soon who lags there."""
+        """Look soon for lagging followers, since brokers report other directories as troubled than before."""
         if self._newest.image.troubled_directories and not self._watches_troubles:
             self._watches_troubles = True
             self._look_at_troubled_later()
@@ -268,7 +284,7 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + TROUBLED_LAG_MS_MAX / 1000, self._look_at_troubled)
 
     def _look_at_troubled(self) -> None:
-        """Look once a second, while a broker lists a directory: others should stop waiting for what lies there."""
+        """Look once a second, while a broker reports a directory: leaders should stop waiting for replicas there."""
         self._watches_troubles = bool(self._newest.image.troubled_directories)
         if self._watches_troubles:
             self._look_at_troubled_later()
@@ -282,7 +298,7 @@ class Replication:
             )
 
     def _led(self) -> list[Partition]:
-        """The partitions with followers. A copy: a woken request may change what is hosted."""
+        """List the partitions with followers. A copy: a woken request may change the hosted set."""
         return [each for each in self._broker.hosted.partitions() if each.followers is not None]
 
     def _look_at_lag(self, partition: Partition, now_ms: int) -> None:
@@ -297,7 +313,7 @@ class Replication:
             )
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """A device that hung is back: its followers could not catch up meanwhile."""
+        """Called when a hung device has answered again: its followers could not catch up meanwhile."""
         now_ms = self.now_ms()
         for partition in self._led():
             if partition.log.owner is log_dir:
@@ -309,7 +325,7 @@ class Replication:
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:
-        """Figures of the parts; counts of partitions are of those led here."""
+        """Return figures of the parts; counts of partitions are of those led here."""
         led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
         return {
             "led": len(led),

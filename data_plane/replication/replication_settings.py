@@ -32,7 +32,7 @@ class ReplicationSettings:
 
     @classmethod
     def of(cls, layers: BrokerConfigLayers) -> ReplicationSettings:
-        """The settings that the properties file gives."""
+        """Read the settings of the properties file."""
         name = broker_value("inter.broker.listener.name", layers)
         protocol = broker_value("security.inter.broker.protocol", layers)
         return settings_of(cls, layers, listener=str(name or protocol).upper())

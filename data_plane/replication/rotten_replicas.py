@@ -1,32 +1,30 @@
-"""Replicas whose bytes are not what was written: found, given up, set aside, fetched anew. PORTED.
+"""Replicas whose bytes differ from the written ones: found, given up, set aside, fetched anew. PORTED.
 
 Theory of operation
 -------------------
 A disk may give back other bytes than it took, and report no error. A slow scrub reads all logs now and then
-(`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
-*suspected* in two cases. A follower fetches at one offset over and over although there is something behind it, or the
-bytes at an offset make no batches. A worker then checks what that fetch gets against its checksums. Only what is
-wrong there too is rot; everything else was the follower's own trouble.
+(`odradek.data_plane.disks.scrubber`). Until then readers check: a follower each batch before it appends, a client
+before it uses a record. So a replica is *suspected* in two cases. A follower fetches at one offset over and over
+although there are records behind it, or the bytes at an offset make no batches. A worker then checks the bytes of
+that fetch against their checksums. Only if these are wrong too it is rot; otherwise it was the follower's own
+trouble.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
                                            |                             (the controller's word)       |
                                            '-- the last in sync: serves on, and says so                '--> sound
 
 * **Given up through the controller.** The broker says that the replica lies in the LOST directory (KIP-858's word for
-  a replica of a failed directory). In one record the controller takes it out of the ISR and of those that are
-  eligible. If it led, the same record elects another leader. The leader epoch rises, so that earlier fetches no
-  longer count.
+  a replica of a failed directory). In one record the controller takes it out of the ISR and of the eligible replicas.
+  If it led, the same record elects another leader. The leader epoch rises, so that earlier fetches no longer count.
 * **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and that
-  this one is neither in sync nor eligible. While the metadata says LOST nobody takes it into an ISR; the directory is
-  told only when the new, empty log is there. From then on it is a follower like any other: it joins when it has
-  everything.
-* **The last one in sync keeps what it has.** Nobody else has all that was acknowledged. If the others went away just
-  when this one gave up, it takes its word back, and leads again.
-* **Nothing is removed.** The old log's directory is renamed to `-stray`; what of it is still good is for the
-  operator.
+  this one is neither in sync nor eligible. While the metadata says LOST no leader takes it into an ISR; the directory
+  is reported only when the new, empty log is there. From then on it is a follower like any other: it joins when it
+  has everything.
+* **The last one in sync keeps its records.** No other replica has all acknowledged ones. If the other replicas went
+  away just when this one gave up, it withdraws its report, and leads again.
+* **Nothing is removed.** The old log's directory is renamed to `-stray`; its good parts are for the operator.
 * A crash in between is no trouble: the metadata says LOST until a log has begun anew. A log that is found at the
-  start is then set aside like one that was found rotten. It may be one that had begun anew already: it begins once
-  more.
+  start is then set aside like a rotten one. Perhaps it had begun anew already: it begins once more.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIG
 from odradek.wire.topic_partition import TopicIdPartition
 
 AGAIN_SECONDS = 2.0
-"""A replica is checked at most so often, whatever suspects it."""
+"""The shortest time between two checks of one replica."""
 
 
 class Fate(Enum):
@@ -70,13 +68,13 @@ class _Case:
 
 
 class DirectoriesTold(Protocol):
-    """The queue of what the controller must still hear of the directories of replicas."""
+    """The queue of reports to the controller about replicas' directories."""
 
     @property
     def pending(self) -> Mapping[TopicIdPartition, bytes]: ...
 
     def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
-        """A replica lies in this directory, and the metadata does not say so yet."""
+        """Note that the metadata does not name a replica's directory yet."""
 
 
 class RotHost(BrokerHost, Protocol):
@@ -95,11 +93,11 @@ class RotHost(BrokerHost, Protocol):
     def assignments(self) -> DirectoriesTold: ...
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """The threads that may wait for this log's disk."""
+        """Return the threads that may wait for this log's disk."""
 
 
 class RottenReplicas:
-    """The finding and the renewal of one broker's rotten replicas."""
+    """Finds and renews one broker's rotten replicas."""
 
     def __init__(self, broker: RotHost, fetch_bytes_max: int) -> None:
         """`fetch_bytes_max` is how much of a partition a follower fetches at once."""
@@ -117,7 +115,7 @@ class RottenReplicas:
     # -- is it rotten? --------------------------------------------------------------------------------------------
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Check the log at this offset, because a reader could not use what it got from there."""
+        """Check the log at this offset, because a reader could not use the bytes from there."""
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         now = self._broker.clock.monotonic()
@@ -164,7 +162,7 @@ class RottenReplicas:
         self.note_rot(partition, rot)
 
     def note_rot(self, partition: Partition, rot: Rot) -> None:
-        """This replica's bytes are not what was written: give it up, if others are in sync."""
+        """Give up a replica whose bytes differ from the written ones, if others are in sync."""
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         if replica in self._found:
@@ -185,8 +183,9 @@ class RottenReplicas:
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """Judge all cases anew after a change of the metadata. Others may be in sync now, or a replica may count as
-        sound again.
+        """Judge all cases again after a change of the metadata.
+
+        Others may be in sync now, or a replica may count as sound again.
         """
         for replica in list(self._renewed):
             image = self._image_of(replica)
@@ -203,7 +202,7 @@ class RottenReplicas:
         return None if topic is None else topic.partitions.get(replica.partition)
 
     def _give_up(self, case: _Case) -> None:
-        """Tell the controller, if it has another replica to elect."""
+        """Report the loss to the controller, if it has another replica to elect."""
         partition, log = case.partition, case.partition.log
         image = partition.image
         if image is None or image.directory_of(self._node_id) == LOST_DIRECTORY:
@@ -238,7 +237,7 @@ class RottenReplicas:
     # -- the controller holds it for lost -------------------------------------------------------------------------
 
     def fate(self, replica: TopicIdPartition, image: PartitionImage, *, is_empty: bool) -> Fate:
-        """The fate of a replica whose directory is LOST in the metadata."""
+        """Choose the fate of a replica whose directory is LOST in the metadata."""
         if replica in self._renewed:
             return Fate.FOLLOW
         if self.holds_promises(image):
@@ -248,7 +247,7 @@ class RottenReplicas:
         return Fate.BEGIN_ANEW if image.leader >= 0 else Fate.WAIT
 
     def holds_promises(self, image: PartitionImage) -> bool:
-        """True if this broker's replica may be needed to keep what was acknowledged."""
+        """True if this broker's replica may be needed to keep acknowledged records."""
         node_id = self._node_id
         return node_id in (image.leader, *image.isr, *image.elr, *image.last_known_elr)
 
@@ -274,18 +273,18 @@ class RottenReplicas:
         self._renewed[replica] = log_dir.directory_id
 
     def tell_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
-        """Tell the controller that the replica is in this directory, again or still."""
+        """Report to the controller that the replica is in this directory, again or still."""
         if is_anew:
             self._renewed[replica] = directory_id
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """The directory for a new log of a replica: the one that the metadata names, or that of the lost log."""
+        """Choose the directory for a new log of a replica: the one in the metadata, or that of the lost log."""
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):
             return assigned
         return self._renewed.get(replica, UNASSIGNED_DIRECTORY)
 
     def statistics(self) -> dict[str, int]:
-        """Replicas that are rotten and still in service; checks and replicas set aside since the start."""
+        """Count replicas that are rotten and still in service; checks and replicas set aside since the start."""
         return {"rotten": len(self._found), "checks": self.checks, "set_aside": self.set_aside}

@@ -1,6 +1,6 @@
 """The hosted partitions as requests look them up: found, or the error for a partition that is not served here. PURE.
 
-`HostedTopics` says what is hosted, the image says what should be: an error depends on both.
+`HostedTopics` has the hosted partitions, the image those that should be: an error depends on both.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ServedPartitions:
         return self.missing_error(log.topic, log.partition)
 
     def workers_for(self, log: PartitionLog) -> Workers:
-        """Return the threads that may wait for this log's disk: a hung one uses up no others."""
+        """Return the threads that may wait for this log's disk: a hung disk blocks only its own."""
         return log.owner.workers if isinstance(log.owner, LogDir) else self._workers
 
     def workers_of(self, partition: Partition | None) -> Workers:

@@ -1,7 +1,8 @@
 """`flush.messages` on a follower: what its next fetch promises is on the device first, as in Kafka. PORTED.
 
-A follower's fetch offset says that everything below is there. Where a topic asks for a flush every so many messages, the
-flush comes before that word. A device that does not come back in time keeps only its own partitions out of the request.
+A follower's fetch offset says that everything below is there. Where a topic is flushed by the number of messages
+(`flush.messages`), the flush comes before that statement. A device that does not come back in time keeps only its own
+partitions out of the request.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], No
 async def sync_partitions(
     env: Env, sync: Sync, partitions: list[Partition], late: Callable[[Partition], None]
 ) -> tuple[list[Partition], list[Partition]]:
-    """Flush these and wait, but not for long. Those whose flush failed, and those whose flush still runs.
+    """Flush these and wait for a bounded time. Returns those whose flush failed, and those whose flush still runs.
 
     `late` is called when one of the second ends after all.
     """

@@ -20,12 +20,12 @@ NEVER_MS = 1000
 
 
 def rate_key(side: str) -> str:
-    """The broker's key: the rate in bytes a second."""
+    """Name the broker's key: the rate in bytes a second."""
     return f"{side}.replication.throttled.rate"
 
 
 def replicas_key(side: str) -> str:
-    """The topic's key: the replicas that are throttled."""
+    """Name the topic's key: the replicas that are throttled."""
     return f"{side}.replication.throttled.replicas"
 
 
@@ -44,7 +44,7 @@ class ReplicationThrottle:
         self.bytes_counted = 0
 
     def set_rate(self, layers: BrokerConfigLayers) -> None:
-        """Take over the rate that the metadata has now. Without one, all goes at full speed."""
+        """Set the present rate of the metadata. Without one, all goes at full speed."""
         value = broker_value(self._rate_key, layers)
         rate = value if isinstance(value, int) else None
         if rate != self._rate:
@@ -94,7 +94,7 @@ class ReplicationThrottle:
         return self._room > 0
 
     def room_at_ms(self, now_ms: int) -> int:
-        """The time in milliseconds at which there is room again, if nothing else is counted until then."""
+        """Compute the time in milliseconds at which there is room again, if nothing else is counted until then."""
         if self.has_room(now_ms):
             return now_ms
         return now_ms + (int(-self._room * 1000 / self._rate) + 1 if self._rate else NEVER_MS)

@@ -17,7 +17,7 @@ from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 def truncation_offset(
     epochs: LeaderEpochs, log_end_offset: int, leader_epoch: int, leader_end_offset: int
 ) -> int:
-    """The offset to cut at. `leader_epoch`, `leader_end_offset`: the answer's diverging epoch and its end.
+    """Compute the offset to cut at. `leader_epoch`, `leader_end_offset`: the answer's diverging epoch and its end.
 
     The result may be the log's end: then only epochs without records have to go.
     """

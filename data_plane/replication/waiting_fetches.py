@@ -21,8 +21,8 @@ from odradek.data_plane.log.partition_log import PartitionLog
 class Until(IntEnum):
     """The value that a fetch waits for.
 
-    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): it is reached, or passed. `STABLE` is the last
-    stable offset. It moves with the high watermark alone, and not with each step of it.
+    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): it is reached, or passed. `STABLE` is the
+    last stable offset. It moves only with the high watermark, though not with each step of it.
 
     The mark of `SIZE` is (base offset of a segment, its size): the last segment is as large, or a later one.
     """
@@ -35,7 +35,7 @@ class Until(IntEnum):
 
 Mark: TypeAlias = tuple[int, int]
 Ticket: TypeAlias = tuple[Mark, int, Until, Callable[[], None]]
-"""(mark, serial number, kind, whom to call); the serial numbers keep those with one mark in the order of their coming."""
+"""(mark, serial number, kind, callback); the serial numbers keep the order of arrival among equal marks."""
 
 
 class WaitingFetches:
@@ -59,7 +59,7 @@ class WaitingFetches:
         return ticket
 
     def remove(self, ticket: Ticket) -> None:
-        """Wait no more; one that was woken is unknown, which is fine.
+        """Remove a ticket; a woken one is unknown and ignored.
 
         An unknown ticket may have the mark and the number of another one: each queue counts anew.
         """
@@ -88,7 +88,7 @@ class WaitingFetches:
         return reached
 
     def take_all(self) -> list[Ticket]:
-        """All, in no order that means anything."""
+        """Take all tickets, in any order."""
         taken = [ticket for tickets in self._by_mark for ticket in tickets]
         for tickets in self._by_mark:
             tickets.clear()
@@ -96,7 +96,7 @@ class WaitingFetches:
 
 
 def _cut(tickets: list[Ticket], mark: Mark) -> list[Ticket]:
-    """Take those up to this mark out of the sorted list."""
+    """Cut the tickets up to this mark out of the sorted list."""
     at = bisect_left(tickets, ((mark[0], mark[1] + 1),))
     taken = tickets[:at]
     del tickets[:at]

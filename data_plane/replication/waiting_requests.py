@@ -23,11 +23,11 @@ class AckWaiter(Protocol):
         """Called when the high watermark has passed `last_offset`, with NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
 
     def leadership_lost(self) -> None:
-        """Called when this broker has lost the leadership. The next leader may keep what was appended, or cut it."""
+        """Called when this broker has lost the leadership. The next leader may keep the appended record, or cut it."""
 
 
 class WaitingRequests:
-    """Who waits for one partition of this broker, and for what."""
+    """The requests that wait for one partition of this broker, by the event that they wait for."""
 
     __slots__ = ("fetches", "for_acks", "for_sync", "watchers")
 
@@ -36,6 +36,7 @@ class WaitingRequests:
         self.fetches: WaitingFetches | None = None
         self.for_acks: deque[AckWaiter] | None = None
         self.for_sync: list[Callable[[KafkaError | None], None]] | None = None
+        """The callbacks that wait for the next flush; None while nobody flushes."""
 
     # -- the high watermark, and who leads ------------------------------------------------------------------------
 
@@ -54,7 +55,7 @@ class WaitingRequests:
                 self.watchers = None
 
     def call_watchers(self) -> None:
-        """Call all who watch, in the order in which they came. They may unwatch meanwhile."""
+        """Call all watchers, in the order of their arrival. They may unwatch meanwhile."""
         if self.watchers is not None:
             for watcher in list(self.watchers):
                 watcher()
@@ -62,13 +63,15 @@ class WaitingRequests:
     # -- fetches --------------------------------------------------------------------------------------------------
 
     def watch_for_fetch(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
-        """Call `watcher` once: when the log has come so far, or when the leadership or the configuration changes."""
+        """Call `watcher` once: when the log has reached its mark, or when the leadership or the configuration
+        changes.
+        """
         if self.fetches is None:
             self.fetches = WaitingFetches()
         return self.fetches.add(until, mark, watcher)
 
     def unwatch_for_fetch(self, ticket: Ticket) -> None:
-        """Forget a fetch that waits. One that was woken is unknown and ignored."""
+        """Forget a waiting fetch. A woken one is unknown and ignored."""
         if self.fetches is not None:
             self.fetches.remove(ticket)
             if not self.fetches:
@@ -89,7 +92,7 @@ class WaitingRequests:
     # -- acknowledgements -----------------------------------------------------------------------------------------
 
     def wait_for_acks(self, waiter: AckWaiter) -> None:
-        """Tell the waiter when all in-sync replicas have its record. Appends wait in the order of their offsets."""
+        """Notify the waiter when all in-sync replicas have its record. Appends wait in the order of their offsets."""
         if self.for_acks is None:
             self.for_acks = deque((waiter,))
         else:
@@ -101,7 +104,7 @@ class WaitingRequests:
             self.for_acks.remove(waiter)
 
     def acknowledge(self, high_watermark: int, code: ErrorCode) -> None:
-        """Tell those whose record is below the high watermark that this is their outcome."""
+        """Complete all waiters whose record is below the high watermark, with this code."""
         waiting = self.for_acks
         done = []
         while waiting and waiting[0].last_offset < high_watermark:
@@ -111,7 +114,7 @@ class WaitingRequests:
             waiter.acknowledged(code)
 
     def lose_leadership(self) -> None:
-        """Tell all who wait for acknowledgements that this broker leads no more."""
+        """Notify all who wait for acknowledgements that this broker has lost the leadership."""
         waiting, self.for_acks = self.for_acks, None
         for waiter in waiting or ():
             waiter.leadership_lost()
@@ -119,7 +122,7 @@ class WaitingRequests:
     # -- a sync ---------------------------------------------------------------------------------------------------
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
-        """Queue for the next flush of this log. True for the first in the queue, which has to start the flush."""
+        """Queue for the flush of this log that begins next. True where no flush runs: the caller has to start one."""
         if self.for_sync is None:
             self.for_sync = [done]
             return True
@@ -127,6 +130,7 @@ class WaitingRequests:
         return False
 
     def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
-        """Empty the queue: the callbacks that the flush which begins now will cover."""
-        waiters, self.for_sync = self.for_sync or [], None
-        return waiters
+        """Take the queue's callbacks, which the flush that begins now covers. After an empty queue nobody flushes."""
+        waiters = self.for_sync
+        self.for_sync = [] if waiters else None
+        return waiters or []

@@ -41,13 +41,15 @@ from odradek.wire.errors import ErrorCode
 
 _READS = (VerifyPartitions, DescribeTransaction, ListTransactions)
 IDS_PER_TURN = 2_000
-"""Transactional ids that a coordinator which begins looks at in one turn: a few milliseconds."""
+"""Transactional ids that a new coordinator checks in one turn: a few milliseconds."""
 COMMIT_TIMEOUT_MS = 5_000
-"""Milliseconds that a decision may wait for replicas before its client is told to ask again."""
+"""Milliseconds that a decision may wait for replicas before its client gets a retriable error."""
 
 
 class OldestOpen(NamedTuple):
-    """Milliseconds since 1970 at which transactions began: one with a timeout, and a prepared one (KIP-939)."""
+    """Start times of the oldest open transactions, in milliseconds since 1970: one with a timeout, and a prepared
+    one (KIP-939).
+    """
 
     timed_ms: int | None
     prepared_ms: int | None
@@ -93,7 +95,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         return TransactionsState()
 
     def take_over(self, state: TransactionsState) -> None:
-        """Nothing: all that counts is replicated."""
+        """Do nothing: all state is replicated."""
 
     def began(self, state: TransactionsState) -> None:
         assert self._runtime is not None, "a shard begins before it has a runtime"
@@ -103,9 +105,9 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self._begin_earlier(self._log.high_watermark)
 
     def _begin_earlier(self, high_watermark: int) -> None:
-        """Begin what earlier coordinators have promised, once all that was loaded is committed.
+        """Begin the endings that earlier coordinators have decided, once all that was loaded is committed.
 
-        What is above the high watermark may be lost with this broker. Its successor could decide otherwise, and
+        Records above the high watermark may be lost with this broker. Its successor could decide otherwise, and
         markers of both would tear the transaction.
         """
         state = self._earlier
@@ -114,9 +116,9 @@ class TransactionShard(Shard[TransactionsState, Changed]):
             self._complete_earlier(state, iter(state.transactions))
 
     def _complete_earlier(self, state: TransactionsState, ids: Iterator[str]) -> None:
-        """Begin the markers of what an earlier coordinator has promised, for some of the ids in each turn.
+        """Begin the markers that an earlier coordinator has decided, for some of the ids in each turn.
 
-        The requests that are decided meanwhile do no harm: what is in PrepareCommit or PrepareAbort waits for markers.
+        Requests in between do no harm: a transaction in PrepareCommit or PrepareAbort waits for markers.
         """
         if self._stopped:
             return
@@ -182,7 +184,7 @@ def _append_bytes_max(partition: Partition) -> int:
 
 
 class TransactionCoordinator(Shards[TransactionShard]):
-    """All shards of a broker, their markers, and the way to other brokers' coordinators."""
+    """All shards of a broker, their markers, and the connections to other brokers' coordinators."""
 
     def __init__(
         self,
@@ -192,8 +194,9 @@ class TransactionCoordinator(Shards[TransactionShard]):
         write_here: WriteHere | None = None,
         peers: BrokerPeers | None = None,
     ) -> None:
-        """`write_here` writes markers to partitions that are led here. `peers` is the way to other brokers, if it is
-        another one than connections."""
+        """`write_here` writes markers to partitions that are led here. `peers` replaces the connections to other
+        brokers.
+        """
         super().__init__(broker, TRANSACTIONS_TOPIC)
         self._host = broker
         self.settings = settings
@@ -222,7 +225,9 @@ class TransactionCoordinator(Shards[TransactionShard]):
         return refusal(ask, code)
 
     def _record_version(self) -> int:
-        """Records can tell what transaction version 2 needs since `transaction.version` 1."""
+        """Choose the version of records: since `transaction.version` 1 they have the fields of transaction version
+        2.
+        """
         return 1 if self._broker.newest.image.features.get(TRANSACTION_VERSION, 0) >= 1 else 0
 
     def _set_timeouts(self) -> None:
@@ -246,7 +251,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
             self._check(shard, request)
 
     def _check(self, shard: TransactionShard, request: Callable[[], Any]) -> None:
-        """Have a shard look at its transactions, and again while it says that some are left."""
+        """Have a shard check its transactions, and again while some are left."""
         if shard.is_loading or shard.is_stopped:
             return
 
@@ -258,7 +263,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
         try:
             shard.submit(Ask(request(), 0, Receiver(checked), self._broker.clock.wall_ms()))
         except Exception:
-            # One shard's bug must not cost the others their turn.
+            # A bug in one shard must not stop the other shards' turns.
             self._broker.log.exception("transactions.check_failed", partition=shard.partition.log.partition)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""How a transaction ends: who may end it, with which outcome, and what is known of it then. PURE."""
+"""The end of a transaction: the producers that may end it, the outcome, and the state afterwards. PURE."""
 
 from __future__ import annotations
 
@@ -29,14 +29,18 @@ __all__ = [
 
 
 def expected_producer(transaction: Transaction) -> tuple[int, int]:
-    """The producer id and epoch that requests must have: after a resumption those of the producer that has resumed."""
+    """Return the producer id and epoch that requests must have: after a resumption those of the producer that has
+    resumed.
+    """
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
         return transaction.next_producer_id, transaction.next_producer_epoch
     return transaction.producer_id, transaction.producer_epoch
 
 
 def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
-    """The error for a producer that is not the transaction's, or that asks while markers are on their way."""
+    """Check a request to end; returns the error for a producer that is not the transaction's, or while markers are
+    on their way.
+    """
     if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_LEVEL:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = expected_producer(transaction)
@@ -59,7 +63,7 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
 
 
 def _repeats_overflow(transaction: Transaction, request: EndTransaction) -> bool:
-    """True for a repeated EndTxn after which the producer id has changed, since its epochs were used up."""
+    """True if a repeated EndTxn comes after the producer id has changed, since its epochs were used up."""
     return (
         request.producer_id == transaction.previous_producer_id
         and request.producer_epoch == EPOCH_MAX - 1
@@ -72,7 +76,7 @@ def _is_retry(transaction: Transaction, request: EndTransaction) -> bool:
 
 
 def outcome_of(transaction: Transaction, request: EndTransaction) -> TransactionStatus | ErrorCode:
-    """The next state, or the answer that changes nothing."""
+    """Choose the next state, or the answer that changes nothing."""
     status, is_commit = transaction.status, request.is_commit
     grows = request.client_version >= EPOCHS_GROW_LEVEL
     if status is TransactionStatus.ONGOING:
@@ -97,9 +101,9 @@ def needs_next_id(transaction: Transaction) -> bool:
 def decided(
     transaction: Transaction, status: TransactionStatus, client_version: int, next_id: int, wall_ms: int
 ) -> Transaction:
-    """The transaction with its outcome decided. Its markers have the epoch of this state.
+    """Decide the outcome of a transaction. Its markers have the epoch of the new state.
 
-    `next_id` is the producer id after it where `needs_next_id` says so, else -1.
+    `next_id` is the producer id after it where `needs_next_id` is true, else -1.
     """
     epoch, last_epoch = transaction.producer_epoch, transaction.last_producer_epoch
     next_epoch = transaction.next_producer_epoch
@@ -122,21 +126,21 @@ def decided(
 
 
 def _grown(epoch: int) -> int:
-    """The epoch after this one. There is none after the last, which a log may hold from an earlier release."""
+    """Return the next epoch, at most `EPOCH_MAX`, which a log of an earlier release may hold."""
     return min(epoch + 1, EPOCH_MAX)
 
 
 def _next_epoch(next_epoch: int, next_id: int) -> int:
-    """The epoch of the producer that has resumed, after the end of the transaction; -1 where nobody has resumed it."""
+    """Return the epoch of the producer that has resumed, after the end of the transaction; -1 without a resumption."""
     if next_epoch < 0:
         return NO_PRODUCER_EPOCH
     return _grown(next_epoch) if next_id < 0 else 0
 
 
 def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID) -> Transaction:
-    """The open transaction aborted by the coordinator, with an epoch that its producer does not have.
+    """Abort the open transaction for the coordinator, with an epoch that its producer does not have.
 
-    Where `needs_next_id` says so, the id is used up and `next_id` takes its place. It is -1 while none is at hand. Then
+    Where `needs_next_id` is true, the id is used up and `next_id` replaces it. It is -1 while none is at hand. Then
     the last epoch stays, and the next producer that begins gets a new id.
     """
     return attrs.evolve(
@@ -151,7 +155,7 @@ def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID
 
 
 def after_end(ending: Transaction) -> tuple[int, int]:
-    """The producer id and epoch after the end of this transaction."""
+    """Return the producer id and epoch after the end of this transaction."""
     if ending.next_producer_epoch >= 0:
         return ending.next_producer_id, ending.next_producer_epoch
     if ending.next_producer_id >= 0:

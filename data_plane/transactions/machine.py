@@ -20,30 +20,32 @@ means: the epoch grows, the open transaction is aborted, and the request goes on
     CompleteAbort     Empty, epoch + 1   Ongoing               INVALID_TXN_STATE        v1 NONE, v2 NONE if it is a
                                                                                         retry, otherwise PrepareAbort
 
-`waits`: where Kafka says CONCURRENT_TRANSACTIONS at once, the request is held until the markers are written, for
-`HELD_MS_MAX` at most. Markers mostly take a few milliseconds, and a client pauses longer than that before it asks again.
+`waits`: where Kafka answers CONCURRENT_TRANSACTIONS at once, the request is held until the markers are written, for
+`HELD_MS_MAX` at most. Markers mostly take a few milliseconds, and a client pauses longer than that before it asks
+again.
 
 Wrong producers: another producer id is INVALID_PRODUCER_ID_MAPPING, another epoch PRODUCER_FENCED (Init: both
-PRODUCER_FENCED). While markers are on their way, they are told CONCURRENT_TRANSACTIONS and ask again. Only an EndTxn
-before client version 2 and a verification name the error at once.
+PRODUCER_FENCED). While markers are on their way, they get CONCURRENT_TRANSACTIONS and repeat the request. Only an
+EndTxn before client version 2 and a verification get the error at once.
 
-Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the
-epoch before the newest one is a retry. Its answer is what the first one has brought about.
+Since client version 2 the epoch grows with every end of a transaction. So an EndTxn with the epoch before the newest
+one is a retry. Its answer is the result of the first one.
 
 A partition may know a higher epoch of a producer id than the coordinator, from an admin client's marker. When the
-transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its producer is fenced, and the next one that
-begins has a new id.
+transaction has ended, its epochs count as used up (`EPOCH_MAX - 1`). So its producer is fenced, and the next producer
+has a new id.
 
-The last epoch, `EPOCH_MAX`, is nobody's. Who fences a producer with it completes the transaction under a new producer id,
-as in Kafka. A request that names it has guessed it. A log of an earlier release may hold transactions in it: they are
-aborted like others.
+The last epoch, `EPOCH_MAX`, belongs to no producer. If it fences a producer, the transaction completes under a new
+producer id, as in Kafka. A request that names it has guessed it. A log of an earlier release may hold transactions in
+it: they are aborted like all others.
 
-A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's `max.message.bytes` or
-`segment.bytes` is refused with UNKNOWN_SERVER_ERROR. That is asked where a transaction grows, for the largest record of its
-life. Its end is never refused: the log takes it even where these limits have been lowered meanwhile.
+A transaction's state is one record, with all its partitions. As in Kafka, a batch beyond the topic's
+`max.message.bytes` or `segment.bytes` is refused with UNKNOWN_SERVER_ERROR. That is checked where a transaction
+grows, for the largest record of its life. Its end is never refused: the log takes it even where these limits have
+been lowered meanwhile.
 
-A producer whose transaction the coordinator has aborted goes on with InitProducerId, by its own id and epoch (KIP-360). It
-gets the epoch of that abort. A new producer takes the next one, and the old one is fenced.
+A producer whose transaction the coordinator has aborted goes on with InitProducerId, by its own id and epoch
+(KIP-360). It gets the epoch of that abort. A new producer takes the next one, and the old one is fenced.
 """
 
 from __future__ import annotations
@@ -145,12 +147,12 @@ def _code_of(response: Any) -> Any:
 
 
 def _refused_like(response: Any, code: ErrorCode) -> Any:
-    """The error in the form that an answer to the same request has."""
+    """Make the error in the form of an answer to the same request."""
     return type(response)(code) if isinstance(response, (Producer, Verified)) else code
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:
-    """The answer to `ask` instead of a decision."""
+    """Make the answer to `ask` instead of a decision."""
     request = ask.request
     if isinstance(request, (InitProducer, EndTransaction)):
         return Producer(code)
@@ -170,9 +172,10 @@ class TransactionMachine:
         counts: TransactionCounts,
         append_bytes_max: Callable[[], int] = lambda: APPEND_BYTES_MAX,
     ) -> None:
-        """`take_producer_id` gives a new producer id, None while there is none at hand. `record_version` is the version of
-        new records, by the cluster's `transaction.version`. `counts` are those of all shards. `append_bytes_max` is the
-        size of the largest batch that the topic's configuration allows."""
+        """`take_producer_id` returns a new producer id, None while there is none at hand. `record_version` is the
+        version of new records, by the cluster's `transaction.version`. `counts` are those of all shards.
+        `append_bytes_max` is the size of the largest batch that the topic's configuration allows.
+        """
         self._settings = settings
         self._take_producer_id = take_producer_id
         self._record_version = record_version
@@ -220,7 +223,7 @@ class TransactionMachine:
         return after, tuple(each for each in newest if each is not None and each.status.is_ending)
 
     def refuse(self, request: Ask, code: ErrorCode) -> Answers:
-        """NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
+        """Refuse a request; NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
         if code is ErrorCode.NOT_CONTROLLER:
             code = ErrorCode.NOT_COORDINATOR
         elif code is ErrorCode.REQUEST_TIMED_OUT:
@@ -230,7 +233,7 @@ class TransactionMachine:
     def withdraw(
         self, state: TransactionsState, request: Ask, decision: Decision, context: DecisionContext
     ) -> Answers:
-        """Everybody who was answered, or held because of these records, gets an error."""
+        """Answer an error to every request that was answered, or held, because of these records."""
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         answers: Answers = [(reply, _refused_like(response, code)) for reply, response in decision.response]
         if isinstance(request.request, AbortTimedOut):
@@ -286,7 +289,7 @@ class TransactionMachine:
         turn.answer(ask.reply, Producer(ErrorCode.NONE, begun.producer_id, begun.producer_epoch))
 
     def _begun(self, transaction: Transaction, request: InitProducer) -> Transaction | ErrorCode:
-        """The transactional id with the producer id and epoch of a producer that begins, or goes on after an error."""
+        """Give a producer that begins, or goes on after an error, its producer id and epoch."""
         epoch = transaction.producer_epoch
         is_new_producer = request.producer_epoch == NO_PRODUCER_EPOCH
         goes_on = request.producer_epoch == epoch or (
@@ -314,10 +317,8 @@ class TransactionMachine:
         return ErrorCode.PRODUCER_FENCED
 
     def _resume(self, turn: Turn, ask: Ask, transaction: Transaction) -> None:
-        """Hand a prepared transaction over to the producer that ends it (KIP-939).
-
-        The new producer has an epoch of its own, by which the one before it is fenced. The transaction keeps its epoch
-        until it ends.
+        """Hand a prepared transaction over to the producer that ends it (KIP-939). The new producer has an epoch of
+        its own, which fences the former producer. The transaction keeps its epoch until it ends.
         """
         producer_id, epoch = expected_producer(transaction)
         if epoch >= EPOCH_MAX - 2:
@@ -371,9 +372,10 @@ class TransactionMachine:
         turn.answer(ask.reply, ErrorCode.NONE)
 
     def _may_grow(self, state: TransactionsState, before: Transaction, after: Transaction) -> ErrorCode:
-        """The error for partitions that make a transaction too large for its record, or its coordinator too full.
+        """Check added partitions; the error if they make a transaction too large for its record, or its coordinator
+        too full.
 
-        Only growth is refused: what is accepted can be ended, however little room is left.
+        Only growth is refused: an accepted transaction can be ended, however little room is left.
         """
         if record_bytes_max(after) > self._append_bytes_max():
             return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -472,8 +474,9 @@ class TransactionMachine:
     def _narrow_aborts(
         self, state: TransactionsState, records: Sequence[CoordinatorRecord | TransactionEnd]
     ) -> None:
-        """Find the transaction whose abort fits no record, so that the check goes on behind it: take fewer at once, and
-        leave out one that fails alone."""
+        """Narrow the search for the transaction whose abort fits no record: take fewer at once, and leave out an id
+        that fails alone.
+        """
         ids = [record.transactional_id for record in records if isinstance(record, TransactionRecord)]
         self._counts.timed_out -= len(ids)
         self._aborted_max = max(1, len(ids) // 2)
@@ -495,7 +498,9 @@ class TransactionMachine:
     # -- requests that wait for markers ---------------------------------------------------------------------------
 
     def _busy(self, turn: Turn, ask: Ask, *, holds: bool) -> None:
-        """Answer while markers are on their way. `holds` says that the right producer asks, who may wait for them."""
+        """Answer while markers are on their way. With `holds`, the request is the right producer's, and may wait
+        for them.
+        """
         if holds:
             self._hold(turn, ask)
         else:
@@ -539,12 +544,12 @@ class TransactionMachine:
         turn.answer(ask.reply, turn.state)
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         return {"held": sum(map(len, self._held.values()))}
 
 
 def _is_known(transaction: Transaction, request: InitProducer) -> bool:
-    """False for a producer that another one has replaced. Its epoch is looked at later."""
+    """True if no other producer has replaced this one. The epoch is checked later."""
     return (
         request.producer_epoch == NO_PRODUCER_EPOCH
         or transaction.producer_epoch == NO_PRODUCER_EPOCH
@@ -559,7 +564,7 @@ def _is_known(transaction: Transaction, request: InitProducer) -> bool:
 def _find(
     state: TransactionsState, request: AddPartitions | VerifyPartitions
 ) -> tuple[Transaction | None, ErrorCode]:
-    """The transaction of a producer that asks for partitions, or the error for another one."""
+    """Find the transaction of a producer that asks for partitions, or the error for another one."""
     if not request.transactional_id:
         return None, ErrorCode.INVALID_REQUEST
     transaction: Transaction | None = state.transactions.get(request.transactional_id)

@@ -50,7 +50,7 @@ class WritingBroker(BrokerHost, Protocol):
 
 
 _Key: TypeAlias = tuple[int, str, int]
-"""Producer id, topic and partition: what an answer is about."""
+"""The subject of an answer: producer id, topic and partition."""
 
 
 class _Uncommitted:
@@ -102,12 +102,12 @@ class DelayedMarkers(Delayed):
         partition.waiting.wait_for_acks(waiter)
 
     def wait_for_group(self, key: _Key) -> None:
-        """The group coordinator calls `settle`."""
+        """Wait until the group coordinator calls `settle`."""
         self.note(key, ErrorCode.NONE)
         self.pending.setdefault(key, []).append(None)
 
     def settle(self, key: _Key, code: ErrorCode) -> None:
-        """One marker is committed, or has failed."""
+        """Settle one marker, which is committed or has failed."""
         waiting = self.pending.get(key)
         if waiting is None:
             # The deadline has passed.
@@ -133,7 +133,7 @@ class DelayedMarkers(Delayed):
             self.complete(self.make_response())
 
     def make_response(self) -> WriteTxnMarkersResponse:
-        """The answers by producer and topic."""
+        """Make the answers by producer and topic."""
         by_producer: dict[int, dict[str, list[WritableTxnMarkerPartitionResult]]] = {}
         for (producer_id, topic, index), code in self.codes.items():
             topics = by_producer.setdefault(producer_id, {})
@@ -169,7 +169,7 @@ class DelayedMarkers(Delayed):
 
 
 class MarkerWriter:
-    """Writes the markers of requests. An error of one partition leaves the others alone."""
+    """Writes the markers of requests. An error of one partition leaves all others alone."""
 
     def __init__(self, broker: WritingBroker, partitions: ServedPartitions, groups: GroupCoordinator) -> None:
         self._broker = broker

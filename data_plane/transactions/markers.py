@@ -1,21 +1,22 @@
-"""Markers on their way: what a coordinator has decided is told to each partition of the transaction. PORTED.
+"""Markers on their way: a coordinator's decision is sent to each partition of the transaction. PORTED.
 
 A transaction's outcome stands as soon as its state record is committed. From then on markers are written until every
-partition has one, through changes of leaders. A partition whose topic is deleted needs none. Only then does the machine
-hear of it (`MarkersWritten`), and the next transaction of that producer may begin.
+partition has one, through changes of leaders. A partition whose topic is deleted needs none. Only then the machine is
+notified (`MarkersWritten`), and the next transaction of that producer may begin.
 
-What is appended here follows from a high watermark that has risen, often in the turn of a follower's fetch. That fetch
-would wait without having seen the new records. So everything here happens after the turn (`woken`). One turn
-takes a few transactions (`PacedActions`), since a coordinator that begins may have many thousands to complete.
+Appends here follow from a high watermark that has risen, often in the turn of a follower's fetch. That fetch would
+wait without having seen the new records. So everything here happens after the turn (`woken`). One turn takes a few
+transactions (`PacedActions`), since a coordinator that begins may have many thousands to complete.
 
-Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses those of an
-older one (TRANSACTION_COORDINATOR_FENCED): another coordinator writes them.
+Markers carry the coordinator's leader epoch. A partition that has seen a newer coordinator's marker refuses an older
+one's (TRANSACTION_COORDINATOR_FENCED): the newer coordinator writes them.
 
-A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). A newer coordinator
-gave that epoch out, and then this one can commit no decision; or an admin client sent a marker with it. So the leader is
-asked whether a transaction is open there. Where nothing is open, the marker is left out. The producer id is spent: all its
-batches would be refused there, so the next producer gets another one. An open one is an operator's to end. Then the
-transactional id stays in PrepareCommit or PrepareAbort. (In Kafka it does so in both cases.)
+A partition that has seen a higher producer epoch refuses the marker, too (INVALID_PRODUCER_EPOCH). A newer
+coordinator gave that epoch out, and then this one can commit no decision; or an admin client sent a marker with it.
+So the leader is asked whether a transaction is open there. Where nothing is open, the marker is left out. The
+producer id is spent: all its batches would be refused there, so the next producer gets another one. An open
+transaction has to be ended by an operator. Until then the transactional id stays in PrepareCommit or PrepareAbort.
+(In Kafka it does so in both cases.)
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ STARTS_PER_TURN = 100
 ENDS_PER_TURN = 25
 """Transactions that are completed in one turn: about 5 ms."""
 REQUESTS_UNDER_WAY_MAX = 8
-"""Requests to one broker. What comes meanwhile goes together in the next one."""
+"""Requests to one broker. Markers that come meanwhile go together in the next one."""
 
 _WRITTEN = frozenset(
     (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
@@ -92,7 +93,7 @@ _Part: TypeAlias = tuple[_Ending, list[TopicPartitionPair]]
 
 
 class _Destination:
-    """What one broker is to write."""
+    """The markers that one broker has to write."""
 
     __slots__ = ("is_resting", "queue", "under_way")
 
@@ -100,7 +101,7 @@ class _Destination:
         self.queue: deque[_Part] = deque()
         self.under_way = 0
         self.is_resting = False
-        """True while this broker serves others before it writes more."""
+        """True while this broker serves other requests before it writes more."""
 
 
 class MarkerSender:
@@ -109,7 +110,7 @@ class MarkerSender:
     def __init__(
         self, broker: TransactionHost, peers: BrokerPeers, write_here: WriteHere | None = None
     ) -> None:
-        """Without `write_here`, this broker is asked as the others are."""
+        """Without `write_here`, this broker gets requests like all others."""
         self._broker = broker
         self._peers = peers
         self._destinations: dict[int, _Destination] = {}
@@ -136,12 +137,12 @@ class MarkerSender:
             self._finish(ending)
 
     def forget(self, shard: MarkerShard) -> None:
-        """The shard has ended: the next coordinator begins anew."""
+        """Forget a shard that has ended: the next coordinator begins anew."""
         for key in [key for key in self._endings if key[0] is shard]:
             del self._endings[key]
 
     def _is_over(self, ending: _Ending) -> bool:
-        """True if nobody waits for these markers any more."""
+        """True if these markers are no longer needed."""
         key = (ending.shard, ending.transaction.transactional_id)
         return ending.shard.is_stopped or self._endings.get(key) is not ending
 
@@ -177,7 +178,7 @@ class MarkerSender:
         self._broker.timers.at(at, again)
 
     def _partitions_max(self, leader: int) -> int:
-        """The size of one request to this leader."""
+        """Return the size of one request to this leader."""
         return PARTITIONS_PER_TURN if leader == self._broker.node_id else PARTITIONS_PER_REQUEST
 
     def _send(self, leader: int, destination: _Destination) -> None:
@@ -199,7 +200,7 @@ class MarkerSender:
                 self._broker.tasks.start_soon(self._ask, leader, parts, request)
 
     def _rest(self, leader: int, destination: _Destination) -> None:
-        """Write what is left in a turn of its own: a transaction may have thousands of partitions here."""
+        """Write the rest in a turn of its own: a transaction may have thousands of partitions here."""
         if destination.queue:
             destination.is_resting = True
             self._broker.timers.next_turn(partial(self._go_on, leader, destination))
@@ -218,7 +219,7 @@ class MarkerSender:
                 destination.queue.popleft()
                 continue
             if ending.transaction.producer_id in producers:
-                # Answers are told apart by producer ids.
+                # Answers are distinguished by producer ids.
                 break
             producers.add(ending.transaction.producer_id)
             parts.append(destination.queue.popleft())
@@ -231,7 +232,7 @@ class MarkerSender:
         self._broker.run_woken()
 
     def _answered(self, leader: int, parts: list[_Part], response: WriteTxnMarkersResponse | None) -> None:
-        """Take note of who has the marker; the others are asked again."""
+        """Note the partitions that have the marker; the rest gets another request."""
         destination = self._destinations[leader]
         destination.under_way -= 1
         codes = _codes(response)
@@ -295,7 +296,7 @@ class MarkerSender:
         self._broker.run_woken()
 
     def _give_up(self, ending: _Ending, code: ErrorCode, partition: TopicPartitionPair) -> None:
-        """A partition takes no marker of this coordinator."""
+        """Give up an ending, since a partition takes no marker of this coordinator."""
         del self._endings[ending.shard, ending.transaction.transactional_id]
         self._warn("transactions.marker_refused", ending, partition, error=code.name)
 
@@ -313,7 +314,7 @@ class MarkerSender:
         )
 
     def _finish(self, ending: _Ending) -> None:
-        """All partitions have their markers."""
+        """Finish an ending: all partitions have their markers."""
         if not ending.is_written:
             ending.is_written = True
             self._ends.add(partial(self._complete, ending))
@@ -328,7 +329,7 @@ class MarkerSender:
         )
         shard.submit(Ask(written, 0, None, self._broker.clock.wall_ms()))
         if shard.has_completed(transaction):
-            # Requests that were held may have begun and ended the next one in this very decision.
+            # Held requests may have begun and ended the next one in this very decision.
             if not self._is_over(ending):
                 del self._endings[shard, transaction.transactional_id]
         elif not shard.is_stopped:
@@ -336,11 +337,11 @@ class MarkerSender:
             self._broker.timers.at(at, partial(self._ends.add, partial(self._complete, ending)))
 
     def endings(self) -> Iterator[_Ending]:
-        """The transactions whose markers are on their way, in the order in which they were decided."""
+        """Yield the transactions whose markers are on their way, in the order of their decisions."""
         return iter(self._endings.values())
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         return {"ending": len(self._endings)}
 
 
@@ -360,9 +361,10 @@ def _marker(ending: _Ending, partitions: list[TopicPartitionPair]) -> WritableTx
 
 
 def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
-    """True for the partitions of a DescribeProducers in which this producer has an open transaction, or may have one.
+    """Find the partitions of a DescribeProducers in which this producer has an open transaction (True), or may have
+    one.
 
-    The latter is said where this broker has no right to look. Partitions with another error are left out.
+    The latter holds where this broker has no right to look. Partitions with another error are left out.
     """
     if response is None:
         return {}
@@ -379,7 +381,7 @@ def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
 
 
 def _codes(response: Any) -> dict[int, dict[TopicPartitionPair, ErrorCode]]:
-    """The answers by producer id, then by partition."""
+    """Collect the answers by producer id, then by partition."""
     if response is None:
         return {}
     return {

@@ -9,10 +9,8 @@ from odradek.data_plane.coordination.shard import CoordinatorHost
 
 
 class PacedActions:
-    """A queue of actions. The first ones run after the present turn, the others in later turns, in their order.
-
-    A coordinator that begins may find 100,000 transactions to complete. All at once they would hold the loop for
-    seconds.
+    """A queue of actions. The first ones run after the present turn, the rest in later turns, in order. A new
+    coordinator may find 100,000 transactions to complete. All at once they would hold the loop for seconds.
     """
 
     __slots__ = ("_host", "_is_set", "_per_turn", "_queue")
@@ -33,7 +31,7 @@ class PacedActions:
 
     def _take_turn(self) -> None:
         host, queue = self._host, self._queue
-        # The broker runs what is woken one by one: an action that fails costs the others nothing.
+        # The broker runs woken actions one by one: a failed one does not stop the rest.
         host.woken.extend(queue.popleft() for _ in range(min(self._per_turn, len(queue))))
         self._is_set = bool(queue)
         if queue:

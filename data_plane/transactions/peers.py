@@ -15,7 +15,7 @@ from odradek.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
 class ReplicationAddresses(Protocol):
-    """Where brokers listen for each other."""
+    """The addresses at which brokers listen for each other."""
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
         """Host and port, None while they are unknown."""
@@ -40,7 +40,7 @@ class BrokerPeers:
         """Made at first need: most brokers coordinate nothing."""
 
     def coordinator_of(self, partition: int) -> int | None:
-        """The broker that leads this partition of `__transaction_state`."""
+        """Find the broker that leads this partition of `__transaction_state`."""
         found = self._broker.newest.image.partition(TRANSACTIONS_TOPIC, partition)
         return None if found is None or found.leader < 0 else found.leader
 
@@ -49,7 +49,9 @@ class BrokerPeers:
         broker_id: int,
         request: AddPartitionsToTxnRequest | DescribeProducersRequest | WriteTxnMarkersRequest,
     ) -> tuple[ErrorCode, Any]:
-        """The answer, or NETWORK_EXCEPTION for a broker that is not reached within `request.timeout.ms`."""
+        """Send a request, and return the answer, or NETWORK_EXCEPTION for a broker out of reach within
+        `request.timeout.ms`.
+        """
         broker = self._broker
         address = broker.replication.address_of(broker_id)
         if address is None:

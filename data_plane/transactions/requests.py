@@ -31,7 +31,7 @@ class Producer:
 
 @attrs.frozen
 class Verified:
-    """One error for all partitions, or one for each."""
+    """An error for all partitions, or one for each."""
 
     code: ErrorCode
     codes: Mapping[TopicPartitionPair, ErrorCode] = attrs.field(factory=dict)
@@ -45,7 +45,7 @@ class InitProducer(Asks[Producer]):
     timeout_ms: int
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
-    """What the producer has now (KIP-360); both are -1 for one that begins."""
+    """The producer's present epoch (KIP-360); both are -1 for a producer that begins."""
     two_phase: bool = False
     keep_prepared: bool = False
 
@@ -101,12 +101,12 @@ class AbortTimedOut(Asks[bool | ErrorCode]):
 
 @attrs.frozen
 class ExpireIds(Asks[bool | ErrorCode]):
-    """Forget transactional ids that nobody has used for long. Answered as `AbortTimedOut`."""
+    """A request to forget transactional ids that have been idle for long. Answered as `AbortTimedOut`."""
 
 
 @attrs.frozen
 class DescribeTransaction(Asks[Transaction | ErrorCode]):
-    """The transaction of one id."""
+    """A request for the transaction of one id."""
 
     transactional_id: str
 

@@ -20,7 +20,7 @@ NO_PRODUCER_EPOCH = -1
 EPOCH_MAX = (1 << 15) - 1
 NO_TIME = -1
 RECORD_VERSION_FLEXIBLE = 1
-"""The first version of records that says what transaction version 2 needs."""
+"""The first version of records with the fields of transaction version 2."""
 CLIENT_VERSION_MAX = (1 << 7) - 1
 """A marker's request has one byte for the transaction version; the record has two."""
 CHARACTERS_PER_WEIGHT = 256
@@ -53,7 +53,7 @@ class TransactionStatus(IntEnum):
 
     @property
     def told(self) -> str:
-        """The name that clients are told."""
+        """The name that clients get."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
@@ -112,7 +112,7 @@ class TransactionsState:
     """What all of them cost together, in ids of ordinary size (`weight_of`)."""
 
     def replay(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> TransactionsState:
-        """The state after `records`, which are one decision."""
+        """Replay `records`, which are one decision; returns the new state."""
         changes: dict[str, Transaction | None] = {}
         for record in records:
             assert isinstance(record, TransactionRecord), "a foreign record stands in the log"
@@ -132,7 +132,7 @@ class TransactionsState:
 
 
 def weight_of(transaction: Transaction | None) -> int:
-    """The memory of a transactional id, in ids of ordinary size: each of them has about 1 KiB."""
+    """Estimate the memory of a transactional id, in ids of ordinary size: each of them has about 1 KiB."""
     if transaction is None:
         return 0
     names = len(transaction.transactional_id) // CHARACTERS_PER_WEIGHT
@@ -151,7 +151,7 @@ class TransactionRecord(CoordinatorRecord):
 
 
 def record_of(transaction: Transaction, value_version: int) -> TransactionRecord:
-    """The record that keeps a transaction's state. Only version 1 can tell what transaction version 2 needs."""
+    """Make the record that keeps a transaction's state. Only version 1 has the fields of transaction version 2."""
     key = TransactionLogKey(transaction.transactional_id)
     return TransactionRecord(
         key,
@@ -167,7 +167,8 @@ def tombstone_of(transactional_id: str) -> TransactionRecord:
 
 
 def record_bytes_max(transaction: Transaction) -> int:
-    """The most bytes that any record of this transaction takes as a batch, until the partitions have their markers.
+    """Compute the most bytes that any record of this transaction takes as a batch, until the partitions have their
+    markers.
 
     Later states have the same partitions, and may have all tagged fields. The version of records may change, too.
     """
@@ -203,7 +204,7 @@ def _value(transaction: Transaction, version: int) -> TransactionLogValue:
 
 
 def _transaction(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """Raises `MalformedMessage` for a state that there is not, or a version that no marker can have."""
+    """Decode a transaction. Raises `MalformedMessage` for an unknown state, or a version that no marker can have."""
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:
@@ -231,10 +232,10 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
 
 
 def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
-    """The state from the latest value of every key.
+    """Make the state from the latest value of every key.
 
-    A record that does not decode comes from another writer than a coordinator. It is left out, and `skipped` gets a
-    text that says what was wrong with it.
+    A malformed record comes from another writer than a coordinator. It is left out, and `skipped` gets a text about
+    it.
     """
     transactions: dict[str, Transaction] = {}
     is_open: dict[str, int] = {}

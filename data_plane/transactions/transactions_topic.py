@@ -28,8 +28,9 @@ class TransactionSettings:
 
 
 def transactions_topic(settings: TransactionSettings) -> CreatableTopic:
-    """The topic as the `transaction.state.log.*` keys describe it. A lost record would undo a promise, so only
-    replicas in sync may lead."""
+    """Describe the topic by the `transaction.state.log.*` keys. A lost record would undo a promise, so only
+    replicas in sync may lead.
+    """
     configs = [
         CreatableTopicConfig("cleanup.policy", "compact"),
         CreatableTopicConfig("compression.type", "uncompressed"),

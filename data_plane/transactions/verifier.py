@@ -100,7 +100,7 @@ class CoordinatorVerifier:
             self._queues[leader] = deque((question,))
             self._broker.tasks.start_soon(self._ask_there, leader)
         if question.codes is None:
-            # Followers wait for what the coordinator has appended.
+            # Followers wait for the coordinator's appends.
             self._broker.run_woken()
             await question.done.wait()
         assert question.codes is not None, "a question has ended without an answer"
@@ -149,7 +149,7 @@ class CoordinatorVerifier:
 
 
 def _take(queue: deque[_Question]) -> list[_Question]:
-    """The next questions: of each transactional id one, since answers are told apart by it."""
+    """Take the next questions: one of each transactional id, which sets their answers apart."""
     taken: dict[str, _Question] = {}
     while queue and len(taken) < TRANSACTIONS_PER_REQUEST and queue[0].transactional_id not in taken:
         question = queue.popleft()

@@ -3,7 +3,7 @@
 The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0). Their columns are scope (broker, topic, group,
 client-metrics), name, type, default, valid values, importance, visibility and update. Keys of visibility `internal`
 are never described. Keys of update `dynamic` may be altered while a node runs. Texts are parsed as Kafka's ConfigDef
-does, so that a refused value gets Kafka's message, which names the key, the value and what is allowed.
+does, so that a refused value gets Kafka's message, which names the key, the value and the allowed ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BY_DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+
 
 
 class ConfigError(Exception):
-    """A configuration that is refused; one line that names key, value and what is allowed."""
+    """A configuration that is refused; one line that names key, value and the allowed values."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         value = shown_value(key, value)
@@ -52,7 +52,7 @@ class ConfigMissing(ConfigError):
 
 
 class InvalidConfiguration(ConfigError):
-    """A refusal that is not about one key's own syntax or range (unknown keys, keys that contradict)."""
+    """A refusal that is not about one key's own syntax or range (unknown keys, keys that contradict each other)."""
 
     def __init__(self, key: str, value: object, message: str) -> None:
         super().__init__(key, value, message)
@@ -81,13 +81,13 @@ class ConfigDef:
         return self.default == REQUIRED
 
     def parse(self, text: str | None) -> ConfigValue:
-        """The value of `text`. Raises `ConfigError`."""
+        """Parse `text`. Raises `ConfigError`."""
         value = _PARSERS[self.type](self.name, text.strip(_BLANKS)) if text is not None else None
         _validator(self.valid, self.type)(self.name, value)
         return value
 
     def default_value(self) -> ConfigValue:
-        """The parsed default; None where it is null or required. Defaults are not validated, as in Kafka."""
+        """Parse the default; None where it is null or required. Defaults are not validated, as in Kafka."""
         if self.default is None or self.required:
             return None
         if self.type == "list":
@@ -95,11 +95,11 @@ class ConfigDef:
         return _parsed_default(self.type, self.name, self.default)
 
     def canonical(self, text: str) -> str | None:
-        """A text that was accepted (or is the default) as it is described: parsed and printed again."""
+        """Rewrite an accepted text (or the default) as it is described: parsed and printed again."""
         return self.text_of(_PARSERS[self.type](self.name, text.strip(_BLANKS)))
 
     def text_of(self, value: ConfigValue) -> str | None:
-        """The text that `parse` would read as `value`; the form in which configurations are described."""
+        """Write the text that `parse` would read as `value`; the form in which configurations are described."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -110,7 +110,7 @@ class ConfigDef:
 
 
 def _java_text(value: object) -> str:
-    """A value as Java's string conversion prints it, since messages and descriptions carry that form."""
+    """Write a value as Java's string conversion prints it, since messages and descriptions carry that form."""
     if isinstance(value, float):
         return _java_double(value)
     if isinstance(value, list):
@@ -121,7 +121,9 @@ def _java_text(value: object) -> str:
 
 
 def _java_double(value: float) -> str:
-    """Java's Double.toString: scientific outside [1e-3, 1e7), with at least one digit after the point."""
+    """Write a number as Java's Double.toString: scientific outside [1e-3, 1e7), with at least one digit after the
+    point.
+    """
     plain = repr(value)
     if plain.lstrip("-") in ("nan", "inf"):
         return plain.replace("nan", "NaN").replace("inf", "Infinity")
@@ -181,7 +183,7 @@ _PARSERS: dict[str, Callable[[str, str], ConfigValue]] = {
 
 @functools.cache
 def _parsed_default(type: str, name: str, default: str) -> ConfigValue:
-    """One value for all who ask: never a list, which a caller might change."""
+    """Parse a default once for all callers: never a list, which a caller might change."""
     return _PARSERS[type](name, default)
 
 
@@ -190,7 +192,7 @@ _Validator: TypeAlias = Callable[[str, ConfigValue], None]
 
 @functools.cache
 def _validator(valid: str, type: str) -> _Validator:
-    """The check behind a notation of the table's `valid` column."""
+    """Find the check behind a notation of the table's `valid` column."""
     if not valid:
         return _accept if type != "list" else _no_empty_items
     if valid in ("non-null string", "non-empty string"):
@@ -209,7 +211,7 @@ def _validator(valid: str, type: str) -> _Validator:
 
 
 def _accept(name: str, value: ConfigValue) -> None:
-    """Any value will do."""
+    """Accept any value."""
 
 
 def _no_empty_items(name: str, value: ConfigValue) -> None:
@@ -293,22 +295,22 @@ def _table() -> dict[str, dict[str, ConfigDef]]:
 
 
 def broker_defs() -> Mapping[str, ConfigDef]:
-    """Every key of a node's properties file, by name."""
+    """Return every key of a node's properties file, by name."""
     return _table()["broker"]
 
 
 def topic_defs() -> Mapping[str, ConfigDef]:
-    """Every key that a topic can override, by name."""
+    """Return every key that a topic can override, by name."""
     return _table()["topic"]
 
 
 def group_defs() -> Mapping[str, ConfigDef]:
-    """Every key that a group can override, by name."""
+    """Return every key that a group can override, by name."""
     return _table()["group"]
 
 
 def client_metrics_defs() -> Mapping[str, ConfigDef]:
-    """Every key of a client metrics subscription, by name (KIP-714)."""
+    """Return every key of a client metrics subscription, by name (KIP-714)."""
     return _table()["client-metrics"]
 
 
@@ -326,7 +328,7 @@ DISCONNECT_PREFIX = "odradek.disconnect."
 
 
 def running_def(name: str) -> ConfigDef | None:
-    """The definition of a key that brokers know only while they run."""
+    """Define a key that brokers know only while they run."""
     if name.startswith(DISCONNECT_PREFIX):
         return ConfigDef("broker", name, "string", None, "", "low", False, True)
     return THROTTLE_DEFS.get(name)
@@ -380,18 +382,18 @@ _TOPIC_SYNONYMS: dict[str, tuple[Synonym, ...]] = {
 
 
 def topic_synonyms(name: str) -> tuple[Synonym, ...]:
-    """The broker keys behind a topic key, the strongest first; empty where there is none."""
+    """List the broker keys behind a topic key, the strongest first; empty where there is none."""
     return _TOPIC_SYNONYMS.get(name, ())
 
 
 def topic_to_broker_synonym(name: str) -> str | None:
-    """The main broker key behind a topic key (`segment.bytes` -> `log.segment.bytes`)."""
+    """Find the main broker key behind a topic key (`segment.bytes` -> `log.segment.bytes`)."""
     synonyms = topic_synonyms(name)
     return synonyms[0].name if synonyms else None
 
 
 def group_synonym(name: str) -> str | None:
-    """The broker key that a group's key follows, None where there is none."""
+    """Find the broker key that a group's key follows, None where there is none."""
     broker_name = f"group.{name}"
     return broker_name if broker_name in broker_defs() else None
 

@@ -1,6 +1,6 @@
 """The purpose of each configuration key, in a sentence: `config_docs.tsv`, by key, and by pattern for families of keys.
 
-A broker key that is the default of a topic's key is told of as that, and so are the limits and defaults of groups.
+A broker key that is the default of a topic's key is described as such, and so are the limits and defaults of groups.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from odradek.metadata_quorum.config.config_defs import group_defs, topic_defs, t
 
 
 def config_doc(scope: str, name: str) -> str | None:
-    """The sentence of a key; `scope` is broker, topic, group or client-metrics. None for a key that nobody knows."""
+    """Find the sentence of a key; `scope` is broker, topic, group or client-metrics. None for an unknown key."""
     exact, patterns = _table()[scope]
     text = exact.get(name)
     if text is None and scope == "broker":
@@ -36,7 +36,7 @@ def _table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
 
 @functools.cache
 def _topics_behind() -> dict[str, str]:
-    """Topic key by the broker key that is its default."""
+    """Find the topic key for each broker key that is its default."""
     return {synonym.name: name for name in topic_defs() for synonym in topic_synonyms(name)}
 
 

@@ -15,7 +15,7 @@ class Operation(IntEnum):
 
 
 def parse_node_id(name: str) -> int | None:
-    """A node id as Java reads it, None for anything else."""
+    """Parse a node id as Java does, None for anything else."""
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
         return None

@@ -43,7 +43,7 @@ _COUNT = re.compile(r"[+-]?[0-9]{1,10}\Z")
 def check_value(kind: int, key: str, text: str) -> None:
     """Raise `ConfigError` unless a node of this version can apply the value; `kind` is the type of the resource.
 
-    Unknown keys, and resources of an unknown kind, may have any value: nobody reads them.
+    Unknown keys, and resources of an unknown kind, may have any value, since they have no reader.
     """
     if kind == RESOURCE_BROKER:
         _check_broker_value(key, text)
@@ -77,7 +77,9 @@ def _check_broker_value(key: str, text: str) -> None:
 
 
 def _check_metrics_value(key: str, text: str) -> None:
-    """The patterns of `match` are left to the node that takes a change: how deep one may nest depends on the stack."""
+    """Check a value of a subscription. The patterns of `match` are left to the node that takes a change: the
+    allowed nesting depends on its stack.
+    """
     if key == "match":
         client_metrics_defs()[key].parse(text)
     elif key in client_metrics_defs():
@@ -88,12 +90,12 @@ def _check_metrics_value(key: str, text: str) -> None:
 
 
 def broker_def(key: str) -> ConfigDef | None:
-    """The definition of a key that a broker knows, in its file or while it runs."""
+    """Define a key that a broker knows, in its file or while it runs."""
     return broker_defs().get(key) or running_def(key)
 
 
 def listener_of(key: str) -> str:
-    """`listener.name.LISTENER.` of a key that has it, else nothing."""
+    """Return `listener.name.LISTENER.` of a key that has it, else an empty text."""
     if not key.startswith(LISTENER_PREFIX):
         return ""
     listener, dot, _ = key[len(LISTENER_PREFIX) :].partition(".")
@@ -101,7 +103,7 @@ def listener_of(key: str) -> str:
 
 
 def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
-    """The topic keys that have the broker key's value where they have none of their own."""
+    """List the topic keys that have the broker key's value where they have none of their own."""
     return [
         (name, synonym)
         for name in topic_defs()
@@ -111,10 +113,10 @@ def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
 
 
 def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
-    """A broker key's text as the topic key's. Raises `ConfigError`."""
+    """Convert a broker key's text to the topic key's. Raises `ConfigError`."""
     value = broker_defs()[synonym.name].parse(text)
     if topic_key == "retention.ms" and isinstance(value, int) and value < 0:
-        return "-1"  # every negative retention of a broker is none
+        return "-1"  # any negative retention of a broker means no limit
     if synonym.milliseconds == 1:
         return text
     assert isinstance(value, int), f"{synonym.name} counts minutes or hours"
@@ -122,7 +124,7 @@ def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: `address:count,...`. Names other than localhost are not looked up.
+    """Parse `max.connections.per.ip.overrides`: `address:count,...`. Names other than localhost are not looked up.
 
     Raises `ConfigError`.
     """

@@ -57,7 +57,7 @@ _PERSONAL = frozenset(
 _OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
 """The keys about listeners that can be set for all brokers at once."""
 _OF_LISTENERS = _KEY_STORES | {"max.connections", "max.connection.creation.rate"}
-"""The keys that a single listener may be told while it runs."""
+"""The keys that may be set for a single listener while it runs."""
 _THREAD_COUNTS = (
     "num.io.threads",
     "num.network.threads",
@@ -70,9 +70,8 @@ _THREAD_COUNTS = (
 def check_broker_change(
     after: Mapping[str, str], layers: BrokerConfigLayers, *, per_broker: bool, log_dirs: Collection[str]
 ) -> None:
-    """Judge the values that one broker, or (not `per_broker`) every broker, would have been given.
-
-    `layers` is how things are now. Raises `KafkaError` INVALID_REQUEST.
+    """Judge the values that one broker, or (not `per_broker`) every broker, would get. `layers` has the present
+    values. Raises `KafkaError` INVALID_REQUEST.
     """
     _check_keys(after)
     try:
@@ -115,7 +114,7 @@ def has_key_stores(after: Mapping[str, str]) -> bool:
 
 
 def refused_stores(reason: str) -> KafkaError:
-    """The error for stores that the broker cannot use."""
+    """Make the error for stores that the broker cannot use."""
     return _refused_update(f"Validation of dynamic config update of SSLFactory failed: {reason}")
 
 
@@ -242,7 +241,7 @@ def _required(message: str) -> KafkaError:
 
 
 def _refused_update(message: str) -> KafkaError:
-    """Kafka tells of a part that does not take a change in this roundabout form."""
+    """Make the error of a part that does not take a change, in Kafka's roundabout form."""
     return _invalid(
         f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
         "for configuration Invalid dynamic configuration"

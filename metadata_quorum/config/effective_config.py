@@ -71,8 +71,9 @@ class ConfigSynonym:
 
 @attrs.frozen
 class ConfigEntry:
-    """A key as it is described. A sensitive value is None; `synonyms` begins with the one that holds,
-    with values as they were given."""
+    """A key as it is described. A sensitive value is None; `synonyms` begins with the value in force, with values
+    as they were given.
+    """
 
     name: str
     value: str | None
@@ -95,14 +96,14 @@ class BrokerConfigLayers:
     """True if all brokers have one `min.insync.replicas`, taken from the metadata log alone (KIP-966)."""
 
     def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
-        """The layers, the strongest first, without the defaults."""
+        """Yield the layers, the strongest first, without the defaults."""
         yield ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic
         yield ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default
         yield ConfigSource.STATIC_BROKER_CONFIG, self.static
 
 
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
-    """The typed value of a broker key, its synonyms left out. A malformed text is passed over for the next layer."""
+    """Find the typed value of a broker key, its synonyms left out. A malformed text is skipped for the next layer."""
     definition = broker_def(name)
     assert definition is not None, f"no broker knows {name}"
     for _, layer in broker.layers():
@@ -117,7 +118,7 @@ def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
 def _candidates(
     definition: ConfigDef, overrides: Mapping[str, str], broker: BrokerConfigLayers
 ) -> Iterator[tuple[str | None, ConfigSource]]:
-    """The values that a topic key could have, the strongest first; the default is the last."""
+    """Yield the values that a topic key could have, the strongest first; the default is the last."""
     name = definition.name
     if name in overrides:
         yield overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
@@ -142,8 +143,8 @@ def _resolve(
 
 
 def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
-    """The text that a topic inherits from its broker for a key, even if it is invalid for topics. There must be a
-    default.
+    """Return the text that a topic inherits from its broker for a key, even if it is invalid for topics. There must
+    be a default.
     """
     text, _ = _resolve(topic_defs()[name], {}, broker)
     assert text is not None, f"{name} has no default"
@@ -151,9 +152,9 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
 
 
 def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
-    """The typed value that is in force for a topic's key, on its leader as on its controller.
+    """Find the typed value in force for a topic's key, on its leader as on its controller.
 
-    A malformed text is passed over for the next layer.
+    A malformed text is skipped for the next layer.
     """
     definition = topic_defs()[name]
     for text, source in _candidates(definition, overrides, broker):
@@ -164,7 +165,7 @@ def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def group_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
-    """The typed value that is in force for a group's key."""
+    """Find the typed value in force for a group's key."""
     definition = group_defs()[name]
     if name in overrides:
         with suppress(ConfigError):
@@ -174,7 +175,7 @@ def group_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """The configuration that CreateTopics reports for a new topic, sorted by name; texts as they were given."""
+    """List the configuration that CreateTopics reports for a new topic, sorted by name; texts as they were given."""
     entries = []
     for name, definition in sorted(topic_defs().items()):
         value, source = _resolve(definition, overrides, broker)
@@ -185,12 +186,12 @@ def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """The entries by which DescribeConfigs describes a topic, sorted by name."""
+    """List the entries by which DescribeConfigs describes a topic, sorted by name."""
     return with_overrides(inherited_topic_entries(broker), overrides)
 
 
 def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry]:
-    """Every topic key as it is without an override, sorted by name: the same for all topics of a broker.
+    """List every topic key without an override, sorted by name: the same for all topics of a broker.
 
     As in Kafka the synonyms follow only the main broker key. So a retention that `log.retention.hours` sets is
     described without synonyms, and its source is the default.
@@ -208,7 +209,7 @@ def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry
 
 
 def _shown(definition: ConfigDef, text: str) -> str | None:
-    """A value as it is described; one that this version cannot read, as it was written."""
+    """Write a value as it is described; a value that this version cannot read stays as it was written."""
     try:
         return definition.canonical(text)
     except ConfigError:
@@ -216,7 +217,7 @@ def _shown(definition: ConfigDef, text: str) -> str | None:
 
 
 def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """One topic's entries; internal keys only if it has them."""
+    """List one topic's entries; internal keys only if it has them."""
     definitions = topic_defs()
     entries = []
     for name, entry in inherited.items():
@@ -235,7 +236,8 @@ def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str,
 def describe_broker_config(
     broker: BrokerConfigLayers, *, for_all: bool = False, computed: Mapping[str, str] | None = None
 ) -> list[ConfigEntry]:
-    """The entries by which DescribeConfigs describes a broker, sorted by name; internal keys only if they are set.
+    """List the entries by which DescribeConfigs describes a broker, sorted by name; internal keys only if they are
+    set.
 
     `computed` gives values that a node derives (an advertised listener) for keys that have none of their own. With
     `for_all` only the dynamic values for all brokers are described: keys with such a value, and only that value.
@@ -261,14 +263,14 @@ def describe_broker_config(
 
 
 def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """Keys of the layers that no file has. What nobody knows at all may be a password."""
+    """List keys of the layers that no file has. A completely unknown one may be a password."""
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
     for name in sorted(names):
         running = running_def(name)
         definition = running or _listener_def(name)
         is_hidden = definition is None or definition.sensitive
-        # As in Kafka, the key of all listeners stands behind that of one.
+        # As in Kafka, the key of all listeners stands behind the key of one listener.
         in_turn = (name,) if definition is None or running is not None else (name, definition.name)
         synonyms = tuple(_synonyms(in_turn, broker, is_hidden=is_hidden))
         kind = 0 if definition is None else CONFIG_TYPES[definition.type]
@@ -281,7 +283,7 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
 
 
 def _listener_def(name: str) -> ConfigDef | None:
-    """The definition of a key of one listener, or of one mechanism of it; None for others."""
+    """Define a key of one listener, or of one mechanism of it; None for other keys."""
     key = name.removeprefix(listener_of(name))
     if key == name:
         return None
@@ -290,7 +292,7 @@ def _listener_def(name: str) -> ConfigDef | None:
 
 
 def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """A group as DescribeConfigs tells of it, whether or not it exists, sorted by name."""
+    """Describe a group for DescribeConfigs, whether or not it exists, sorted by name."""
     entries = []
     for name, definition in sorted(group_defs().items()):
         synonyms: list[ConfigSynonym] = []
@@ -309,7 +311,7 @@ def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
 
 
 def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """A client metrics subscription as DescribeConfigs tells of it, whether or not it exists."""
+    """Describe a client metrics subscription for DescribeConfigs, whether or not it exists."""
     entries = []
     for name, definition in sorted(client_metrics_defs().items()):
         source = ConfigSource.DEFAULT_CONFIG
@@ -329,11 +331,11 @@ _BROKER_ALTERNATIVES = {
     "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-"""Broker keys that stand in for one another, the strongest first."""
+"""Broker keys that replace each other, the strongest first."""
 
 
 def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
-    """All values that a broker key has, the strongest first; alternatives count only behind the key itself."""
+    """List all values that a broker key has, the strongest first; alternatives count only behind the key itself."""
     names = next(
         (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
     )
@@ -343,8 +345,9 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
 def _synonyms(
     names: tuple[str, ...], broker: BrokerConfigLayers, *, is_hidden: bool, wanted: str = ""
 ) -> list[ConfigSynonym]:
-    """The values of keys that stand in for one another, by layer and then by key; the list begins with `wanted`,
-    which is the first key unless it is given."""
+    """List the values of keys that replace each other, by layer and then by key; the list begins with `wanted`, by
+    default the first key.
+    """
     defs = broker_defs()
     found = []
     for source, layer in broker.layers():

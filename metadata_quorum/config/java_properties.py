@@ -19,7 +19,7 @@ class MalformedProperties(ValueError):
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values; of a repeated key the last value counts.
+    """Parse keys and values; of a repeated key the last value counts.
 
     Lines may go on behind a backslash, '#' and '!' begin comments, '=', ':' or white space part key and value.
     Raises `MalformedProperties`.
@@ -37,13 +37,13 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def escape_value(text: str) -> str:
-    """The value as ASCII that `parse_properties`, and Java in any encoding, read back as `text`."""
+    """Escape a value as ASCII that `parse_properties`, and Java in any encoding, read back as `text`."""
     units = text.encode("utf-16-be")
     whole = [chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2)]
     escaped = [
         _ESCAPED.get(char) or (char if " " <= char <= "~" else f"\\u{ord(char):04X}") for char in whole
     ]
-    # White space before a value is none of it.
+    # White space before a value is not part of it.
     return "".join(f"\\{char}" if char == " " and not at else char for at, char in enumerate(escaped))
 
 
@@ -92,6 +92,6 @@ def _unescape(text: str, number: int) -> str:
         out.append(char)
     found = "".join(out)
     if has_units:
-        # Java's escapes are units of UTF-16: two of them may be one character.
+        # Java's escapes are units of UTF-16: two of them may be a single character.
         found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return found

@@ -18,7 +18,7 @@ class LogLevels:
         self._level = level
 
     def described(self) -> dict[str, str]:
-        """The level of each logger, as DescribeConfigs lists them."""
+        """Return the level of each logger, as DescribeConfigs lists them."""
         return {ROOT: self._level}
 
     def shows(self, severity: int) -> bool:

@@ -31,7 +31,7 @@ _METADATA = "configuration"
 _NO_OVERRIDES: Mapping[str, str] = {}
 
 Convert = Callable[[Any], Any]
-"""Makes what a part takes of a key's value, for example milliseconds of minutes."""
+"""Converts a key's value to the form that a part needs, for example minutes to milliseconds."""
 
 
 @attrs.frozen
@@ -42,13 +42,13 @@ class Setting:
     convert: Convert | None
 
     def of(self, value: ConfigValue) -> Any:
-        """A value of the key, as the field has it. Lists become tuples, which nobody can change."""
+        """Convert a value of the key to the field's form. Lists become tuples, which cannot be changed."""
         if self.convert is not None:
             return self.convert(value)
         return tuple(value) if isinstance(value, list) else value
 
     def value(self, layers: BrokerConfigLayers, overrides: Mapping[str, str]) -> Any:
-        """The typed value in force: a topic's overrides count for topic keys alone."""
+        """Find the typed value in force: a topic's overrides count for topic keys alone."""
         name = self.definition.name
         if self.definition.scope == "topic":
             return self.of(topic_value(name, overrides, layers))
@@ -56,12 +56,12 @@ class Setting:
 
 
 def setting(key: str, convert: Convert | None = None) -> Any:
-    """An attrs field that follows a broker's key; its default is the table's."""
+    """Make an attrs field that follows a broker's key; its default is the table's."""
     return _field(broker_defs()[key], convert)
 
 
 def topic_setting(key: str, convert: Convert | None = None) -> Any:
-    """An attrs field that follows a topic's key, and beneath it the broker keys that are its synonyms."""
+    """Make an attrs field that follows a topic's key, and beneath it the broker keys that are its synonyms."""
     return _field(topic_defs()[key], convert)
 
 
@@ -71,7 +71,7 @@ def _field(definition: ConfigDef, convert: Convert | None) -> Any:
 
 
 def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
-    """The key that a field follows; None for a field that follows none."""
+    """Find the key that a field follows; None for a field that follows none."""
     found: Setting | None = field.metadata.get(_METADATA)
     return found
 
@@ -79,7 +79,9 @@ def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
 def settings_of(
     kind: type[S], layers: BrokerConfigLayers, overrides: Mapping[str, str] = _NO_OVERRIDES, **others: Any
 ) -> S:
-    """A class of settings by what holds now. `overrides` are a topic's own values; `others` the fields without a key."""
+    """Make a class of settings by the present values. `overrides` are a topic's own values; `others` the fields
+    without a key.
+    """
     values = dict(others)
     settings_class: Any = kind
     for name, followed in _followed(settings_class):
@@ -90,7 +92,7 @@ def settings_of(
 
 @functools.cache
 def _followed(kind: Any) -> tuple[tuple[str, Setting], ...]:
-    """The fields of a class that follow a key, by name."""
+    """List the fields of a class that follow a key, by name."""
     found = ((field.name, setting_of_field(field)) for field in attrs.fields(kind))
     return tuple((name, followed) for name, followed in found if followed is not None)
 

@@ -21,7 +21,7 @@ def tell_change(
     *,
     is_committed: bool,
 ) -> None:
-    """Tell the auditor of the records from the first to the last of `offsets`, which `request` has made.
+    """Report the records from the first to the last of `offsets`, which `request` has made, to the auditor.
 
     Requests of this node to itself have the names of their classes: `FenceExpiredBrokers`.
     """

@@ -7,7 +7,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
-    """Raises `KafkaError` STALE_BROKER_EPOCH unless this is the broker's current registration."""
+    """Check that this is the broker's current registration. Raises `KafkaError` STALE_BROKER_EPOCH."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(

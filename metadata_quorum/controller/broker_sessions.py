@@ -40,7 +40,7 @@ class BrokerSessions:
         }
 
     def begin(self, broker_id: int, now_ms: int) -> None:
-        """A new registration: nothing that was told before counts."""
+        """Begin the session of a new registration: earlier contacts no longer count."""
         self._contacts[broker_id] = _Contact(now_ms)
 
     def touch(self, broker_id: int, now_ms: int, metadata_offset: int) -> None:
@@ -71,7 +71,7 @@ class BrokerSessions:
                     contact.heard_ms = min(now_ms, contact.heard_ms + slept_ms)
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[int]:
-        """Unfenced brokers that have not been heard of for a session timeout, by id."""
+        """List unfenced brokers without a heartbeat for a session timeout, by id."""
         return [
             broker_id
             for broker_id, broker in sorted(image.brokers.items())
@@ -79,7 +79,9 @@ class BrokerSessions:
         ]
 
     def leaderships_moved(self, broker_id: int, end_offset: int) -> None:
-        """The leaderships of a broker that shuts down are elsewhere as of `end_offset`; the first word counts."""
+        """Note that the leaderships of a broker that shuts down are elsewhere as of `end_offset`; the first note
+        counts.
+        """
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.shutdown_offset is None:
             contact.shutdown_offset = end_offset

@@ -1,15 +1,16 @@
 """Immediate effects of changed configuration on partitions, in the decision that changes it.
 
-* A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so those that were
-  eligible may miss what it passes: they are eligible no more. (Kafka forgets all eligible replicas with each change, also
-  the only ones that are left of a partition without a leader.)
+* A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so eligible
+  replicas may miss records below it: they are eligible no more. (Kafka forgets all eligible replicas with each
+  change, also the last replicas of a partition without a leader.)
 * Where `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, ahead of the
   timer.
-* Where a broker lists a directory as one that takes no records now, leaderships leave that directory, if anybody else is
-  in sync (`odradek.serving.disk_troubles`).
+* Where a broker reports that a directory takes no records now, leaderships leave that directory, if another replica
+  is in sync (`odradek.serving.disk_troubles`).
 
-A decision beyond 10,000 records takes several batches, and of these only the first may be left when the controller dies. So
-what is eligible no more goes before the configuration that makes it so, and elections come behind the one that permits them.
+A decision beyond 10,000 records takes several batches, and only the first of these may be left when the controller
+dies. So replicas lose their eligibility before the configuration that causes it, and elections follow the
+configuration that permits them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from odradek.wire.structure import Message
 def with_partition_changes(
     image: MetadataImage, records: Sequence[Message], context: DecisionContext, settings: ControllerSettings
 ) -> list[Message]:
-    """The configuration records of one decision, and the partition changes that follow from them."""
+    """Add the partition changes that follow from the configuration records of one decision."""
     names = _affected_topics(image, records)
     tells_of_disks = any(
         isinstance(record, ConfigRecord) and record.name == TROUBLED_LOG_DIRS for record in records
@@ -70,7 +71,7 @@ def with_partition_changes(
 def _moved_leaderships(
     image: MetadataImage, acceptable: Acceptable, settings: ControllerSettings
 ) -> list[Message]:
-    """Other leaders for the partitions that are led from troubled directories, where there are any."""
+    """Elect other leaders for the partitions that are led from troubled directories, where there are any."""
     troubled = frozenset(each for ids in image.troubled_directories.values() for each in ids)
     moved: list[Message] = []
     for name in sorted(image.topics) if troubled else ():
@@ -86,7 +87,7 @@ def _moved_leaderships(
 
 
 def _affected_topics(image: MetadataImage, records: Iterable[Message]) -> list[str]:
-    """The sorted names of topics whose rules may differ after the records."""
+    """List the sorted names of topics whose rules may differ after the records."""
     names: set[str] = set()
     for record in records:
         if isinstance(record, ConfigRecord) and record.name in (MIN_ISR, UNCLEAN_ELECTION):

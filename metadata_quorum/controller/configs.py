@@ -1,8 +1,9 @@
-"""IncrementalAlterConfigs and AlterConfigs: what is stored, and what a resource may be told (KIP-226, KIP-339).
+"""IncrementalAlterConfigs and AlterConfigs: the stored values, and the values that a resource may have (KIP-226,
+KIP-339).
 
 Each resource is decided by itself: it changes as a whole or gets an error. The broker that was asked has checked the
-shape of the request. For its own values it has also checked what a running node can change
-(`odradek.metadata_quorum.config.dynamic_broker_config`). The controller checks what is about the cluster.
+shape of the request. For its own values it has also checked that a running node can change them
+(`odradek.metadata_quorum.config.dynamic_broker_config`). The controller checks rules about the cluster.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from odradek.wire.messages.metadata_records import ConfigRecord
 from odradek.wire.structure import Message
 
 VALUE_BYTES_MAX = 32_767
-"""A record's string has no more. What is appended to a list may come to more than any request holds."""
+"""A record's string has no more. A list after APPEND may be longer than any request."""
 
 Changes = dict[str, str | None]
 """New values by key; None takes the override away."""
@@ -67,7 +68,7 @@ class AlterConfigs:
     def decide(
         self, image: MetadataImage, request: Any, context: DecisionContext, basis: DecisionBasis
     ) -> Decision:
-        """The records of all resources together, and what became of each."""
+        """Make the records of all resources together, and the outcome of each."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
         records: list[Message] = []
         results = []
@@ -92,7 +93,7 @@ class AlterConfigs:
 def _operated(
     image: MetadataImage, resource: incremental.AlterConfigsResource, before: Mapping[str, str]
 ) -> Changes:
-    """The keys on which operations are, with what comes of them."""
+    """Apply the operations to their keys; returns the changed values."""
     kind = resource.resource_type
     wanted = [(each.name, _operate(kind, each, before.get(each.name))) for each in resource.configs]
     return _news(image, resource, wanted, before)
@@ -101,7 +102,7 @@ def _operated(
 def _replaced(
     image: MetadataImage, resource: absolute.AlterConfigsResource, before: Mapping[str, str]
 ) -> Changes:
-    """The keys that are named; one that is not is taken away."""
+    """Replace all overrides by the named ones; remove the others."""
     changes = _news(image, resource, [(each.name, each.value) for each in resource.configs], before)
     named = {each.name for each in resource.configs}
     unreadable = _unreadable(image, resource.resource_type, resource.resource_name)
@@ -112,8 +113,9 @@ def _replaced(
 def _news(
     image: MetadataImage, resource: Any, wanted: list[tuple[str, str | None]], before: Mapping[str, str]
 ) -> Changes:
-    """The changes to write. A broker's value is written anew even if it is the same: it makes brokers load files
-    again."""
+    """Select the changes to write. A broker's value is written anew even if it is the same: it makes brokers load
+    files again.
+    """
     kind = resource.resource_type
     unreadable = _unreadable(image, kind, resource.resource_name)
     return {
@@ -154,7 +156,7 @@ def _operate(kind: int, config: incremental.AlterableConfig, current: str | None
 
 
 def list_operation(number: int) -> Operation:
-    """APPEND or SUBTRACT. Raises `KafkaError` for what is no operation at all."""
+    """Return APPEND or SUBTRACT. Raises `KafkaError` for an unknown operation."""
     try:
         return Operation(number)
     except ValueError:
@@ -162,8 +164,9 @@ def list_operation(number: int) -> Operation:
 
 
 def combine_items(operation: Operation, current: str, given: str) -> list[str]:
-    """A list after APPEND or SUBTRACT. Items to append that it holds already are ignored, and so are items to take
-    away that it lacks.
+    """Apply APPEND or SUBTRACT to a list.
+
+    APPEND ignores items that it holds already, and SUBTRACT items that it lacks.
     """
     items = [item for item in current.split(",") if item]
     if operation == Operation.APPEND:
@@ -189,7 +192,7 @@ def _alter(
     settings: ControllerSettings,
     records_max: int,
 ) -> list[Message]:
-    """The records of one resource. Raises `KafkaError`."""
+    """Make the records of one resource. Raises `KafkaError`."""
     if len(changes) > records_max:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     before = _in_force(image, kind, name)
@@ -228,7 +231,7 @@ def _in_force(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
 
 
 def _unreadable(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
-    """Texts of another program: a change of such a key, to whatever value, takes them away."""
+    """Return unparsable values that another program wrote; any change of the key removes them."""
     values: Mapping[str, str] = image.unreadable_configs.get((kind, name), {})
     return values
 
@@ -248,7 +251,9 @@ def _check_min_isr(name: str, value: str | None) -> None:
 
 
 def _broker_id(name: str) -> int:
-    """Raises `KafkaError`: brokers have looked at the name, but a controller may be asked without one."""
+    """Parse a broker's name. Raises `KafkaError`: brokers have checked it, but a controller may get requests
+    directly.
+    """
     if not (name.isascii() and name.isdecimal() and len(name) <= 10):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
     return int(name)

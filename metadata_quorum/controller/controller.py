@@ -92,7 +92,7 @@ _Decide = Callable[[MetadataImage, Any, DecisionContext, DecisionBasis], Decisio
 
 
 class Controller:
-    """Decides what the cluster is. PURE: time and randomness come in with the context."""
+    """Decides all changes of the cluster. PURE: time and randomness come in with the context."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
@@ -113,7 +113,7 @@ class Controller:
         return tuple(cls for cls in self._table if issubclass(cls, Message))
 
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
-        """Records and response. Changes nothing but soft state."""
+        """Decide a request; returns records and response. Changes only soft state."""
         if type(request) in _OF_CLIENTS:
             try:
                 check_named(request)
@@ -124,26 +124,28 @@ class Controller:
     def long_request(
         self, state: MetadataImage, request: Any, weight_max: int = PART_WEIGHT_MAX
     ) -> LongRequest | None:
-        """The request if it is to be decided in parts, of at most so much."""
+        """Return the request if it must be decided in parts, of at most this weight each."""
         return long_request(state, request, self.settings, weight_max)
 
     def replay(
         self, state: MetadataImage, base_offset: int, epoch: int, records: Sequence[Message]
     ) -> tuple[MetadataImage, MetadataDelta]:
-        """The image after `records`. Raises `InvalidMetadata`, which is a bug: this controller decided them."""
+        """Replay `records` to the next image. Raises `InvalidMetadata`, which is a bug: this controller decided
+        them.
+        """
         builder = ImageBuilder(state, self._interned)
         for offset, record in enumerate(records, base_offset):
             builder.replay(offset, record, epoch)
         return builder.build()
 
     def refuse(self, request: Any, code: ErrorCode) -> Any:
-        """A response that carries only an error."""
+        """Make a response that carries only an error."""
         return refusal(request, code)
 
     def withdraw(
         self, state: MetadataImage, request: Any, decision: Decision, context: DecisionContext
     ) -> Any:
-        """One error for the whole request. Sessions stay: they tell who was heard, whatever was decided of it."""
+        """Make a response with one error for the whole request. Sessions stay, since heartbeats did arrive."""
         return refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _try(
@@ -164,12 +166,12 @@ class Controller:
 
 
 def session_check_ms(settings: ControllerSettings) -> int:
-    """The interval at which `FenceExpiredBrokers` is due, in milliseconds."""
+    """Compute the interval at which `FenceExpiredBrokers` is due, in milliseconds."""
     return max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT)
 
 
 def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
-    """Requests that a node submits by its clock while its controller is active, beside the check of sessions."""
+    """List requests that a node submits by its clock while its controller is active, beside the check of sessions."""
     tasks = [
         PeriodicTask(
             "leaderless partitions",

@@ -29,7 +29,7 @@ class ControllerSettings:
     token_expiry_check_interval_ms: int = setting("delegation.token.expiry.check.interval.ms")
     quota_windows: int = setting("controller.quota.window.num")
     quota_window_seconds: int = setting("controller.quota.window.size.seconds")
-    """A client's burst is what its quota of changes gives in all these windows (KIP-599)."""
+    """A client's burst is the sum of its quota of changes over all these windows (KIP-599)."""
     remote_storage_enable: bool = setting("remote.log.storage.system.enable")
     static_config: Mapping[str, str] = attrs.field(factory=dict)
     release: Release = THIS_RELEASE

@@ -29,7 +29,7 @@ class TokenIds:
         self._of_owner: dict[str, dict[str, None]] = {}
 
     def find(self, secret: bytes, tokens: Tokens, secrets: TokenSecrets) -> str | None:
-        """The id of the token that has this secret; None if there is none."""
+        """Find the id of the token that has this secret; None if there is none."""
         ids = self._made_of(tokens, secrets)
         token_id = ids.get(secret)
         if token_id is not None and token_id not in tokens:
@@ -38,7 +38,7 @@ class TokenIds:
         return token_id
 
     def held(self, owner: str, at_least: int, tokens: Tokens, secrets: TokenSecrets) -> list[str]:
-        """The ids of an owner's tokens, the oldest first; none of them if they are certainly fewer than `at_least`."""
+        """List the ids of an owner's tokens, the oldest first; empty if they are certainly fewer than `at_least`."""
         self._made_of(tokens, secrets)
         known = self._of_owner.get(owner, {})
         if len(known) < at_least:

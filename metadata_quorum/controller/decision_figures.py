@@ -1,6 +1,6 @@
 """Decisions of this node's active controller, counted since the process began. PURE.
 
-Elections are told from what is committed: the image before and after a decision, and which partitions it changed.
+Elections are found in committed state: the image before and after a decision, and the partitions that it changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["DecisionFigures"]
 
 @attrs.define
 class DecisionFigures:
-    """Counters of one node; 0 on one that has never decided."""
+    """Counters of one node; 0 on a node that has never decided."""
 
     decisions: int = 0
     decision_seconds: float = 0.0

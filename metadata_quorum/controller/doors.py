@@ -46,12 +46,14 @@ _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
-    """CREATE on the cluster or the topic; what a topic was created with is told to who may DESCRIBE_CONFIGS."""
+    """Require CREATE on the cluster or the topic; a client needs DESCRIBE_CONFIGS to get a new topic's
+    configuration.
+    """
     counts = Counter(each.name for each in request.topics)
     may_all = asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def refused_code(name: str) -> ErrorCode:
-        # The decision refuses names that stand twice, and the name that nobody may use.
+        # The decision refuses duplicate names, and the reserved name.
         is_judged = counts[name] == 1 and name != CLUSTER_METADATA_TOPIC
         passes = may_all or not is_judged or asked.may(Operation.CREATE, name)
         return ErrorCode.NONE if passes else _TOPIC_DENIED
@@ -74,7 +76,7 @@ def create_topics_door(asked: Asked, request: CreateTopicsRequest) -> Admitted:
 
 
 def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Admitted | None:
-    """ALTER on each topic."""
+    """Require ALTER on each topic."""
     counts = Counter(each.name for each in request.topics)
     codes = [
         ErrorCode.NONE if counts[each.name] > 1 or asked.may(Operation.ALTER, each.name) else _TOPIC_DENIED
@@ -84,7 +86,7 @@ def create_partitions_door(asked: Asked, request: CreatePartitionsRequest) -> Ad
 
 
 def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted | None:
-    """DELETE on each topic. Only who may DESCRIBE a topic learns that it is there."""
+    """Require DELETE on each topic. Only clients that may DESCRIBE a topic learn that it exists."""
     # Nothing goes in without DELETE, for the decision may find a topic that this image does not have yet.
     named = Counter(request.topic_names)
     named.update(each.name for each in request.topics if each.name is not None and each.topic_id == ZERO_UUID)
@@ -112,7 +114,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
 
 
 def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
-    """The answer about a topic that the client may not delete by its id, or that is not there."""
+    """Answer for a topic that the client may not delete by its id, or that does not exist."""
     name = asked.name_of(topic_id)
     if times > 1:
         code, text, name = ErrorCode.INVALID_REQUEST, "Duplicate topic id.", None
@@ -128,7 +130,7 @@ def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResu
 
 
 def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult | None:
-    """The answer about a topic that the client may not delete by its name, whether it is there or not."""
+    """Answer for a topic that the client may not delete by its name, whether it exists or not."""
     if times > 1:
         return DeletableTopicResult(name, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     code = ErrorCode.NONE
@@ -143,7 +145,7 @@ def _refused_name(asked: Asked, name: str, times: int) -> DeletableTopicResult |
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | Any | None:
-    """ALTER on the cluster: a controller tells its peers' addresses to administrators alone (KIP-919)."""
+    """Require ALTER on the cluster, since a controller shows its peers' addresses to administrators only (KIP-919)."""
     if not asked.may_cluster(Operation.ALTER):
         return refuse(request, _DENIED, _DENIED.message)
     if not request.include_cluster_authorized_operations:
@@ -160,7 +162,7 @@ def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admi
 
 
 def _no_list(request: Any) -> Any:
-    """Kafka names the partitions that were asked for, with nothing in them."""
+    """Refuse a list as Kafka does: it names the requested partitions, without contents."""
     response = refuse(request, _DENIED, _DENIED.message)
     response.topics = [
         OngoingTopicReassignment(
@@ -220,8 +222,9 @@ CONTROLLER_DOORS: Mapping[ApiKey, Door] = {
     ApiKey.ADD_RAFT_VOTER: for_cluster(Operation.ALTER),
     ApiKey.REMOVE_RAFT_VOTER: for_cluster(Operation.ALTER),
 }
-"""Doors by API, for a controller's listener and for what brokers pass on. DescribeAcls and the requests about delegation
-tokens judge by themselves."""
+"""Doors by API, for a controller's listener and for forwarded requests. DescribeAcls and the requests about
+delegation tokens judge by themselves.
+"""
 
 
 class ControllerDoors:
@@ -233,8 +236,9 @@ class ControllerDoors:
         self._judged: deque[tuple[ClientRights, int]] = deque()
 
     def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
-        """The part of a client's request that is decided, or the refusal of the whole. May run in a worker; the caller
-        calls `tell_denials` on the loop afterwards."""
+        """Return the part of a client's request that is decided, or the refusal of the whole. May run in a worker;
+        the caller calls `tell_denials` on the loop afterwards.
+        """
         request: Any = message
         """A request of the class that the door of its API judges."""
         assert message.API_KEY is not None

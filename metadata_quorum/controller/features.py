@@ -40,11 +40,11 @@ UNSAFE_DOWNGRADE = 3
 def update_features(
     image: MetadataImage, request: UpdateFeaturesRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """All of the levels or none."""
+    """Change all of the levels or none."""
     settings = basis.settings
     records: list[Message] = []
     try:
-        # Of updates of one feature Kafka knows the last.
+        # Of updates of one feature Kafka applies the last.
         for update in {update.feature: update for update in request.feature_updates}.values():
             records += _update(image, update, context.api_version, settings.release)
     except KafkaError as error:
@@ -66,7 +66,7 @@ def update_features(
 def _update(
     image: MetadataImage, update: FeatureUpdateKey, api_version: int, release: Release
 ) -> list[Message]:
-    """The record of one level, none when it holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
+    """Make the record of one level, none when it holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
     name, level = update.feature, update.max_version_level
     upgrade_type = update.upgrade_type
     if api_version < UPDATE_FEATURES_UPGRADE_TYPE:
@@ -102,7 +102,7 @@ def _update(
 
 
 def _nodes(image: MetadataImage, name: str, release: Release) -> Iterator[tuple[str, int, int]]:
-    """The levels that each node supports: this one, brokers, controllers."""
+    """Yield the levels that each node supports: this one, brokers, controllers."""
     yield "Local controller", *release.features.get(name, (0, 0))
     for broker_id, broker in sorted(image.brokers.items()):
         yield f"Broker {broker_id}", *_supported(broker.features, name)
@@ -136,9 +136,9 @@ def enables_eligible_replicas(records: Iterable[Message]) -> bool:
 
 
 def cluster_wide_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[Message]:
-    """The records for eligible replicas: there is one `min.insync.replicas` for all brokers, and it is written down.
+    """Make the records for eligible replicas: one `min.insync.replicas` for all brokers is written to the log.
 
-    Otherwise a controller with another properties file would think of other replicas as eligible.
+    Otherwise a controller with another properties file would have other eligible replicas.
     """
     records: list[Message] = []
     if MIN_ISR not in image.broker_configs(None):

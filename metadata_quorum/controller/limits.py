@@ -10,31 +10,34 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.structure import Structure
 
 RECORDS_PER_REQUEST_MAX = 10_000
-"""Kafka's limit of what one request may write; a request beyond it gets POLICY_VIOLATION as a whole."""
+"""Kafka's limit for the records of one request; a request beyond it gets POLICY_VIOLATION as a whole."""
 
 NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
-"""The number of things that one request may name. Each record is about one thing, with at most one more around it."""
+"""The number of things that one request may name. Each record is about a single thing, with at most one more around
+it.
+"""
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
 ELECTIONS_PER_TURN_MAX = 1_000
-"""The most leaderships that a turn of the balancer moves, so that requests come in between (Kafka's number)."""
+"""The most leaderships that a turn of the balancer moves, so that requests are handled in between (Kafka's number)."""
 
 
 def check_batch(records: Sized) -> None:
-    """Raises `KafkaError` POLICY_VIOLATION when a request writes too much."""
+    """Check the number of a request's records. Raises `KafkaError` POLICY_VIOLATION."""
     if len(records) > RECORDS_PER_REQUEST_MAX:
         raise batch_too_large()
 
 
 def batch_too_large() -> KafkaError:
-    """The error of a request that writes too much."""
+    """Make the error of a request that writes too much."""
     return KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
 def check_named(request: Structure) -> None:
-    """Raises `KafkaError` POLICY_VIOLATION when a client's request names so much that deciding it takes too long.
+    """Refuse a client's request that names too many things to decide in time. Raises `KafkaError`
+    POLICY_VIOLATION.
 
-    What is sound and names more would write more than `RECORDS_PER_REQUEST_MAX` records, or change nothing.
+    A sound request that names more would write more than `RECORDS_PER_REQUEST_MAX` records, or change nothing.
     """
     if names_more_than(request, NAMED_PER_REQUEST_MAX):
         raise batch_too_large()

@@ -6,12 +6,13 @@ between. A part that is refused leaves the others alone, just as a refused thing
 
 * **What has to be judged together is in one part**: things with the same key. So duplicates are found as if there were
   no parts.
-* **What limits a whole request is judged over the whole**: how much it names, and how much it would write. Where the sum may
-  be too much, every part is tried before the first is decided (`Trial`).
-* **Results are one per thing**, in the order of the request; where Kafka tells refused ones apart, they are apart in each part.
+* **What limits a whole request is judged over the whole**: how much it names, and how much it would write. Where the
+  sum may be too much, every part is tried before the first is decided (`Trial`).
+* **Results are one per thing**, in the order of the request; where Kafka lists refused ones separately, each part
+  does, too.
 
-Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). Here stands what the
-controller knows of them: how much each weighs and writes, and which are judged together.
+Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). Here stands
+what the controller knows of them: how much each weighs and writes, and which are judged together.
 
 A part shares its things with the request that it comes from, so nobody may change either.
 """
@@ -42,7 +43,9 @@ from odradek.wire.structure import Message
 __all__ = ["PART_WEIGHT_MAX", "LongRequest", "Parts", "Trial", "long_request"]
 
 PART_WEIGHT_MAX = 400
-"""The most that one part weighs, about 10 ms: a topic, resource or partition weighs one, and so does each thing that is about it."""
+"""The most that one part weighs, about 10 ms: a topic, resource or partition weighs one, and so does each thing in
+it.
+"""
 
 ACCESS_WEIGHT = 2
 """An ACL or a credential: its replay costs as much as its decision."""
@@ -103,7 +106,7 @@ class LongRequest:
         return Parts(requests, trials, join)
 
     def refuse(self, error: KafkaError) -> Any:
-        """The response with one error for all of the request's things."""
+        """Make the response with one error for all of the request's things."""
         return refuse(self.request, error.code, error.message)
 
 
@@ -114,8 +117,9 @@ def _trial(part: Any) -> Trial:
 def long_request(
     image: MetadataImage, request: Any, settings: ControllerSettings, weight_max: int = PART_WEIGHT_MAX
 ) -> LongRequest | None:
-    """The request as a long one, if it weighs more than one part. None, as nearly always, if it is decided at
-    once.
+    """Make a long request if it weighs more than one part.
+
+    None, as nearly always, if it is decided at once.
     """
     kind = _KINDS.get(request.API_KEY)
     if kind is None:
@@ -130,8 +134,9 @@ def long_request(
 
 @attrs.frozen
 class _Things:
-    """The things of a request that are decided, and what the controller knows of each. Those with the same key have to be
-    judged together; None is the key of a thing that stands alone.
+    """The things of a request that are decided, and the controller's facts about each.
+
+    Things with the same key have to be judged together; None is the key of a thing by itself.
     """
 
     leaves: Sequence[Leaf]
@@ -144,7 +149,7 @@ class _Things:
 
 
 def _divided(things: _Things, weight_max: int) -> list[list[int]]:
-    """The numbers of the things of each part. An empty request is one part."""
+    """Divide the numbers of the things into parts. An empty request is a single part."""
     groups: list[list[int]] = [[]]
     home: dict[Hashable, list[int]] = {}
     weight = 0
@@ -163,28 +168,30 @@ def _divided(things: _Things, weight_max: int) -> list[list[int]]:
 
 
 class _Kind:
-    """The controller's knowledge of one kind of request. The base is for things that weigh the same, and write one record."""
+    """The controller's knowledge of one kind of request. The base is for things that weigh the same, and write a
+    record each.
+    """
 
     def __init__(self, key: Callable[[Leaf], Hashable] | None = None, *, weight: int = 1) -> None:
         self._key = key
         self._weight = weight
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
-        """The rough weights of its things. They are read only until their sum is too much for one part."""
+        """Yield the rough weights of its things. They are read only until their sum is too much for one part."""
         return (self._weight * size for size in anatomy_of(request).sizes(request))
 
     def named(self, image: MetadataImage, request: Any) -> Any:
-        """The request itself if it names its things. If it means all, a request that names all."""
+        """Return the request itself if it names its things. If it means all, make a request that names all."""
         return request
 
     def things(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> _Things:
-        """The things of the request. Raises `KafkaError` for a request that is refused as a whole."""
+        """List the things of the request. Raises `KafkaError` for a request that is refused as a whole."""
         leaves = anatomy_of(request).leaves(request)
         keys = repeat(None) if self._key is None else map(self._key, leaves)
         return _Things(leaves, len(leaves), keys, repeat(self._weight))
 
     def of_all(self, response: Any) -> Any:
-        """The response to a request that means all, made from the response to one that names all."""
+        """Convert the response that names all things to the response for a request that means all."""
         return response
 
 
@@ -202,7 +209,7 @@ class _NewTopics(_Kind):
 
 
 class _GrowingTopics(_Kind):
-    """CreatePartitions: a topic with which the request would write too much is refused, those after it are not."""
+    """CreatePartitions: a topic with which the request would write too much is refused, later topics are not."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (_growth_weight(image, each) for each in request.topics)
@@ -256,7 +263,7 @@ class _Resources(_Kind):
 
 
 class _Entities(_Kind):
-    """AlterClientQuotas: an entity weighs as much as its quotas. The order of its parts makes no other entity."""
+    """AlterClientQuotas: an entity weighs as much as its quotas. It stays the same in any order of its parts."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (1 + len(each.ops) for each in request.entries)
@@ -286,7 +293,7 @@ class _Elections(_Kind):
         return attrs.evolve(request, topic_partitions=topics)
 
     def of_all(self, response: Any) -> Any:
-        """The answer has only the partitions whose leader is not the one that was asked for."""
+        """Remove partitions from the answer that had the wanted leader already."""
         if response.error_code:
             return attrs.evolve(response, replica_election_results=[])
         results = [
@@ -300,7 +307,7 @@ class _Elections(_Kind):
 
 
 _OF_NODES = frozenset((ApiKey.ALTER_PARTITION, ApiKey.ASSIGN_REPLICAS_TO_DIRS))
-"""Nodes ask for as many things as they have. Their requests are neither limited nor tried."""
+"""Nodes name as many things as they have. Their requests are neither limited nor tried."""
 
 _KINDS: Mapping[int, _Kind] = {
     ApiKey.CREATE_TOPICS: _NewTopics(),

@@ -48,7 +48,7 @@ Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 def create_topics(
     image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """One atomic batch with the records of all topics that can be created; the others get their errors."""
+    """Create all sound topics in one atomic batch; the other topics get their errors."""
     settings = basis.settings
     counts = Counter(topic.name for topic in request.topics)
     records: list[Message] = []
@@ -74,7 +74,7 @@ def create_topics(
 
 
 def check_partitions_asked(request: CreateTopicsRequest, settings: ControllerSettings) -> None:
-    """Raises `KafkaError` POLICY_VIOLATION for a request that asks for too many."""
+    """Check the partitions of a request. Raises `KafkaError` POLICY_VIOLATION for too many."""
     counts = Counter(topic.name for topic in request.topics)
     asked = sum(partitions_asked(topic, settings) for topic in request.topics if counts[topic.name] == 1)
     if asked > RECORDS_PER_REQUEST_MAX:
@@ -82,7 +82,7 @@ def check_partitions_asked(request: CreateTopicsRequest, settings: ControllerSet
 
 
 def partitions_asked(topic: CreatableTopic, settings: ControllerSettings) -> int:
-    """The number of partitions that a new topic gets."""
+    """Count the partitions that a new topic gets."""
     if topic.assignments:
         return len(topic.assignments)
     return settings.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
@@ -255,7 +255,7 @@ def delete_topics(
 def _find_topics(
     image: MetadataImage, names: dict[str, int], ids: dict[bytes, int], results: list[DeletableTopicResult]
 ) -> list[TopicImage]:
-    """The topics to delete; what is refused goes to `results`."""
+    """Find the topics to delete; refused ones go to `results`."""
     invalid = ErrorCode.INVALID_REQUEST
     found: dict[bytes, TopicImage | None] = {}
     for name, count in names.items():

@@ -38,7 +38,9 @@ class DescribeAclsHandler:
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeAclsRequest) -> Result:
-        """Raises `RemoteProtocolError` for numbers that mean nothing: as in Kafka the connection closes."""
+        """Describe ACLs. Raises `RemoteProtocolError` for numbers without meaning: as in Kafka the connection
+        closes.
+        """
         asked = AclFilter.of_description(request)
         if asked.has_unknown:
             raise RemoteProtocolError("DescribeAcls with a filter that has unknown elements")

@@ -45,7 +45,7 @@ class DescribeClientQuotasHandler:
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeClientQuotasRequest) -> Result:
-        """With `strict`, entities of other types than those of the filter are left out."""
+        """Describe quotas. With `strict`, entities of other types than those of the filter are left out."""
         try:
             wanted = _wanted(request.components)
         except KafkaError as error:
@@ -85,7 +85,7 @@ def _matches(entity: QuotaEntity, wanted: _Wanted, strict: bool) -> bool:
 
 
 def _wanted(components: Sequence[ComponentData]) -> _Wanted:
-    """Raises `KafkaError` INVALID_REQUEST and UNSUPPORTED_VERSION, by Kafka's checks in its order."""
+    """Parse a filter by Kafka's checks in its order. Raises `KafkaError` INVALID_REQUEST and UNSUPPORTED_VERSION."""
     wanted: _Wanted = {}
     for each in components:
         kind = each.entity_type

@@ -62,11 +62,11 @@ _DOC_SCOPES = {
     RESOURCE_GROUP: "group",
 }
 RESOURCE_UNITS = 20
-"""A topic's configuration counts like so many partitions: 50 of them are a slice."""
+"""The weight of a topic's configuration in partitions: 50 topics make a slice."""
 REFUSED_UNITS = 3
 ENTRY_BYTES = 80
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
-"""Any name of these is described; those without a configuration of their own look all the same."""
+"""Any name of these is described; all names without a configuration of their own look the same."""
 Owner = tuple[int, str | None]
 """Kind and name; None stands for all of a kind that look the same."""
 _MARKS = (RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, DEMOTED_LOG_DIRS, RATE_BEFORE)
@@ -91,7 +91,7 @@ class Described(Protocol):
 
 
 class _Told:
-    """The entries that one answer shows already, by their owner and the keys that are wanted."""
+    """The entries that one answer shows already, by their owner and the wanted keys."""
 
     __slots__ = ("each", "entries", "repeated", "shown")
 
@@ -105,10 +105,10 @@ class _Told:
 
 
 class DescribeConfigsHandler:
-    """API 32; of the node's own values that it can be asked for, whatever its roles."""
+    """API 32; of the node's own values, it describes all that its roles have."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
-        """`troubles` is what the node says of its disks now (`odradek.serving.disk_troubles`)."""
+        """`troubles` returns the present trouble of the node's disks (`odradek.serving.disk_troubles`)."""
         self._node_id = node_id
         self._broker = broker
         self._troubles = troubles
@@ -143,8 +143,7 @@ class DescribeConfigsHandler:
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
     ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
-        """The results for a resource, shared by all that show the same, and the units; None for a repetition too
-        many.
+        """Describe a resource: the results, shared by equal ones, and the units; None for a repetition too many.
 
         Raises `KafkaError`.
         """

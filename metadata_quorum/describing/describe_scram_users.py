@@ -22,14 +22,14 @@ __all__ = ["DescribeScramUsersHandler"]
 
 
 class DescribeScramUsersHandler:
-    """API 50. Neither salts nor keys are told."""
+    """API 50. Salts and keys stay secret."""
 
     def __init__(self, image: Callable[[], MetadataImage], long_work: LongWork) -> None:
         self._image = image
         self._long_work = long_work
 
     def handle(self, context: Context, request: DescribeUserScramCredentialsRequest) -> Result:
-        """Null, or an empty list, means all users."""
+        """Describe users; null, or an empty list, means all of them."""
         return in_slices(
             self._long_work, _described(self._image(), [each.name for each in request.users or ()])
         )

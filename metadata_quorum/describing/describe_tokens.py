@@ -27,7 +27,9 @@ TOKEN_UNITS = 6
 
 
 class DescribeTokensHandler:
-    """API 41. Owners and renewers see their tokens; others need a right to the token, or to its owner's tokens."""
+    """API 41. Owners and renewers see their tokens; other clients need a right to the token, or to its owner's
+    tokens.
+    """
 
     def __init__(
         self, image: Callable[[], MetadataImage], long_work: LongWork, secrets: TokenSecrets | None
@@ -38,7 +40,7 @@ class DescribeTokensHandler:
         self._secrets = secrets
 
     def handle(self, context: Context, request: DescribeDelegationTokenRequest) -> Result:
-        """No list of owners means all of them."""
+        """Describe tokens; no list of owners means all of them."""
         if not context.may_ask_for_tokens:
             return DescribeDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
         if self._secrets is None:

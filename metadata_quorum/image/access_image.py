@@ -1,11 +1,11 @@
 """Access and its limits: ACLs, SCRAM credentials, delegation tokens and client quotas, as the metadata log has them.
 PURE.
 
-An authorizer enforces the ACLs, brokers and the controller the quotas; credentials and tokens let their users log in. So a
-directory of Kafka's can be opened, and a snapshot
-still has all of its entries. With `odradek.start.without.acls` the operator confirms to know this (`odradek/node/node.py`).
+An authorizer enforces the ACLs, brokers and the controller the quotas; credentials and tokens let their users log in. So
+a directory of Kafka's can be opened, and a snapshot still has all of its entries. With `odradek.start.without.acls` the
+operator confirms to start without enforcement (`odradek/node/node.py`).
 
-Secrets do not show in what is printed of these values.
+Secrets are left out of the `repr` of these values.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class AccessImage:
     acls: LayeredMap[bytes, Acl] = attrs.field(factory=LayeredMap)
     """ACLs by their ids."""
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
-    """Ids by ACLs: one that is there already is not created again."""
+    """Ids by ACLs: an existing ACL is not created again."""
     acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
-    """The same ACLs for decisions about clients. It changes with the image, so nobody keeps one of their own."""
+    """The same ACLs for decisions about clients. It changes with the image, so do not keep a reference."""
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
     """Credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
@@ -87,7 +87,9 @@ class AccessImage:
     """The forms of the credentials' salts, which challenges to unknown users imitate."""
 
     def records(self) -> Iterator[Message]:
-        """The records that give this image when they are replayed over an empty one. Equal images give the same ones."""
+        """Yield the records that give this image when they are replayed over an empty one. Equal images give equal
+        records.
+        """
         for entity, key in sorted(self.client_quotas, key=_quota_order):
             value = self.client_quotas[entity, key]
             yield ClientQuotaRecord([EntityData(kind, name) for kind, name in entity], key, value)
@@ -118,14 +120,14 @@ def _forms(
 
 
 def _quota_order(known: tuple[QuotaEntity, str]) -> tuple[list[tuple[str, bool, str]], str]:
-    """A default comes before the names."""
+    """Sort key of a quota: a default comes before the names."""
     entity, key = known
     return [(kind, name is not None, name or "") for kind, name in entity], key
 
 
 @attrs.define
 class AccessChanges:
-    """Changes by records since the last image; None is what is gone."""
+    """Changes by records since the last image; None is a removal."""
 
     acls: dict[bytes, Acl | None] = attrs.field(factory=dict)
     scram_credentials: dict[tuple[str, int], ScramCredential | None] = attrs.field(factory=dict)
@@ -171,7 +173,7 @@ class AccessChanges:
         return changed
 
     def replay(self, record: Any) -> None:
-        """Take note of one of `ACCESS_RECORDS`. What is removed need not be there, as in Kafka."""
+        """Apply one of `ACCESS_RECORDS`. A removal may name an unknown entry, as in Kafka."""
         ACCESS_RECORDS[type(record)](self, record)
 
     def _add_acl(self, record: AccessControlEntryRecord) -> None:

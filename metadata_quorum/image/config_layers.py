@@ -12,8 +12,9 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 def layers_for(
     image: MetadataImage, static: Mapping[str, str], broker_id: int | None = None
 ) -> BrokerConfigLayers:
-    """The layers of a broker's values, from `image` and its properties file `static`. Without an id, those of any
-    broker.
+    """Build the layers of a broker's values, from `image` and its properties file `static`.
+
+    Without an id, those of any broker.
     """
     return BrokerConfigLayers(
         static,

@@ -170,7 +170,7 @@ class ImageBuilder:
             self._visible_epoch = max(epoch, self._visible_epoch)
 
     def build(self) -> tuple[MetadataImage, MetadataDelta]:
-        """The image of all complete transactions so far, and the difference to the last image built.
+        """Build the image of all complete transactions so far, and the difference to the last image built.
 
         The builder goes on from that image.
         """
@@ -227,7 +227,7 @@ class ImageBuilder:
         self._before_transaction = None
 
     def _no_op(self, record: records.NoOpRecord) -> None:
-        """A record that only moves the offset."""
+        """Apply a record that only moves the offset."""
 
     def _create_topic(self, record: records.TopicRecord) -> None:
         if self._topic_id(record.name) is not None:
@@ -287,7 +287,7 @@ class ImageBuilder:
                     topic.set(number, attrs.evolve(partition, elr=(), last_known_elr=()))
 
     def _set_config(self, record: records.ConfigRecord) -> None:
-        """Store a configuration value. If it cannot be read, the one before it stays in force."""
+        """Store a configuration value. An unreadable one leaves the former value in force."""
         resource = (record.resource_type, record.resource_name)
         values = _changed_values(self._changes.configs, self._base.configs, resource)
         unreadable = _changed_values(self._changes.unreadable, self._base.unreadable_configs, resource)
@@ -377,8 +377,9 @@ def merge_partition(
     record: records.PartitionChangeRecord,
     share: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple,
 ) -> PartitionImage:
-    """A partition after a change record: every change raises the partition epoch, a new leader (also "none",
-    also the same one again) the leader epoch."""
+    """Apply a change record to a partition. Every change raises the partition epoch. A new leader (also "none", also
+    the same one again) raises the leader epoch.
+    """
     replicas = before.replicas if record.replicas is None else share(record.replicas)
     if record.directories is not None:
         directories = share(record.directories)
@@ -437,7 +438,7 @@ _Configs: TypeAlias = Mapping[tuple[int, str], Mapping[str, str]]
 def _changed_values(
     changes: dict[tuple[int, str], dict[str, str]], base: _Configs, resource: tuple[int, str]
 ) -> dict[str, str]:
-    """A copy of a resource's values, which the replay may change."""
+    """Copy a resource's values, which the replay may change."""
     values = changes.get(resource)
     if values is None:
         values = changes[resource] = dict(base.get(resource, {}))
@@ -447,7 +448,7 @@ def _changed_values(
 def _differing(
     changes: Mapping[tuple[int, str], dict[str, str]], base: _Configs
 ) -> dict[tuple[int, str], Mapping[str, str] | None]:
-    """The entries that change in a map of configurations; None for resources whose last value has gone."""
+    """Find the entries that change in a map of configurations; None for resources whose last value was removed."""
     return {
         resource: values or None for resource, values in changes.items() if values != base.get(resource, {})
     }
@@ -513,7 +514,7 @@ def _build(
 
 
 def _brokers(base: MetadataImage, changes: _Changes) -> dict[int, BrokerImage]:
-    """The registered brokers by id, after the changes."""
+    """Merge the changes into the registered brokers by id."""
     if not changes.brokers:
         return base.brokers
     merged = {**base.brokers, **changes.brokers}
@@ -523,7 +524,7 @@ def _brokers(base: MetadataImage, changes: _Changes) -> dict[int, BrokerImage]:
 def _troubled(
     base: MetadataImage, configs: Mapping[tuple[int, str], Mapping[str, str] | None]
 ) -> dict[str, tuple[bytes, ...]]:
-    """The directories that brokers list as troubled, after these configurations have changed."""
+    """Find the directories that brokers list as troubled, after these configurations have changed."""
     found = base.troubled_directories
     for (kind, name), values in configs.items():
         if kind == RESOURCE_BROKER:

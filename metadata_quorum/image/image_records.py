@@ -42,7 +42,7 @@ NOBODY = -1
 
 
 def records_of(image: MetadataImage) -> Iterator[Message]:
-    """The records that give `image` when they are replayed over an empty one (its offset and epoch aside)."""
+    """Yield the records that give `image` when they are replayed over an empty one (its offset and epoch aside)."""
     yield from _features(image)
     for _, broker in sorted(image.brokers.items()):
         yield _broker(broker)
@@ -50,7 +50,7 @@ def records_of(image: MetadataImage) -> Iterator[Message]:
         yield _controller(controller)
     for name in sorted(image.topics):
         yield from _topic(image.topics[name])
-    # A text that nobody here can read comes behind the value that is in force, as it did in the log.
+    # A text that no node here can read follows the value in force, as it did in the log.
     for configs in (image.configs, image.unreadable_configs):
         for kind, name in sorted(configs):
             for key, value in sorted(configs[kind, name].items()):

@@ -4,9 +4,9 @@ All cluster state is the replay of one log. `MetadataImage` is the state after a
 `odradek.metadata_quorum.image.image_builder` makes the next image from the records that follow. The controller's replicated
 state *is* a MetadataImage, and brokers serve from the same class.
 
-* **Images are never changed.** Readers keep one for as long as they like. An image shares all that did not change
-  with the one before it, so a change costs what changed. `LayeredMap`s hold what grows with the cluster. Plain copied
-  dicts hold what is small: brokers, features, the partitions of one topic.
+* **Images are never changed.** Readers keep one for as long as they like. An image shares all unchanged parts with
+  the one before it, so a change costs only its own size. `LayeredMap`s hold all that grows with the cluster. Plain
+  copied dicts hold small parts: brokers, features, the partitions of one topic.
 * **Undo is keeping the older image.** The leader's state machine keeps the images above the high watermark;
   resigning means to go back to the newest committed one. There is no undo log.
 
@@ -47,7 +47,7 @@ class InvalidMetadata(Exception):
 
 @attrs.frozen(hash=False)
 class PartitionImage:
-    """One partition: who holds it, who is in sync, who leads. Tuples keep Kafka's order of preference.
+    """One partition: its replicas, the in-sync ones, its leader. Tuples keep Kafka's order of preference.
 
     `directories` names the log directory of each replica, in the order of `replicas`.
     """
@@ -65,13 +65,13 @@ class PartitionImage:
     leader_recovery_state: int = RECOVERED
 
     def directory_of(self, broker_id: int) -> bytes:
-        """The log directory id of a replica; `UNASSIGNED_DIRECTORY` when the broker holds none."""
+        """Return the log directory id of a replica; `UNASSIGNED_DIRECTORY` when the broker holds none."""
         if broker_id in self.replicas and self.directories:
             return self.directories[self.replicas.index(broker_id)]
         return UNASSIGNED_DIRECTORY
 
     def is_online(self, broker_id: int, broker: BrokerImage) -> bool:
-        """True if the directory of a broker's replica is online; one that is not assigned yet counts as online."""
+        """True if the directory of a broker's replica is online; an unassigned one counts as online."""
         return broker.holds_online(self.directory_of(broker_id))
 
 
@@ -128,7 +128,9 @@ class BrokerImage:
         return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in self.log_dirs
 
     def endpoint(self, listener: str) -> ListenerImage | None:
-        """The address at which clients of that listener reach the broker; None if the broker lacks the listener."""
+        """Find the address at which clients of that listener reach the broker; None if the broker lacks the
+        listener.
+        """
         return next((endpoint for endpoint in self.listeners if endpoint.name == listener), None)
 
 
@@ -161,7 +163,8 @@ class MetadataImage:
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
     """Overrides by (resource type, resource name); a cluster-wide broker default has the empty name.
 
-    Each can be read (`config_values.check_value`): of a key's values in the log the last such one is here."""
+    Each can be read (`config_values.check_value`): it is the last readable value of its key in the log.
+    """
     unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
     """The newest texts of each resource's keys that the log has and that this version cannot read. None of them is in
     force; they are kept for snapshots, so that a version that can read them finds them."""
@@ -175,7 +178,7 @@ class MetadataImage:
 
     @classmethod
     def empty(cls, cluster_id: str) -> MetadataImage:
-        """The image before the first record."""
+        """Make the image before the first record."""
         return cls(cluster_id=cluster_id)
 
     @property
@@ -192,7 +195,7 @@ class MetadataImage:
         return overrides
 
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        """Dynamic configs of one broker, or (None) the cluster-wide default of all brokers."""
+        """Return dynamic configs of one broker, or (None) the cluster-wide default of all brokers."""
         name = "" if broker_id is None else str(broker_id)
         overrides: Mapping[str, str] = self.configs.get((RESOURCE_BROKER, name), {})
         return overrides
@@ -200,7 +203,7 @@ class MetadataImage:
 
 @attrs.frozen
 class MetadataDelta:
-    """The difference between two images that follow each other, in the order in which it changed.
+    """The difference between two successive images, in the order of the changes.
 
     A topic that was deleted and created anew under its name is in `deleted_topics` (with its old image) and in
     `changed_topics`.
@@ -212,19 +215,19 @@ class MetadataDelta:
     """The numbers of the new or changed partitions, by the names of new and changed topics."""
     created_topics: tuple[str, ...] = ()
     changed_brokers: tuple[int, ...] = ()
-    """Registered, changed or gone."""
+    """Registered, changed or removed."""
     changed_configs: tuple[tuple[int, str], ...] = ()
     """(resource type, resource name)."""
     features_changed: bool = False
     access_changed: bool = False
     changed_acls: tuple[bytes, ...] = ()
-    """The ids of ACLs that are new, changed or gone."""
+    """The ids of ACLs that are new, changed or removed."""
     changed_quotas: tuple[tuple[QuotaEntity, str], ...] = ()
-    """Entity and key of the quotas of clients that are new, changed or gone."""
+    """Entity and key of the quotas of clients that are new, changed or removed."""
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
-        """Make the delta from an empty image to `image`: what a subscriber that begins with it has to look at."""
+        """Make the delta from an empty image to `image`, for a subscriber that begins with it."""
         topics = {name: tuple(image.topics[name].partitions) for name in sorted(image.topics)}
         return cls(
             {},
@@ -251,5 +254,5 @@ _NOTHING = MetadataDelta()
 
 
 def collision_key(name: str) -> str | None:
-    """The name under which topics collide, or None where the name has neither '.' nor '_'."""
+    """Return the name under which topics collide, or None where the name has neither '.' nor '_'."""
     return name.replace(".", "_") if "." in name or "_" in name else None

@@ -1,6 +1,6 @@
-"""Values in the metadata log that this node cannot read: each is told once, and counted. PURE.
+"""Values in the metadata log that this node cannot read: each is logged once, and counted. PURE.
 
-Kafka counts what its controllers and brokers fail to apply as MetadataErrorCount.
+Kafka counts values that its controllers and brokers fail to apply as MetadataErrorCount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MetadataErrors:
         """Values that were not applied since this process began."""
 
     def look(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Tell of the values that are new."""
+        """Log the unreadable values that are new."""
         for resource in delta.changed_configs:
             told = self._told.pop(resource, {})
             unreadable: Mapping[str, str] = image.unreadable_configs.get(resource, {})

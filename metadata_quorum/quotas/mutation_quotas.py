@@ -48,8 +48,9 @@ from odradek.wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""More clients than these share one bucket for each value of a quota. Where room is short, full buckets go: new ones
-would be the same."""
+"""More clients than these share one bucket for each value of a quota. Where room is short, full buckets are
+dropped: new ones would be the same.
+"""
 SWEEP_SECONDS_MIN = 1.0
 """The time between two looks for room."""
 _STRICT_SINCE: Mapping[type[Message], int] = {
@@ -73,7 +74,7 @@ class MutationQuotas:
     def admit(
         self, image: MetadataImage, sender: Sender, request: Message, version: int, now: float
     ) -> Admitted | None:
-        """The part of a request that the sender's quota lets in; None where no quota says anything.
+        """Return the part of a request that the sender's quota lets in; None where no quota applies.
 
         `now` is monotonic, in seconds.
         """
@@ -99,7 +100,9 @@ class MutationQuotas:
         return _without(image, request, kept, bucket.wait_seconds(now))
 
     def charge_one(self, image: MetadataImage, sender: Sender, now: float) -> float:
-        """Charge one change of a delegation token. The seconds to wait if the sender is in debt: then it is refused."""
+        """Charge one change of a delegation token. Returns the seconds to wait if the sender is in debt: then it is
+        refused.
+        """
         user = sender.principal.partition(":")[2]
         holding = holding_quota(image.access.client_quotas, CONTROLLER_MUTATION_RATE, user, sender.client_id)
         if holding is None:
@@ -134,11 +137,11 @@ class MutationQuotas:
                 del self._buckets[sharers]
 
     def _costs(self, image: MetadataImage, request: Any) -> Sequence[int]:
-        """The partitions that each named topic creates or deletes; 0 where it cannot be done."""
+        """Count the partitions that each named topic creates or deletes; 0 where it cannot be done."""
         return _COSTS[type(request)](image, request, self._controller)
 
     def statistics(self) -> dict[str, int]:
-        """Clients with a bucket, and changes that were refused since the start."""
+        """Count clients with a bucket, and changes that were refused since the start."""
         return {"buckets": len(self._buckets), "refused": self._refused}
 
 
@@ -183,7 +186,7 @@ _COSTS: Mapping[type[Message], Callable[[MetadataImage, Any, ControllerSettings]
 
 
 def _without(image: MetadataImage, request: Message, kept: Sequence[bool], seconds: float) -> Admitted:
-    """The request with those topics alone that are kept, and how the errors of the others come into its answer."""
+    """Make the request with only the kept topics, and a function that adds the other topics' errors to its answer."""
     anatomy = anatomy_of(request)
     heads = zip(anatomy.heads(request), kept, strict=True)
     refused = [anatomy.refused(head, _EXCEEDED) for head, is_kept in heads if not is_kept]

@@ -55,21 +55,21 @@ Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 @attrs.frozen
 class Holding:
-    """The quota that holds for a client, and who shares it."""
+    """The quota that holds for a client, and the clients that share it."""
 
     value: float
     level: int
     """The row of the table above, from 1."""
     entity: Entity
-    """The entity that has the value: an operator changes this one."""
+    """The entity that has the value: an operator has to change this one."""
     sharers: tuple[str, str]
-    """User and client id of those who share it; an empty text stands for any."""
+    """User and client id of the clients that share it; an empty text stands for any."""
 
 
 def holding_quota(
     quotas: Mapping[tuple[Entity, str], float], key: str, user: str, client_id: str
 ) -> Holding | None:
-    """The quota of one key for a client; None if no level has a value."""
+    """Find the quota of one key for a client; None if no level has a value."""
     for level, (entity, sharers) in enumerate(_levels(user, client_id), 1):
         if (not client_id and len(entity) == 2) or not sharers[0] + sharers[1]:
             # A client without an id has no part in quotas of client ids.
@@ -95,5 +95,5 @@ def _levels(user: str, client_id: str) -> tuple[tuple[Entity, tuple[str, str]], 
 
 
 def text_of(entity: Entity) -> str:
-    """The entity for people: `user=ann, client-id=<default>`."""
+    """Write the entity for people: `user=ann, client-id=<default>`."""
     return ", ".join(f"{kind}={'<default>' if name is None else name}" for kind, name in reversed(entity))

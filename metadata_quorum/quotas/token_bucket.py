@@ -12,16 +12,18 @@ __all__ = ["WAIT_MS_MAX", "TokenBucket", "wait_ms"]
 WAIT_MS_MAX = (1 << 31) - 1
 """The longest wait that an answer can name: its field has 32 bits."""
 _RATE_MIN = 1e-12
-"""A quota may be any positive number, and a share of the least one is 0: nothing would ever be repaid."""
+"""A quota may be any positive number, and a share of the least one is 0: a debt would never be repaid."""
 
 
 def wait_ms(seconds: float) -> int:
-    """The milliseconds that a client is told for a wait, rounded up. A quota near 0 makes a debt that lasts for ever."""
+    """Convert a wait to the milliseconds that a client gets, rounded up. A quota near 0 makes a debt that lasts for
+    ever.
+    """
     return min(WAIT_MS_MAX, int(min(seconds, WAIT_MS_MAX / 1000) * 1000) + 1)
 
 
 class TokenBucket:
-    """Units per second, with a burst of so many units. Times are seconds of the monotonic clock."""
+    """Units per second, with a bounded burst. Times are seconds of the monotonic clock."""
 
     __slots__ = ("burst", "charged_at", "rate", "tokens", "used")
 
@@ -47,18 +49,18 @@ class TokenBucket:
         return -tokens / self.rate if tokens < 0.0 else 0.0
 
     def wait_seconds(self, now: float) -> float:
-        """The seconds until the debt is repaid; 0 if there is none."""
+        """Compute the seconds until the debt is repaid; 0 if there is none."""
         tokens = self.tokens + (now - self.charged_at) * self.rate
         return -tokens / self.rate if tokens < 0.0 else 0.0
 
     def has(self, amount: float, now: float) -> bool:
-        """True if so much can be taken without a debt."""
+        """True if that many units can be taken without a debt."""
         return min(self.tokens + (now - self.charged_at) * self.rate, self.burst) >= amount
 
     def set_rate(self, rate: float, burst: float, now: float) -> None:
         """Go on with another quota. A debt stays, up to one burst: a lower quota would make it last for hours.
 
-        With the quota as it is, nothing changes: also where it is lower than what the bucket counts by.
+        An unchanged quota changes nothing, even where it is lower than the bucket's rate.
         """
         rate = max(rate, _RATE_MIN)
         if (rate, burst) == (self.rate, self.burst):

@@ -6,20 +6,21 @@ The driver reports what happens (`receive_request`, `receive_response`, `request
 `snapshot_installed`, `tick`) with the time, and performs the `effects` it finds afterwards, in their order. The core
 knows the shape of the log (`LogState`), never its bytes.
 
-Records flow by fetching: a follower asks for what comes behind its log. The offset that it asks from is its promise
-that everything below is on its disk. So an appended batch costs one sync before the next Fetch goes out, and the
-leader counts itself only up to what it has synced. The high watermark is the largest offset that a majority of voters
-has promised. It moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
+Records flow by fetching: a follower asks for the records behind its log. The offset in its Fetch is its promise that
+everything below is on its disk. So an appended batch costs one sync before the next Fetch goes out, and the leader
+counts itself only up to its own synced offset. The high watermark is the largest offset that a majority of voters has
+promised. It moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
 
-Parts: `roles.py` says what a replica is at the moment, `election.py` how a leader comes about. `replication.py` says
-how the log gets to the others, `membership.py` when voters may change. All act on one `CoreState` (`core_state.py`), which
-knows none of them: role, time, what must be remembered, who is being asked. This module takes the reports.
+Parts: `roles.py` has a replica's present role, `election.py` the way to a leader. `replication.py` sends the log to
+the other replicas, `membership.py` says when voters may change. All act on one `CoreState` (`core_state.py`), which
+knows none of them: role, time, saved state, requests under way. This module takes the reports.
 
 Rules
 -----
-* A transition goes through `enter`; it alone emits `SaveState`, and nothing that tells of it precedes that.
-* An answer of an earlier epoch, or to a question that is no longer asked, is dropped.
-* One question of a kind is under way to a node. A failed one is asked again after a pause, as long as the role asks.
+* A transition goes through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
+* An answer of an earlier epoch, or to a withdrawn request, is dropped.
+* A single request of each kind is under way to a node. A failed one is repeated after a pause, as long as the role
+  needs it.
 
 Deliberately absent: bytes, addresses, leases (reads are released by the high watermark, see `state_machine.py`).
 """
@@ -59,7 +60,7 @@ learns the epoch from the answers to its own requests.
 
 
 class RaftCore(CoreState):
-    """One replica of the quorum, without IO: its state, and what a driver reports to it."""
+    """One replica of the quorum, without IO: its state, and the reports of its driver."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class RaftCore(CoreState):
         self._ask()
 
     def receive_request(self, request_id: int, request: Request, now: float) -> None:
-        """A replica asks; the answer is an effect, now or later."""
+        """Take a replica's request; the answer is an effect, now or later."""
         self._at(now)
         if not isinstance(request, Fetch) and request.epoch > self.epoch + EPOCHS_AHEAD_MAX:
             self._refuse(request_id, request)
@@ -109,7 +110,7 @@ class RaftCore(CoreState):
             self.emit(Answer(request_id, EpochAnswer(self.epoch, self.leader_id, invalid)))
 
     def receive_response(self, node_id: int, request: Request, response: Response, now: float) -> None:
-        """The answer of `node_id` to a `Send`."""
+        """Take the answer of `node_id` to a `Send`."""
         self._at(now)
         if not self._is_over(node_id, request):
             return
@@ -141,23 +142,27 @@ class RaftCore(CoreState):
         self._ask()
 
     def append(self, batch: Batch, now: float) -> None:
-        """The leader's driver has written a batch of this epoch (not synced yet)."""
+        """Note that the leader's driver has written a batch of this epoch (not synced yet)."""
         self._at(now)
         if not isinstance(self.role, Leader) or batch.epoch != self.role.epoch:
             raise AssertionError("only the leader of an epoch appends to it")
         self.log.append(batch)
+        if self.role.unsynced_since is None:
+            self.role.unsynced_since = self.now
         replication.answer_parked(self)
 
     def flushed(self, end_offset: int, now: float) -> None:
-        """Everything below `end_offset` that is still in the log is on the disk."""
+        """Note that everything below `end_offset` that is still in the log is on the disk."""
         self._at(now)
         self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.end_offset))
         if isinstance(self.role, Leader):
+            # A sync that has ended shows that the disk works. The next one has its own time.
+            self.role.unsynced_since = None if self.log.flushed_offset == self.log.end_offset else self.now
             replication.count_promises(self)
         self._ask()
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: VoterSet, now: float) -> None:
-        """The snapshot of a `LoadSnapshot` has replaced the log."""
+        """Note that the snapshot of a `LoadSnapshot` has replaced the log."""
         self._at(now)
         if snapshot.offset < self.high_watermark:
             raise AssertionError(f"{snapshot} would take back what is committed up to {self.high_watermark}")
@@ -168,13 +173,13 @@ class RaftCore(CoreState):
         self._ask()
 
     def snapshot_progressed(self, now: float) -> None:
-        """A chunk of the snapshot came: the leader lives."""
+        """Note that a chunk of the snapshot came: the leader lives."""
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
-        """A chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
+        """Note that a chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
         self._at(now)
         if isinstance(self.role, Leader):
             progress = self.role.progress.get(replica)
@@ -182,7 +187,7 @@ class RaftCore(CoreState):
                 progress.last_fetch = self.now
 
     def snapshot_failed(self, now: float) -> None:
-        """The snapshot could not be loaded: fetch again, and hear what the leader says then."""
+        """Note that the snapshot could not be loaded: fetch again, and follow the leader's next answer."""
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.loading_snapshot = False
@@ -190,7 +195,7 @@ class RaftCore(CoreState):
         self._ask()
 
     def resign(self, now: float) -> None:
-        """Give up leadership, if there is any, and tell the others whom to elect (a clean stop)."""
+        """Give up leadership, if there is any, and send the other voters the preferred successors (a clean stop)."""
         self._at(now)
         if isinstance(self.role, Leader):
             election.resign(self)
@@ -199,7 +204,7 @@ class RaftCore(CoreState):
     # -- what the driver does -----------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
-        """The time at which `tick` is due at the latest."""
+        """Compute the time at which `tick` is due at the latest."""
         deadlines = [election.deadline(self), replication.deadline(self)]
         deadlines += [at for at in self._retry_at.values() if at > self.now]
         return min(deadlines)

@@ -1,7 +1,7 @@
-"""State that the parts of the core share: the role, the time, what must be remembered, who is being asked. PURE.
+"""State that the parts of the core share: the role, the time, the saved state, requests under way. PURE.
 
 Elections and replication act on this and know nothing of the reports that call them (`core.py`). A transition goes
-through `enter`; it alone emits `SaveState`, and nothing that tells of the new role precedes that.
+through `enter`; it alone emits `SaveState`, and no message about the new role precedes that.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class RaftConfig:
 
 
 class CoreState:
-    """One replica's state. `stored` is what `SaveState` saved last; `bootstrap` are nodes to ask for the leader."""
+    """One replica's state. `stored` is the last saved state (`SaveState`); `bootstrap` are nodes to ask for the
+    leader.
+    """
 
     def __init__(
         self,
@@ -86,11 +88,14 @@ class CoreState:
         self._under_way: dict[tuple[int, type[Request]], Request] = {}
         self._retry_at: dict[int, float] = {}
         self._saved = stored
+        self.resigned_late_at = float("-inf")
+        """The last time at which this replica resigned because its disk was late."""
         self.role: Role = self._first_role(stored)
 
     def _first_role(self, stored: QuorumState | None) -> Role:
         state = stored or QuorumState()
-        # At the start everybody is asked who leads: who knows answers at once, so there is no need to wait for long.
+        # At the start all nodes are asked for the leader: a node that knows it answers at once, so there is
+        # no need to wait for long.
         deadline = self.now + self.config.election_timeout_seconds * (
             FIRST_WAIT + FIRST_WAIT * self.rng.random()
         )
@@ -98,8 +103,9 @@ class CoreState:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
         if state.leader_id == self.me.node_id:
-            # It led this epoch and may have appended what a crash took: it must not lead the same epoch again. After
-            # a loss of power its followers wait for an answer that never comes, so it tells them (as Kafka's does).
+            # It led this epoch and may have appended records that a crash took: it must not lead the same
+            # epoch again. After a loss of power its followers wait for an answer that never comes, so it
+            # notifies them (as Kafka does).
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
             return Resigned(state.leader_epoch, voted, deadline, to_tell=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
@@ -137,10 +143,10 @@ class CoreState:
 
     @property
     def may_stand(self) -> bool:
-        """True if this replica may ask for votes: a voter, or one whose removal is not known to be committed.
+        """True if this replica may ask for votes: a voter, or a replica whose removal is not known to be committed.
 
         This is the thesis, 4.2.2, on a server that its newest set leaves out. It "should still start new elections,
-        as it might still be needed until" that set is committed. Its log may be the only one that is long enough.
+        as it might still be needed until" that set is committed. Its log alone may be long enough.
         """
         history = self.log.voter_history
         if self.is_voter:
@@ -151,11 +157,11 @@ class CoreState:
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        """True once the leader has seen a record of its own epoch committed: it knows all that is committed."""
+        """True once the leader has seen a record of its own epoch committed: it knows all committed records."""
         return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
 
     def effects(self) -> list[Effect]:
-        """The effects that the driver has to perform, in this order. Each is returned once."""
+        """Return the effects that the driver has to perform, in this order. Each is returned once."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -171,7 +177,7 @@ class CoreState:
         self._effects.append(effect)
 
     def enter(self, role: Role) -> None:
-        """Change the role; what must be remembered is saved first."""
+        """Change the role; the state to remember is saved first."""
         before = self.role
         check_transition(before, role)
         self.role = role
@@ -182,14 +188,14 @@ class CoreState:
             self.emit(LostLeadership(before.epoch))
 
     def _refuse_parked(self, leader: Leader) -> None:
-        """Refuse parked requests: this replica leads no more, and those who wait shall look for the next leader."""
+        """Refuse parked requests: this replica leads no more, and their senders must find the next leader."""
         for request_id in leader.parked:
             answer = FetchAnswer(self.epoch, self.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.emit(Answer(request_id, answer))
         leader.parked = {}
 
     def _save(self) -> None:
-        """Emit what a restart must know, if it has changed. A resigned leader is remembered as the leader."""
+        """Emit the state that a restart must know, if it has changed. A resigned leader is remembered as the leader."""
         role = self.role
         leader_id = self.me.node_id if isinstance(role, Resigned) else self.leader_id
         voted = role.voted
@@ -204,10 +210,10 @@ class CoreState:
             self.emit(SaveState(state))
 
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
-        """`source` says that there is this epoch, and maybe who leads it.
+        """Follow a report of `source` about an epoch, and maybe its leader.
 
-        A replica that has lost its leader follows it again only after a message from that leader. The others may not
-        have noticed yet, and would talk each other into following the dead.
+        A replica that has lost its leader follows it again only after a message from that leader. The other
+        replicas may not have noticed yet, and would persuade each other to follow a dead leader.
         """
         role = self.role
         if epoch < role.epoch or leader_id == self.me.node_id:
@@ -225,13 +231,16 @@ class CoreState:
                 case Candidate():
                     self.follow(epoch, leader_id, role.voted)
                 case Follower(leader_id=known, has_fetched=False) if known != leader_id:
-                    # Any node may have said that the one leads. A node that has answered as the leader is the leader.
+                    # Any node may have named that leader. A node that has answered as the leader is the
+                    # leader.
                     self.follow(epoch, leader_id, role.voted)
                 case _:
                     return
 
     def _kept_election_deadline(self) -> float:
-        """A higher epoch alone is no reason to wait longer: the one that raised it may not be electable."""
+        """Keep the election deadline: a higher epoch alone is no reason to wait longer, since its candidate may not
+        be electable.
+        """
         if isinstance(self.role, Unattached | Prospective | Candidate):
             return self.role.election_deadline
         return self.random_election_deadline()
@@ -241,7 +250,7 @@ class CoreState:
         self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds))
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Everything below `offset`, which is in this log, is committed. It never falls."""
+        """Advance the high watermark: everything below `offset`, which is in this log, is committed. It never falls."""
         if offset > self.log.end_offset:
             raise AssertionError(f"{offset} is committed, and the log ends at {self.log.end_offset}")
         if offset > self.high_watermark:
@@ -251,7 +260,7 @@ class CoreState:
     # -- asking others --------------------------------------------------------------------------------------------
 
     def _is_over(self, node_id: int, request: Request) -> bool:
-        """Take a request off those under way; true if it was among them."""
+        """Remove a request from those under way; true if it was among them."""
         if self._under_way.get((node_id, type(request))) is not request:
             return False
         del self._under_way[node_id, type(request)]
@@ -269,7 +278,7 @@ class CoreState:
         return any(each is kind for _, each in self._under_way)
 
     def someone_to_ask(self) -> int | None:
-        """A node that may know the leader: voters and bootstrap nodes in turn."""
+        """Choose a node that may know the leader: voters and bootstrap nodes in turn."""
         candidates = [node_id for node_id in self.voters.node_ids if node_id != self.me.node_id]
         candidates += [node_id for node_id in self._bootstrap if node_id not in candidates]
         for _ in candidates:

@@ -52,7 +52,7 @@ class Answer:
 
 @attrs.frozen
 class Truncate:
-    """Cut the log to this end offset, durably: what is taken back must not come back."""
+    """Cut the log to this end offset, durably: the removed records must not come back."""
 
     end_offset: int
 

@@ -23,6 +23,8 @@ from odradek.wire.errors import ErrorCode
 
 CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
 BEGIN_EPOCH_PER_FETCH_TIMEOUT = 2
+LATE_SYNC_RESIGNATION_SECONDS = 60.0
+"""A replica resigns at most so often because its disk is late: voters with slow disks must not take turns."""
 BROKEN_CONNECTION_JITTER = 0.1
 """Share of the election timeout over which the followers of a leader that seems dead spread their questions."""
 
@@ -31,13 +33,17 @@ BROKEN_CONNECTION_JITTER = 0.1
 
 
 def deadline(core: CoreState) -> float:
-    """The time at which the present role next acts on an election; infinity for never."""
+    """Compute the time at which the present role next acts on an election; infinity for never."""
     role = core.role
     match role:
         case Follower():
             return role.fetch_deadline
         case Leader():
-            return min(role.begin_epoch_deadline, _check_quorum_deadline(core, role))
+            return min(
+                role.begin_epoch_deadline,
+                _check_quorum_deadline(core, role),
+                _late_sync_deadline(core, role),
+            )
         case Unattached():
             return role.election_deadline if core.may_stand else float("inf")
         case _:
@@ -50,6 +56,9 @@ def on_time(core: CoreState) -> None:
     match role:
         case Leader():
             if _check_quorum_deadline(core, role) <= core.now:
+                resign(core)
+            elif _late_sync_deadline(core, role) <= core.now:
+                core.resigned_late_at = core.now
                 resign(core)
             elif role.begin_epoch_deadline <= core.now:
                 role.begin_epoch_deadline = core.now + _begin_epoch_period(core)
@@ -73,7 +82,7 @@ def _begin_epoch_period(core: CoreState) -> float:
 
 
 def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
-    """A leader that no majority has fetched from for this long may be alone, and resigns (thesis 6.2)."""
+    """Compute when a leader must resign for lack of fetches by a majority (thesis 6.2)."""
     times = []
     for voter in core.voters.voters:
         if voter.key.matches(core.me):
@@ -87,11 +96,32 @@ def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
     return times[core.voters.majority - 1] + period
 
 
+def _late_sync_deadline(core: CoreState, role: Leader) -> float:
+    """Return the time at which a leader resigns because its disk is late; infinity for never.
+
+    The other voters must be a majority that has synced more than this leader. Otherwise their disks are late as well, and
+    another leader would be no better.
+    """
+    if role.unsynced_since is None:
+        return float("inf")
+    others = [voter.key for voter in core.voters.voters if not voter.key.matches(core.me)]
+    ahead = 0
+    for key in others:
+        progress = role.progress_of(key)
+        ahead += progress is not None and progress.offset > core.log.flushed_offset
+    if ahead < core.voters.majority:
+        return float("inf")
+    return max(
+        role.unsynced_since + core.config.fetch_timeout_seconds,
+        core.resigned_late_at + LATE_SYNC_RESIGNATION_SECONDS,
+    )
+
+
 # -- standing for election --------------------------------------------------------------------------------------
 
 
 def ask_for_pre_votes(core: CoreState) -> None:
-    """Become Prospective: would anybody vote for this replica?"""
+    """Become Prospective: ask whether the voters would elect this replica."""
     role = core.role
     leader_id = role.leader_id if isinstance(role, Unattached | Prospective | Follower) else None
     core.enter(
@@ -124,7 +154,9 @@ def _count_votes(core: CoreState) -> None:
 
 
 def _back_off(core: CoreState) -> None:
-    """A majority refused: leave the others the time to do better. Prospective goes back to a leader it knows."""
+    """Pause after the refusal of a majority, so that another replica can win. Prospective returns to a leader it
+    knows.
+    """
     role = core.role
     assert isinstance(role, Candidate | Prospective)
     if isinstance(role, Prospective) and role.leader_id is not None:
@@ -149,7 +181,7 @@ def _lead(core: CoreState, granted: tuple[int, ...]) -> None:
 
 
 def ask(core: CoreState) -> None:
-    """Send what the role asks of others and is not under way yet."""
+    """Send the role's requests that are not under way yet."""
     role = core.role
     match role:
         case Prospective(backing_off=False) | Candidate(backing_off=False):
@@ -169,7 +201,7 @@ def ask(core: CoreState) -> None:
 
 
 def _tell_of_epoch(core: CoreState, role: Leader) -> None:
-    """BeginEpoch to the voters that have not fetched lately: they may not know whom to fetch from."""
+    """Send BeginEpoch to the voters that have not fetched lately: they may not know their leader."""
     silent_since = core.now - _begin_epoch_period(core)
     for voter in core.voters.voters:
         node_id = voter.key.node_id
@@ -186,7 +218,9 @@ def _tell_of_epoch(core: CoreState, role: Leader) -> None:
 
 
 def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
-    """Raft 5.4.1: "the voter denies its vote if its own log is more up-to-date than that of the candidate"."""
+    """Answer a request for a vote. Raft 5.4.1: "the voter denies its vote if its own log is more up-to-date than
+    that of the candidate".
+    """
     if not request.voter.matches(core.me):
         _answer_vote(core, request_id, granted=False, error=ErrorCode.INVALID_VOTER_KEY)
         return
@@ -204,7 +238,9 @@ def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
 
 
 def _would_vote(core: CoreState) -> bool:
-    """KIP-996: a replica refuses a pre-vote while its leader answers; so does the leader."""
+    """True if this replica would vote. By KIP-996 it refuses a pre-vote while its leader answers; so does the
+    leader.
+    """
     match core.role:
         case Leader():
             return False
@@ -215,7 +251,9 @@ def _would_vote(core: CoreState) -> bool:
 
 
 def _may_vote(core: CoreState, candidate: ReplicaKey) -> bool:
-    """One vote per epoch, "first-come-first-served" (Raft, 5.2), and none where the leader is known."""
+    """True if the vote is free: one per epoch, "first-come-first-served" (Raft, 5.2), and none where the leader is
+    known.
+    """
     role = core.role
     match role:
         case Unattached() | Prospective():
@@ -233,14 +271,14 @@ def _answer_vote(
 
 
 def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> None:
-    """A leader says that it leads."""
+    """Take a leader's notice that it leads."""
     error = ErrorCode.NONE
     if not request.voter.matches(core.me):
         error = ErrorCode.INVALID_VOTER_KEY
     elif request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
     elif request.epoch == core.epoch and core.leader_id not in (None, request.leader.node_id):
-        # An epoch has one leader, so the sender of this is not it.
+        # An epoch has a single leader, so the sender of this is not it.
         error = ErrorCode.INVALID_REQUEST
     else:
         core.learn(request.epoch, request.leader.node_id, request.leader.node_id)
@@ -248,7 +286,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 
 
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
-    """The leader resigned: its first choice stands at once, the others give it a head start."""
+    """Take a leader's resignation: its first choice stands at once, all other voters give it a head start."""
     if request.epoch < core.epoch:
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
         return
@@ -286,7 +324,7 @@ def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
 
 
 def on_broken_connection(core: CoreState, node_id: int) -> None:
-    """The leader's process may be gone: ask for pre-votes soon. Those that still hear it will say no."""
+    """Ask for pre-votes soon, since the leader's process may be gone. Voters that still get its answers will refuse."""
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
         role.has_fetched = False
@@ -295,7 +333,7 @@ def on_broken_connection(core: CoreState, node_id: int) -> None:
 
 
 def resign(core: CoreState) -> None:
-    """Stop leading. The epoch has no leader from now on; the best voters are told to take over."""
+    """Stop leading. The epoch has no leader from now on; the best voters are asked to take over."""
     role = core.role
     assert isinstance(role, Leader)
     others = [voter.key for voter in core.voters.voters if not voter.key.matches(core.me)]

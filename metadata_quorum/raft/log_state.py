@@ -1,7 +1,7 @@
 """The core's knowledge of its log: offsets, epochs, voters; never the bytes. PURE.
 
 Everything here follows from the log's batches, so it is rebuilt from them at start. `flushed_offset` is a promise of
-the disk: a replica never tells anybody of an end offset beyond it.
+the disk: a replica never sends an end offset beyond it to any node.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogState:
 
     @property
     def voters_offset(self) -> int:
-        """The offset of the newest voter set, -1 for the one that the log began with."""
+        """The offset of the newest voter set, -1 for the set at the log's begin."""
         return self.voter_history[-1][0]
 
     def append(self, batch: Batch) -> None:
@@ -69,9 +69,9 @@ class LogState:
         self.end_offset = batch.last_offset + 1
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """The end of the largest epoch in this log that is not beyond `epoch` (KIP-101, KIP-279).
+        """Find the end of the largest epoch in this log that is not beyond `epoch` (KIP-101, KIP-279).
 
-        Below all that is known the answer is the start of what is: the snapshot's end, or nothing.
+        Below all known epochs the answer is the start of the known part: the snapshot's end, or nothing.
         """
         if self.epochs and epoch >= self.epochs[-1][0]:
             return OffsetAndEpoch(self.end_offset, self.epochs[-1][0])
@@ -83,7 +83,7 @@ class LogState:
         return found
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch of the record at `offset`, -1 where the log does not say."""
+        """Find the epoch of the record at `offset`, -1 where the log does not say."""
         found = -1
         for epoch, start in self.epochs:
             if start > offset:
@@ -103,11 +103,11 @@ class LogState:
             self.voter_history.pop()
 
     def take_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """A snapshot of this log was written; the records below it may go (`drop_prefix`)."""
+        """Note that a snapshot of this log was written; the records below it may go (`drop_prefix`)."""
         self.snapshot = snapshot
 
     def drop_prefix(self, start_offset: int) -> None:
-        """The records below `start_offset`, which a snapshot covers, are gone."""
+        """Note that the records below `start_offset`, which a snapshot covers, are gone."""
         assert self.snapshot is not None
         assert start_offset <= self.snapshot.offset
         self.start_offset = start_offset
@@ -125,7 +125,7 @@ class LogState:
         self.voter_history = [*base, *kept]
 
     def install(self, snapshot: OffsetAndEpoch, voters: VoterSet) -> None:
-        """A leader's snapshot replaces the whole log."""
+        """Replace the whole log by a leader's snapshot."""
         self.snapshot = snapshot
         self.start_offset = self.end_offset = self.flushed_offset = snapshot.offset
         self.epochs = []

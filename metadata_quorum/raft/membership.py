@@ -16,7 +16,7 @@ CAUGHT_UP_SECONDS = 3600.0
 
 
 def refusal(core: CoreState) -> ErrorCode:
-    """The error for any change of the voters now; NONE if one may be made.
+    """Choose the error for any change of the voters now; NONE if one may be made.
 
     This is the 2015 correction to the thesis, section 4.1. It says: "a leader must not append a new configuration
     entry until it has committed an entry from its current term".
@@ -29,7 +29,9 @@ def refusal(core: CoreState) -> ErrorCode:
 
 
 def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
-    """The error for the addition of `voter`: it is one already, or lacks too much of the log; NONE if it may join."""
+    """Choose the error for the addition of `voter`: it is one already, or lacks too much of the log; NONE if it may
+    join.
+    """
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code
@@ -44,7 +46,7 @@ def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
 
 
 def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
-    """The error for the removal of `voter`: it is none, or the last one; NONE if it may go."""
+    """Choose the error for the removal of `voter`: not a voter, or the last one; NONE if it may go."""
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code

@@ -51,7 +51,7 @@ class VoteAnswer:
 
 @attrs.frozen
 class BeginEpoch:
-    """A leader tells a voter that does not fetch from it yet."""
+    """A leader's notice to a voter that does not fetch from it yet."""
 
     epoch: int
     leader: ReplicaKey
@@ -60,7 +60,7 @@ class BeginEpoch:
 
 @attrs.frozen
 class EndEpoch:
-    """A leader resigns; `successors` is whom it prefers, the most caught up first."""
+    """A leader resigns; `successors` are its preferred ones, the most caught up first."""
 
     epoch: int
     leader_id: int
@@ -78,7 +78,9 @@ class EpochAnswer:
 
 @attrs.frozen
 class Fetch:
-    """A follower asks for what comes behind its log. `offset` is all it has *synced*: this is its promise."""
+    """A follower asks for the records behind its log. `offset` is the end of its *synced* records: this is its
+    promise.
+    """
 
     epoch: int
     replica: ReplicaKey
@@ -86,7 +88,7 @@ class Fetch:
     last_epoch: int
     wait_ms_max: int = 0
     high_watermark: int | None = None
-    """The largest that the follower knows (KIP-1166): an answer that got lost told it nothing."""
+    """The follower's own high watermark (KIP-1166): an answer that got lost does not count."""
 
 
 @attrs.frozen

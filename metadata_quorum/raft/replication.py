@@ -18,13 +18,13 @@ from odradek.wire.errors import ErrorCode
 REPLICAS_MAX = 2000
 """The most replicas that a leader remembers; for each it keeps one fetch waiting."""
 WAIT_MS_MAX = 30_000
-"""The longest time for which a fetch is parked, whatever it asks for: its connection may be gone."""
+"""The longest time for which a fetch is parked, whatever its own limit: its connection may be gone."""
 
 # -- the leader's side ----------------------------------------------------------------------------------------------
 
 
 def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
-    """Answer with what comes next, or park. The order of checks is Kafka's."""
+    """Answer with the next records, or park. The order of checks is Kafka's."""
     role = core.role
     error = ErrorCode.NONE
     if request.epoch < core.epoch:
@@ -61,7 +61,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
 
 
 def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
-    """The step that a replica must take before it can follow: load a snapshot, or cut its log."""
+    """Find the step that a replica must take before it can follow: load a snapshot, or cut its log."""
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
     snapshot = log.snapshot
@@ -77,7 +77,7 @@ def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
 
 
 def log_epoch_at_start(log: LogState) -> int:
-    """The epoch of the record before the log's start."""
+    """Return the epoch of the record before the log's start."""
     return -1 if log.snapshot is None else log.snapshot.epoch
 
 
@@ -86,7 +86,7 @@ def _first_epoch(log: LogState, snapshot: OffsetAndEpoch) -> int:
 
 
 def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
-    """A Fetch from `offset` promises that everything below is on the disk of that replica."""
+    """Note a promise: a Fetch from `offset` means that everything below is on the disk of that replica."""
     progress = role.progress.get(request.replica)
     if progress is None:
         if len(role.progress) >= REPLICAS_MAX:
@@ -106,7 +106,7 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
 
 
 def _forget_one(core: CoreState, role: Leader) -> None:
-    """Forget the observer that was silent for longest: one that asks under many names must not fill the memory."""
+    """Forget the observer that was silent for longest: a client with many names must not fill the memory."""
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
         silent = min(observers, key=lambda each: (each.last_fetch, each.key))
@@ -119,7 +119,7 @@ def _forget_one(core: CoreState, role: Leader) -> None:
 
 
 def count_promises(core: CoreState) -> None:
-    """Advance the high watermark to what a majority of the voters holds on disk.
+    """Advance the high watermark to the offset up to which a majority of the voters has all records on disk.
 
     Raft 5.4.2: "only log entries from the leader's current term are committed by counting replicas".
     """
@@ -146,7 +146,8 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # Before that a leader tells no high watermark, so a follower that knows less must not be answered for ever.
+    # Before that a leader sends no high watermark, so a follower that knows less must not get endless
+    # answers.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_told
 
 
@@ -177,7 +178,7 @@ def deadline(core: CoreState) -> float:
 
 
 def on_time(core: CoreState) -> None:
-    """Fetches that waited long enough get an empty answer."""
+    """Answer fetches that waited long enough with no records."""
     role = core.role
     if isinstance(role, Leader):
         for request_id, (request, until) in list(role.parked.items()):
@@ -198,7 +199,7 @@ def ask(core: CoreState) -> None:
     if isinstance(role, Follower) and not role.loading_snapshot:
         target = role.leader_id
     elif isinstance(role, Unattached):
-        # A leader that cannot be reached may be one no more, and nobody else tells an observer unless asked.
+        # A leader out of reach may have lost its lead, and an observer gets no notice: it has to ask.
         known = role.leader_id is not None and core.can_ask(role.leader_id, Fetch)
         target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
@@ -232,7 +233,7 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
 
 
 def _truncate(core: CoreState, diverging: OffsetAndEpoch) -> None:
-    """Cut back to where both logs agree (KIP-101). Never below what is committed."""
+    """Cut back to the end of the common history (KIP-101), never below the high watermark."""
     ours = core.log.end_offset_for_epoch(diverging.epoch)
     end_offset = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
     if end_offset < core.high_watermark:

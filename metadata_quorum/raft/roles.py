@@ -45,7 +45,7 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """Asks whether it would be elected before it disturbs anybody with a new epoch (KIP-996)."""
+    """Asks whether it would be elected before it disturbs the others with a new epoch (KIP-996)."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -58,7 +58,7 @@ class Prospective:
 
 @attrs.define
 class Candidate:
-    """Has voted for itself and asks the others."""
+    """Has voted for itself and asks all other voters."""
 
     epoch: int
     voted: ReplicaKey
@@ -96,7 +96,7 @@ class Progress:
 
 @attrs.define
 class Leader:
-    """Decides what the log holds in its epoch. `epoch_start` is the offset of its first record."""
+    """Decides the contents of the log in its epoch. `epoch_start` is the offset of its first record."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -111,8 +111,12 @@ class Leader:
     parked: dict[int, tuple[Fetch, float]] = attrs.field(factory=dict)
     """Fetches that wait for records, by request id, with their deadlines."""
 
+    unsynced_since: float | None = None
+    """The time since which its disk owes a sync of what it has appended; None when all is synced."""
+
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """The progress of this voter. Another replica with its node id (a copy, a wiped disk) must not stand in for it.
+        """Find the progress of this voter. Another replica with its node id (a copy, a wiped disk) must not replace
+        it.
 
         A voter that has a directory id is matched by that id alone: a Fetch with another id, or without one, is
         ignored here. Where the voter's directory is unknown, its progress is that of the replica that fetched last
@@ -169,7 +173,7 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
         "hears of a later epoch, the leader resigned, or an observer gets no answer",
     ),
     (Follower, Follower): (EpochRule.ANY, "hears of another leader before its own has answered"),
-    (Leader, Resigned): (EpochRule.SAME, "no majority fetches, it is removed, or it stops"),
+    (Leader, Resigned): (EpochRule.SAME, "no majority fetches, its disk is late, it is removed, or it stops"),
     (Leader, Unattached): (EpochRule.LATER, "hears of a later epoch"),
     (Leader, Follower): (EpochRule.LATER, "hears of a leader"),
     (Resigned, Prospective): (EpochRule.SAME, "election timeout"),
@@ -181,7 +185,7 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
 
 
 def check_transition(before: Role, after: Role) -> None:
-    """Raises `AssertionError` for a change of role that Raft forbids."""
+    """Assert that Raft allows a change of role."""
     rule, _ = TRANSITIONS.get((type(before), type(after)), (None, ""))
     rise = after.epoch - before.epoch
     if rise < 0:

@@ -19,7 +19,7 @@ __all__ = ["ReplicaKey", "Voter", "VoterSet"]
 
 @attrs.frozen(order=True)
 class ReplicaKey:
-    """A replica is a node with a disk: a node that comes back with an empty one is another replica.
+    """A replica is a node with a disk: a node that restarts with an empty disk is another replica.
 
     A directory id of zeros is unknown: a voter of a static configuration is any replica of its node.
     """
@@ -66,7 +66,7 @@ class VoterSet:
 
     @classmethod
     def of_ids(cls, node_ids: Sequence[int]) -> VoterSet:
-        """Voters of a static configuration: nobody knows their directories."""
+        """Make the voters of a static configuration: their directories are unknown."""
         return cls.of(Voter(ReplicaKey(node_id)) for node_id in node_ids)
 
     @property
@@ -89,7 +89,7 @@ class VoterSet:
         return len(self.voters) == 1 and self.has(replica)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """This set with one more voter, or with one that has changed."""
+        """Return this set with another voter, or with a changed one."""
         return self.of([*(each for each in self.voters if each.key.node_id != voter.key.node_id), voter])
 
     def without(self, node_id: int) -> VoterSet:

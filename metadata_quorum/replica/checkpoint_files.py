@@ -40,7 +40,7 @@ def snapshot_name(end_offset: int, epoch: int) -> str:
 
 
 def parse_snapshot_name(name: str) -> tuple[int, int] | None:
-    """(end offset, epoch), or None for another file."""
+    """Parse (end offset, epoch), or return None for another file."""
     match = _FILE_NAME.match(name)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -53,7 +53,7 @@ def snapshot_chunks(
     timestamp_ms: int,
     last_contained_log_timestamp: int = 0,
 ) -> Iterator[bytearray]:
-    """The bytes of a snapshot file, batch by batch; offsets inside count from 0."""
+    """Yield the bytes of a snapshot file, batch by batch; offsets inside count from 0."""
     header: list[Message] = [SnapshotHeaderRecord(0, last_contained_log_timestamp), *control_records]
     yield batch_of_control_records(header, 0, epoch, timestamp_ms)
     offset = len(header)
@@ -72,7 +72,7 @@ def encode_snapshot(
     timestamp_ms: int,
     last_contained_log_timestamp: int = 0,
 ) -> bytes:
-    """The bytes of a small snapshot file at once (`snapshot_chunks`)."""
+    """Encode a small snapshot file at once (`snapshot_chunks`)."""
     chunks = snapshot_chunks(
         records,
         control_records=control_records,
@@ -96,7 +96,7 @@ class _StoredRecords(Sequence[Message]):
         return self._count
 
     def __iter__(self) -> Iterator[Message]:
-        """Raises `MetadataLogCorrupt` for a record that cannot be understood."""
+        """Yield the records. Raises `MetadataLogCorrupt` for a malformed one."""
         for position, size in self._batches:
             for batch in read_batches(self._data[position : position + size], source=self._source):
                 yield from (record for record in batch.records if record is not None)
@@ -158,12 +158,14 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
 
 
 def _may_hold_its_records(header: BatchHeader) -> bool:
-    """True if as many records as a batch counts can be in its bytes: memory for so many is taken before they are read."""
+    """True if the records that a batch counts fit into its bytes: memory for that many is taken before they are
+    read.
+    """
     room = DECOMPRESSED_BYTES_MAX if header.compression_type else header.size - HEADER_SIZE
     return 0 <= header.record_count * RECORD_SIZE_MIN <= room
 
 
 def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:
-    """A small snapshot, decoded at once. Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
+    """Decode a small snapshot at once. Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
     snapshot = open_snapshot(data, source=source)
     return attrs.evolve(snapshot, records=tuple(snapshot.records))

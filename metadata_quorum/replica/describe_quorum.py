@@ -26,7 +26,9 @@ OBSERVER_SECONDS = 300.0
 def describe_quorum(
     core: CoreState, request: DescribeQuorumRequest, high_watermark: int, now: float, wall_ms: int
 ) -> DescribeQuorumResponse:
-    """`now` and `wall_ms` are the same moment by the two clocks; the answer's times are wall-clock milliseconds."""
+    """Describe the quorum. `now` and `wall_ms` are the same moment by the two clocks; the answer's times are
+    wall-clock milliseconds.
+    """
     named = [
         (topic.topic_name, partition.partition_index)
         for topic in request.topics[:2]
@@ -81,8 +83,7 @@ def _wall_ms(moment: float, now: float, wall_ms: int) -> int:
 
 
 def refuse_description(request: DescribeQuorumRequest, code: ErrorCode) -> DescribeQuorumResponse:
-    """One error for all partitions that are named. There may be tens of thousands: those with the same number share a
-    result."""
+    """Answer one error for all named partitions. There may be tens of thousands: equal numbers share a result."""
     text, nobody = code.message, list[ReplicaState]()
     refused: dict[int, DescribeQuorumResponsePartitionData] = {}
 

@@ -36,7 +36,7 @@ NO_VOTERS = VoterSet(())
 
 @attrs.frozen
 class QuorumSettings:
-    """The identity of this replica, and how it finds the others."""
+    """The identity of this replica, and the ways to find the other nodes."""
 
     me: ReplicaKey
     cluster_id: str
@@ -61,14 +61,14 @@ class InstallSnapshot:
 
 @attrs.frozen
 class DropBelow:
-    """Remove what our own snapshot covers."""
+    """Remove the part of the log that our own snapshot covers."""
 
     end: OffsetAndEpoch
 
 
 @attrs.frozen
 class ExpireOld:
-    """Remove what our snapshots cover and what is kept no longer."""
+    """Remove parts of the log that our snapshots cover and that are too old to be kept."""
 
 
 SnapshotEffect = InstallSnapshot | DropBelow | ExpireOld
@@ -98,7 +98,7 @@ class QuorumDriver(Protocol):
 
     @property
     def reading(self) -> Turns:
-        """`async with` this nobody cuts the log."""
+        """A lock for `async with`: while it is held, the log is not cut."""
 
     @property
     def core(self) -> RaftCore:
@@ -113,7 +113,7 @@ class QuorumDriver(Protocol):
         """True if the log (or the snapshot before it) names the voters: kraft.version 1."""
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Tell the core what happened, now, and do what it wants."""
+        """Report an event of now to the core, and perform its effects."""
 
     def wake(self) -> None:
         """Wake the driver's task: there may be something to write."""
@@ -125,7 +125,7 @@ class QuorumDriver(Protocol):
         """Start a task that ends with the node."""
 
     def tell_observers(self) -> None:
-        """Something has changed that they may wait for."""
+        """Notify the observers that something they wait for has changed."""
 
     async def patiently(self, work: Callable[[], T]) -> T:
         """Do something to the disk, in a worker; try again every second while the disk is full."""
@@ -136,4 +136,4 @@ class QuorumDriver(Protocol):
         """
 
     def tell_room(self) -> None:
-        """Something was written."""
+        """Report that a write has succeeded."""

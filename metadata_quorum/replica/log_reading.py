@@ -23,7 +23,7 @@ READ_BYTES = 4 << 20
 
 
 def describe_batches(data: bytes, *, source: str) -> Iterator[Batch]:
-    """The whole, sound batches in `data`. Raises `KafkaError` CORRUPT_MESSAGE for anything else."""
+    """Yield the whole, sound batches in `data`. Raises `KafkaError` CORRUPT_MESSAGE for anything else."""
     position = 0
     while position < len(data):
         header = parse_header(data, position)
@@ -50,13 +50,13 @@ def _voters_in(batch: bytes, source: str) -> VoterSet | None:
 
 
 def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
-    """The voters that a snapshot tells; None for one of static voters."""
+    """Read the voters that a snapshot names; None for one of static voters."""
     found = [record for record in stored.contents.control_records if isinstance(record, VotersRecord)]
     return VoterSet.from_record(found[-1]) if found else None
 
 
 def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_voters: VoterSet) -> LogState:
-    """Read what the core must know of a log and its newest snapshot. Blocks.
+    """Read the core's facts of a log and its newest snapshot. Blocks.
 
     A snapshot that the log does not lead to (loaded from a leader just before a crash) replaces the log, as it would
     have then. Raises `MetadataLogCorrupt`, `DiskError`.

@@ -51,7 +51,7 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Dir) -> MetaProperties:
-    """Raises `NotALogDirectory`, `DiskError`."""
+    """Read a log directory's properties. Raises `NotALogDirectory`, `DiskError`."""
     try:
         data = directory.read_bytes(META_PROPERTIES, _SIZE_MAX)
     except FileMissing:

@@ -43,12 +43,12 @@ class MetadataBatch:
 
 
 def encode_values(messages: Sequence[Message]) -> list[bytes]:
-    """The record values of metadata records."""
+    """Encode the record values of metadata records."""
     return [encode_metadata_record(message) for message in messages]
 
 
 def batch_of_values(values: Sequence[bytes], base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
-    """One batch of framed metadata records."""
+    """Build one batch of framed metadata records."""
     builder = RecordBatchBuilder(base_offset=base_offset, leader_epoch=epoch)
     for value in values:
         builder.append(timestamp_ms, None, value)
@@ -109,7 +109,7 @@ def _read_batch(data: Buffer, position: int) -> tuple[MetadataBatch, int]:
 
 
 def is_whole_batch(data: Buffer, position: int) -> int | None:
-    """The size of the sound batch that begins at `position`, None when there is none."""
+    """Return the size of the sound batch that begins at `position`, None when there is none."""
     try:
         header = parse_header(data, position)
     except KafkaError:

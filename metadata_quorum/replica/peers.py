@@ -8,23 +8,23 @@ the next request connects anew. Both ends are of one cluster, so an ApiVersions 
 out in the newest version that this node knows, unless the caller names one.
 
 A server answers in the order of its requests. So a long poll keeps the calls behind it waiting, and a late answer may
-cost others the connection. Calls that must stay apart take different lanes to one address.
+cost later calls the connection. Calls that must stay apart take different lanes to one address.
 
-**A request that is overdue takes a silent connection along.** Behind a cut cable a connection looks healthy for minutes,
-and all that time a new one might get through. (Kafka's clients close it in any case; here deadlines may be as short as
-some client likes, and others share the connection.)
+**A request that is overdue closes a silent connection.** After a cable is cut a connection looks healthy for minutes,
+and all that time a new one might get through. (Kafka's clients close it in any case; here a client chooses the
+deadline, however short, and many share the connection.)
 
-**Who is away is tried less and less often.** An address that has been silent is tried again after a pause that
+**A silent peer is tried less and less often.** An address that has been silent is tried again after a pause that
 doubles, with jitter, up to `RETRY_SECONDS_MAX`. Requests wait for that attempt and share its outcome, whatever their
-lane. So a dead peer costs at most two attempts a second, and one that is back is reached within a second.
+lane. So a dead peer costs at most two attempts a second, and a restarted one is reached within a second.
 
-**A login that ends soon is left for a new one (KIP-368).** The next request opens another connection, while the old one
+**A login that expires soon is replaced (KIP-368).** The next request opens another connection, while the old one
 still brings the answers that it owes.
 
-What is idle is closed by the server (`connections.max.idle.ms`): the reading task sees the end and the channel forgets.
+The server closes idle connections (`connections.max.idle.ms`): the reading task sees the end and the channel forgets.
 
-The failure says what may have happened. After `NeverSent` the peer has not seen the request: it is safe to ask again.
-After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT it may have seen it.
+The failure says whether the request may have acted. After `NeverSent` the peer has not seen the request: it is safe
+to ask again. After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT it may have seen it.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ from odradek.wire.structure import Message
 __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
 CONNECT_SECONDS_MAX = 2.0
-"""Loopback and data centres answer in milliseconds; the first retransmission of a lost SYN is after one second."""
+"""The time for one attempt. Loopback and data centres answer in milliseconds; a lost SYN is first sent again after
+one second.
+"""
 SILENCE_SECONDS = 0.5
 """An overdue request ends its connection if that has been silent for so long."""
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.5
 """The longest pause between two attempts to reach a silent address, before jitter."""
 RETRY_JITTER = 0.5
-"""Each pause is longer by a random part of it, up to this one."""
+"""Each pause is longer by a random share of it, at most this one."""
 RECEIVE_BYTES = 64 * 1024
 RECEIVES_MAX = 8
-"""Receives of a link in a row: a peer that sends without end leaves the loop to others in between."""
+"""Receives of a link in a row: then a peer that sends without end leaves the loop to other tasks."""
 UNANSWERED_MAX = 1024
 
 
@@ -75,7 +77,7 @@ class PeerCall:
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        """End the call. An answer that comes later is dropped."""
+        """End the call. A later answer is dropped."""
         if not self.done.is_set():
             self.error = error
             self.done.set()
@@ -92,7 +94,7 @@ class _Link:
         self.waiting: list[PeerCall] = []
         """Calls that came before the connection was there."""
         self.sent: deque[PeerCall] = deque()
-        """Calls without an answer, in order; those whose callers gave up stay until the link ends."""
+        """Calls without an answer, in order; abandoned ones stay until the link ends."""
         self.outgoing: deque[memoryview] = deque()
         self.heard_at = float("-inf")
         self.renew_at = float("inf")
@@ -101,7 +103,7 @@ class _Link:
 
 
 class _Address:
-    """The knowledge of one host and port: how often in a row it did not answer, when it may be tried again."""
+    """The state of one host and port: the number of failures in a row, and the time of the next attempt."""
 
     __slots__ = ("attempt", "failures", "retry_at")
 
@@ -113,7 +115,7 @@ class _Address:
 
 
 class Addresses:
-    """A node's knowledge of the addresses of others, for all its `PeerConnections` together."""
+    """A node's knowledge of other nodes' addresses, for all its `PeerConnections` together."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -154,7 +156,9 @@ class Peer:
         return self._link is not None and self._link.conn is not None
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
-        """See `PeerChannel.request`, and `NeverSent`. Raises `LocalProtocolError` for what has no such version."""
+        """Send a request as `PeerChannel.request` does; see `NeverSent`, too. Raises `LocalProtocolError` for a
+        version that does not exist.
+        """
         return await self.answer(self.send(message, version), deadline)
 
     def send(self, message: Any, version: int | None = None) -> PeerCall:
@@ -218,7 +222,7 @@ class Peer:
             self._link = None
         self._left.pop(link, None)
         if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
-            # As good as not connected: what took the connection is not the peer.
+            # Treated like a failed attempt: another program took the connection.
             self._connections.addresses.failed(self._known)
         if link.conn is not None:
             link.conn.close()
@@ -291,7 +295,7 @@ class Peer:
             ended.set()
 
     async def _connect_now(self, known: _Address) -> Conn:
-        """Raises `ConnectionLost`."""
+        """Connect without a pause. Raises `ConnectionLost`."""
         addresses = self._connections.addresses
         if self._connections.closed:
             raise ConnectionLost(f"{self.address}: this node is stopping")
@@ -303,7 +307,7 @@ class Peer:
             raise
 
     async def _open(self) -> Conn:
-        """Raises `ConnectionLost`."""
+        """Open a connection. Raises `ConnectionLost`."""
         clock = self._env.clock
         conn: Conn | None = None
         with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):
@@ -353,7 +357,7 @@ class Peer:
             self._connections.tasks.start_soon(self._write, link, conn, name="peer write")
 
     def _push(self, link: _Link, conn: Conn) -> None:
-        """Send what the socket takes now. Raises `ConnectionLost`."""
+        """Send the bytes that the socket takes now. Raises `ConnectionLost`."""
         outgoing = link.outgoing
         while outgoing:
             taken = conn.send(list(outgoing))
@@ -362,7 +366,7 @@ class Peer:
             drop_sent(outgoing, taken)
 
     async def _write(self, link: _Link, conn: Conn) -> None:
-        """Send what the socket would not take at once, then end."""
+        """Send the bytes that the socket would not take at once, then end."""
         try:
             while link.outgoing and not link.closed:
                 await conn.writable()
@@ -399,7 +403,7 @@ class PeerConnections:
         self._peers: dict[tuple[str, int, str], Peer] = {}
 
     def channel(self, host: str, port: int, lane: str = "") -> Peer:
-        """The channel to this address; always the same one for a lane."""
+        """Return the channel to this address; always the same one for a lane."""
         key = (host, port, lane)
         peer = self._peers.get(key)
         if peer is None:
@@ -413,7 +417,7 @@ class PeerConnections:
             peer.close()
 
     def statistics(self) -> dict[str, int]:
-        """Addresses known (by lanes), connections open, attempts to connect."""
+        """Count addresses known (by lanes), connections open, attempts to connect."""
         peers = self._peers.values()
         return {
             "peers": len(peers),

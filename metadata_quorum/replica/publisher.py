@@ -1,11 +1,11 @@
 """Publisher of images from the committed metadata log, for a node that does not decide them. PORTED.
 
 A node has one image in memory. While its controller decides, the machine's committed states are published. Otherwise
-`replay` reads what is committed and builds the next image beside the loop, in a worker. `take_over` and `image` are
+`replay` reads committed batches and builds the next image beside the loop, in a worker. `take_over` and `image` are
 the two ends of that hand-over: both states are replays of the same log, so subscribers never notice.
 
-Subscribers see every image once, in order, with what changed. After a snapshot of another node they see one image with
-the difference to what they had.
+Subscribers see every image once, in order, with its changes. After a snapshot of another node they see a single image
+with the difference to their last one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MetadataPublisher:
         self.on_committed: CommittedObserver | None = None
         self._published = 0
         self._waiting: list[tuple[int, Event]] = []
-        """Those who wait for an image, by the offset that it must hold."""
+        """Tasks that wait for an image, by the offset that it must hold."""
 
     @property
     def in_transaction(self) -> bool:
@@ -65,9 +65,9 @@ class MetadataPublisher:
         self._observers.append(observer)
 
     async def replay(self, high_watermark: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Replay what is committed below `high_watermark` and publish it; less when the node stops meanwhile.
+        """Replay committed batches below `high_watermark` and publish them; less when the node stops meanwhile.
 
-        Raises `KafkaError` OFFSET_OUT_OF_RANGE when a snapshot has taken the place of what was to be replayed,
+        Raises `KafkaError` OFFSET_OUT_OF_RANGE when a snapshot has replaced the batches to replay,
         `MetadataLogCorrupt`, `InvalidMetadata`, `DiskError`.
         """
         while self.next_offset < high_watermark and not is_stopping():
@@ -104,7 +104,7 @@ class MetadataPublisher:
     def publish(
         self, image: MetadataImage, delta: MetadataDelta, size: int = 0, timestamp_ms: int = 0
     ) -> None:
-        """Show the next image to everybody; `size` bytes of the log led to it."""
+        """Show the next image to all subscribers; `size` bytes of the log led to it."""
         self.image = image
         self._published += 1
         for observer in self._observers:
@@ -135,7 +135,7 @@ class MetadataPublisher:
         self._builder = ImageBuilder(image, self._interned)
 
     async def load(self, stored: StoredSnapshot) -> None:
-        """Take a snapshot in place of what was replayed. Raises `InvalidMetadata`."""
+        """Take a snapshot in place of all replayed batches. Raises `InvalidMetadata`."""
         image, delta = await self._workers.run(self._loaded, self.image, stored)
         self.take_over(image, stored.end_offset)
         self.publish(image, delta)
@@ -152,7 +152,7 @@ class MetadataPublisher:
         return builder.build()[0]
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         return {
             "images": self._published,
             "offset": self.image.offset,
@@ -162,7 +162,9 @@ class MetadataPublisher:
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """Return the changes from `before` to `after`, whatever lies between, for a subscriber that has seen `before`."""
+    """Compute the changes from `before` to `after`, for a subscriber that has seen `before`; images between are
+    skipped.
+    """
     deleted = {
         topic_id: topic
         for topic_id, topic in _sorted_items(before.topics_by_id)

@@ -1,7 +1,8 @@
 """Work of a replica of the quorum while it leads: decisions wait, go to the log in groups, and are synced. PORTED.
 
 Decisions get their offsets at once. What waits is written as one batch, and the next one only when it is synced; what
-gathers meanwhile is the next group. The first batch of an epoch is its LeaderChange. The voters follow in the same
+gathers meanwhile is the next group. While that sync is late, the other voters get the next group all the same, if they
+are a majority. It waits for the disk in memory (`log_tail.py`). The first batch of an epoch is its LeaderChange. The voters follow in the same
 batch in two cases: only the first snapshot names them, or this node's address there is outdated.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 
@@ -18,6 +20,7 @@ from odradek.metadata_quorum.raft.log_state import Batch
 from odradek.metadata_quorum.raft.roles import Leader
 from odradek.metadata_quorum.raft.voters import VoterSet
 from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.metadata_quorum.replica.log_tail import LogTail, append_batches
 from odradek.metadata_quorum.replica.metadata_batches import (
     batch_of_control_records,
     batch_of_values,
@@ -36,6 +39,12 @@ BATCH_BYTES_MAX = 8 << 20
 """A group goes on in the next batch beyond this (Kafka's limit); a single decision may be larger."""
 WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
+LATE_PER_FETCH_TIMEOUT = 4
+"""A sync is late after a fourth of the fetch timeout: then decisions go on without it."""
+SYNC_SECONDS_MAX = 60.0
+"""A sync that takes longer counts as failed, where other voters can go on."""
+SECOND_LOOK_SECONDS = 1.0
+"""The time between two looks that find a sync to hang. After a pause of the process, its end may just not have come yet."""
 NO_EPOCH = -1
 
 
@@ -52,7 +61,7 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The metadata log as a `DecisionLog`: this node appends to it while it leads, and hears what is committed always."""
+    """The metadata log as a `DecisionLog`: this node appends to it while it leads, and learns of commits always."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -69,6 +78,12 @@ class QuorumLeader:
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
         """Bytes of decisions that have offsets and wait to be written."""
+        self._tail = LogTail()
+        self._sync_began_at: float | None = None
+        """The time at which the sync began that is under way; None between two."""
+        self._seen_hanging_at = float("inf")
+        """The time at which this sync was first seen to take too long."""
+        self._is_late_told = False
         self.no_room_until = float("-inf")
         self._batches = 0
         self._decisions = 0
@@ -86,7 +101,10 @@ class QuorumLeader:
         self._epoch_to_begin = self._led_last = epoch
 
     def lost(self) -> None:
-        """Forget the entries that wait. The state machine answers their requests."""
+        """Forget the entries that wait. The state machine answers their requests.
+
+        The batches of the tail stay: the core has them in its log, so they must come to the disk.
+        """
         self._epoch_to_begin = self.epoch = NO_EPOCH
         self._waiting.clear()
         self.waiting_bytes = 0
@@ -109,13 +127,26 @@ class QuorumLeader:
         return self.epoch >= 0 and self._driver.core.has_committed_in_epoch
 
     def read_committed(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold.
+        """Read whole batches below the high watermark from the batch with `offset` on. Blocks when the pages are
+        cold.
 
-        In a worker only within the driver's `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's start.
+        In a worker only within the driver's `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's
+        start.
         """
         if offset >= self.high_watermark:
             return b""
-        return self._driver.log.read(offset, bytes_max, upper_bound=self.high_watermark)
+        return self.read(offset, bytes_max, upper_bound=self.high_watermark)
+
+    def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
+        """Read as `ReplicatedLog.read` does, also what the file does not have yet."""
+        # The tail first: a batch leaves it when it is in the file.
+        found = self._tail.read(offset, bytes_max, upper_bound)
+        if found is not None:
+            return found
+        log = self._driver.log
+        if upper_bound is not None:
+            upper_bound = min(upper_bound, log.log_end_offset)
+        return log.read(offset, bytes_max, upper_bound=upper_bound)
 
     def subscribe(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
@@ -124,7 +155,7 @@ class QuorumLeader:
         self._listeners.remove(listener)
 
     def advance(self, high_watermark: int) -> None:
-        """More is committed: tell the listeners."""
+        """Advance the high watermark, and notify the listeners."""
         if high_watermark <= self.high_watermark:
             raise AssertionError(f"the committed offset goes from {self.high_watermark} to {high_watermark}")
         self.high_watermark = high_watermark
@@ -135,14 +166,14 @@ class QuorumLeader:
 
     @property
     def has_room(self) -> bool:
-        return self.waiting_bytes < WAITING_BYTES_MAX
+        return self.waiting_bytes + self._tail.size_bytes < WAITING_BYTES_MAX
 
     @property
     def has_waiting_control(self) -> bool:
         return any(each.control is not None for each in self._waiting)
 
     def encode_batch(self, records: Sequence[Message]) -> list[bytes]:
-        """The values of one decision's records. Raises `LocalProtocolError`."""
+        """Encode the values of one decision's records. Raises `LocalProtocolError`."""
         return encode_values(records)
 
     def append_batch(self, batch: list[bytes]) -> int:
@@ -174,19 +205,13 @@ class QuorumLeader:
         return self._epoch_to_begin == core.epoch or (self.epoch == core.epoch and bool(self._waiting))
 
     async def write(self) -> None:
-        """Write and sync one batch: a new leader's first, or what waits."""
+        """Write and sync one batch: a new leader's first, or waiting decisions."""
         driver = self._driver
         core = driver.core
         epoch = core.epoch
         begins = self._epoch_to_begin == epoch
         group = [self._first_words()] if begins else self._next_group()
-        first, base_offset = group[0], group[0].base_offset
-        now_ms = driver.clock.wall_ms()
-        if first.control is not None:
-            data = batch_of_control_records(first.control, base_offset, epoch, now_ms)
-        else:
-            values = [value for each in group for value in each.values]
-            data = batch_of_values(values, base_offset, epoch, now_ms)
+        data = self._encoded(group, epoch)
         try:
             last_offset = driver.log.append(data, epoch)
         except DiskRefused as error:
@@ -200,15 +225,11 @@ class QuorumLeader:
             self.epoch = epoch
             self.end_offset = last_offset + 1
         else:
-            for each in group:
-                self._waiting.popleft()
-                self.waiting_bytes -= each.size
-                self._decisions += each.control is None
+            self._take(group)
         self._batches += 1
         self.written_bytes += len(data)
-        driver.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
-        end_offset = await driver.patiently(driver.log.flush)
-        driver.report(core.flushed, end_offset)
+        driver.report(core.append, Batch(group[0].base_offset, last_offset, epoch, b"", group[0].voters))
+        await self._sync()
         if (
             driver.env.buggify("quorum.resign")
             and isinstance(core.role, Leader)
@@ -216,19 +237,124 @@ class QuorumLeader:
         ):
             driver.report(core.resign)
 
+    def _encoded(self, group: list[_Waiting], epoch: int) -> bytearray:
+        """Build the batch of a group; control records are a group of their own."""
+        first, now_ms = group[0], self._driver.clock.wall_ms()
+        if first.control is not None:
+            return batch_of_control_records(first.control, first.base_offset, epoch, now_ms)
+        values = [value for each in group for value in each.values]
+        return batch_of_values(values, first.base_offset, epoch, now_ms)
+
+    def _take(self, group: list[_Waiting]) -> None:
+        """Take a group from what waits: it is in the log now."""
+        for each in group:
+            self._waiting.popleft()
+            self.waiting_bytes -= each.size
+            self._decisions += each.control is None
+
+    # -- a disk that is late ----------------------------------------------------------------------------------------------
+
+    async def _sync(self) -> None:
+        """Sync what was written; then write and sync the tail, until there is none."""
+        driver = self._driver
+        batches: Sequence[Batch] = ()
+        while True:
+            self._sync_began_at = driver.clock.monotonic()
+            self._seen_hanging_at = float("inf")
+            if batches:
+                await driver.patiently(partial(append_batches, driver.log, batches))
+                self._tail.drop(batches)
+            end_offset = await driver.patiently(driver.log.flush)
+            self._sync_began_at = None
+            driver.report(driver.core.flushed, end_offset)
+            batches = self._tail.batches
+            if not batches:
+                break
+        if self._is_late_told:
+            self._is_late_told = False
+            driver.logger.info("metadata.disk_answers", end_offset=end_offset)
+
+    def _late_at(self) -> float:
+        """Return the time from which the sync that is under way is late; infinity without one."""
+        if self._sync_began_at is None:
+            return float("inf")
+        return self._sync_began_at + self._settings.raft.fetch_timeout_seconds / LATE_PER_FETCH_TIMEOUT
+
+    @property
+    def _others_suffice(self) -> bool:
+        """True if the other voters are a majority, which can commit without this node's disk."""
+        voters = self._driver.core.voters
+        others = sum(not voter.key.matches(self._settings.me) for voter in voters.voters)
+        return others >= voters.majority
+
+    def next_deadline(self) -> float:
+        """Return the time at which `look_at_disk` is due."""
+        late_at, now = self._late_at(), self._driver.clock.monotonic()
+        if self._sync_began_at is None or late_at > now:
+            return late_at
+        hung_at = self._sync_began_at + SYNC_SECONDS_MAX
+        return next(
+            (at for at in (hung_at, self._seen_hanging_at + SECOND_LOOK_SECONDS) if at > now), float("inf")
+        )
+
+    def may_write_ahead(self) -> bool:
+        """True if this leader's disk is late, and the other voters can commit what waits.
+
+        All before it must be committed. So while a group is on its way, the next one gathers.
+        """
+        core = self._driver.core
+        return (
+            bool(self._waiting)
+            and self._sync_began_at is not None
+            and isinstance(core.role, Leader)
+            and self.epoch == core.epoch
+            and core.high_watermark == core.log.end_offset
+            and self._late_at() <= self._driver.clock.monotonic()
+            and self._others_suffice
+        )
+
+    def look_at_disk(self) -> bool:
+        """Go on without a disk that is late. True if it hangs for so long that the node must end."""
+        driver, began_at = self._driver, self._sync_began_at
+        now = driver.clock.monotonic()
+        if began_at is None or self._late_at() > now or not self._others_suffice:
+            return False
+        if not self._is_late_told:
+            self._is_late_told = True
+            driver.logger.warning("metadata.disk_late", waited_ms=round((now - began_at) * 1000))
+        if self.may_write_ahead():
+            self._write_ahead()
+        if now - began_at >= SYNC_SECONDS_MAX:
+            self._seen_hanging_at = min(self._seen_hanging_at, now)
+        return now - self._seen_hanging_at >= SECOND_LOOK_SECONDS
+
+    def _write_ahead(self) -> None:
+        """Give the next group to the followers; the file gets it when the sync has ended."""
+        group = self._next_group()
+        data = bytes(self._encoded(group, self.epoch))
+        last = group[-1]
+        batch = Batch(
+            group[0].base_offset, last.base_offset + last.count - 1, self.epoch, data, group[0].voters
+        )
+        self._take(group)
+        self._batches += 1
+        self.written_bytes += len(data)
+        self._tail.add(batch)
+        self._driver.report(self._driver.core.append, batch)
+
     def _first_words(self) -> _Waiting:
-        """The control records that begin an epoch."""
+        """Make the control records that begin an epoch."""
         driver = self._driver
         core = driver.core
         assert isinstance(core.role, Leader)
         voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
         granted = [each for each in voters if each.voter_id in core.role.granted]
-        # Version 1 has the voters' directories, too, but Kafka 4.3 reads every one as version 0.
+        # Version 1 has the voters' directories, too, but Kafka 4.3 reads each record as version 0.
         control: list[Message] = [LeaderChangeMessage(0, self._settings.me.node_id, voters, granted)]
         known = core.voters
         me = known.get(self._settings.me.node_id)
         if driver.has_dynamic_voters and me is not None and self._settings.endpoints:
-            # The same voters, so the same majorities: only how to reach this one may be news.
+            # The same voters, so the same majorities: only the address of this one may be new.
             known = known.with_voter(attrs.evolve(me, endpoints=self._settings.endpoints))
         is_first = core.log.voters_offset < 0
         brings_voters = driver.has_dynamic_voters and (is_first or known != core.voters)
@@ -237,7 +363,7 @@ class QuorumLeader:
         return _Waiting(core.log.end_offset, len(control), 0, [], control, known if brings_voters else None)
 
     def _next_group(self) -> list[_Waiting]:
-        """The decisions of the next batch; control records have a batch of their own."""
+        """Choose the decisions of the next batch; control records have a batch of their own."""
         group: list[_Waiting] = []
         size = 0
         bytes_max = 0 if self._driver.env.buggify("quorum.small_batch") else BATCH_BYTES_MAX
@@ -251,9 +377,9 @@ class QuorumLeader:
         return group
 
     def statistics(self) -> dict[str, int]:
-        """Decisions per batch show how well group commit works."""
+        """Return figures: decisions per batch show how well group commit works."""
         return {
-            "waiting_bytes": self.waiting_bytes,
+            "waiting_bytes": self.waiting_bytes + self._tail.size_bytes,
             "batches": self._batches,
             "decisions": self._decisions,
             "elections": self._elections,

@@ -1,9 +1,8 @@
-"""Requests of a replica of the quorum to others: how to reach them, how long to wait, how to report the answer.
-PORTED.
+"""Requests of a replica of the quorum to other nodes: their addresses, the waits, the reports of answers. PORTED.
 
-The address of a node is the one that it has given itself (when it led), else the voters' entry, else a bootstrap
-server. A node that stays out of reach is asked less and less often. The first failures are reported at once, since a
-broken connection is the first sign that a leader is dead.
+The address of a node is its own statement (when it led), else the voters' entry, else a bootstrap server. A node that
+stays out of reach is asked less and less often. The first failures are reported at once, since a broken connection is
+the first sign that a leader is dead.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
 class QuorumPeers:
-    """The addresses of the other nodes, and what they have answered."""
+    """The addresses of the other nodes, and their last answers."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -46,9 +45,9 @@ class QuorumPeers:
         self.refusals: dict[int, ErrorCode] = {}
         """The error codes with which nodes have refused this one since their last good answer."""
         self.leader_high_watermark = -1
-        """The largest high watermark that a leader has told this node, -1 before."""
+        """The largest high watermark that a leader has sent to this node, -1 before."""
         self.is_told_to_lead = False
-        """True if the last answer named this very node as the leader: one that led before, or one with its id."""
+        """True if the last answer named this very node as the leader: it led before, or another has its id."""
         self._failures: dict[int, int] = {}
         """Failed requests in a row, by node."""
         self._update_at = float("-inf")
@@ -58,11 +57,11 @@ class QuorumPeers:
         return tuple(self._bootstrap)
 
     def channel(self, address: tuple[str, int]) -> PeerChannel:
-        """The channel to the node that listens at this address."""
+        """Return the channel to the node that listens at this address."""
         return self.connections.channel(*address)
 
     def said_address_of(self, node_id: int) -> tuple[str, int] | None:
-        """The address that a node has given as its own."""
+        """Return the address that a node has given as its own."""
         return self._addresses.get(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
@@ -78,7 +77,7 @@ class QuorumPeers:
         return None if leader_id is None else self.address_of(leader_id)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """The channel to a node; None while its address is unknown."""
+        """Find the address of a node; None while it is unknown."""
         driver = self._driver
         if node_id == self._settings.me.node_id and self._settings.endpoints:
             return self._settings.endpoints[0][1:]
@@ -91,7 +90,7 @@ class QuorumPeers:
         return self._bootstrap.get(node_id) if said is None else said
 
     def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
-        """The one of a node's endpoints at which this node reaches it: that of the listener of the same name."""
+        """Choose one of a node's endpoints for this node: that of the listener of the same name."""
         mine = (each for each in endpoints if each[0] == self._settings.listener)
         return next(mine, endpoints[0])[1:]
 
@@ -130,14 +129,14 @@ class QuorumPeers:
             driver.report(driver.core.receive_response, node_id, request, response)
             for each, before in known:
                 if driver.core.leader_id != each:
-                    # Another node said that it leads, which is wrong. The address came from that node too.
+                    # Another node has wrongly claimed to lead. The address came from that node too.
                     self.note_address(each, before)
             if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
                 self._note_high_watermark(response.high_watermark)
                 self._update_voter()
 
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
-        """`paused`: the next request to this node waits for the next attempt to reach it in any case."""
+        """Count a failure and wait; `paused`: the next request to this node waits for the next attempt anyway."""
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_TOLD_AT_ONCE and not paused:
             clock = self._driver.clock
@@ -147,7 +146,7 @@ class QuorumPeers:
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _tell_refused(self, node_id: int, error: KafkaError) -> None:
-        """Write one line for each row of failures: they repeat many times a second."""
+        """Log one line for each row of failures: they repeat many times a second."""
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
 
@@ -161,7 +160,7 @@ class QuorumPeers:
     # -- the voter's own entry ------------------------------------------------------------------------------------------
 
     def _update_voter(self) -> None:
-        """A voter that listens elsewhere than the log says tells the leader (KIP-853)."""
+        """Send the leader this voter's address if the log has another one (KIP-853)."""
         driver = self._driver
         core, now = driver.core, driver.clock.monotonic()
         known = core.voters.get(self._settings.me.node_id)
@@ -203,7 +202,7 @@ class QuorumPeers:
 
 
 def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
-    """Raises `KafkaError` for batches that do not continue our log: no sound leader sends them."""
+    """Check that fetched batches continue our log. Raises `KafkaError` for others: no sound leader sends them."""
     offset, epoch = request.offset, request.last_epoch
     for batch in response.batches:
         if batch.base_offset != offset or not epoch <= batch.epoch <= response.epoch:

@@ -49,7 +49,7 @@ __all__ = ["QuorumRequests"]
 FETCH_BYTES_MAX = 8 << 20
 CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
 READERS_MAX = 1000
-"""The bound of parked reads by readers that are no replicas. One beyond it gets what there is at once."""
+"""The bound of parked reads by readers that are no replicas. A further one gets the present records at once."""
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
 VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)
 
@@ -147,7 +147,7 @@ class QuorumRequests:
         driver.report(driver.core.receive_request, self._count, decoded)
         for node_id, before in known:
             if driver.core.leader_id != node_id:
-                # The sender does not lead, so the address that it claims is dropped: anybody may claim one.
+                # The sender does not lead, so the address that it claims is dropped: any node may claim one.
                 self._peers.note_address(node_id, before)
 
     def answer(self, effect: Answer) -> None:
@@ -156,12 +156,12 @@ class QuorumRequests:
         asked = self._asked.pop(effect.request_id)
         response, records = effect.response, b""
         if isinstance(response, FetchAnswer):
-            # A snapshot may have replaced what was to be read. The answer to the next fetch says so.
+            # A snapshot may have replaced the records to read. The answer to the next fetch says so.
             if effect.read_offset is not None and effect.read_offset >= driver.log.log_start_offset:
                 bytes_max = 1 if driver.env.buggify("quorum.short_read") else asked.bytes_max
-                records = driver.log.read(effect.read_offset, bytes_max)
+                records = self._decisions.read(effect.read_offset, bytes_max)
             if not driver.core.has_committed_in_epoch:
-                # An earlier leader may have committed more than this one knows yet.
+                # An earlier leader may have a higher high watermark than this one knows yet.
                 response = attrs.evolve(response, high_watermark=-1)
         leader = None
         address = None if response.leader_id is None else self._peers.address_of(response.leader_id)
@@ -222,7 +222,7 @@ class QuorumRequests:
             self._readers -= 1
 
     async def _read_in_turn(self, offset: int, bytes_max: int) -> bytes:
-        """The committed records from `offset` on, read in a worker while nobody cuts the log."""
+        """Read the committed records from `offset` on in a worker, while the log is not cut."""
         driver, decisions = self._driver, self._decisions
         async with driver.reading:
             return await driver.env.workers.run(decisions.read_committed, offset, bytes_max)
@@ -245,8 +245,8 @@ class QuorumRequests:
         code: ErrorCode = ErrorCode.NONE,
         snapshot: OffsetAndEpoch | None = None,
     ) -> fetch.FetchResponse:
-        """`snapshot` names the snapshot with the records that are gone from the log, as in an answer to a
-        follower.
+        """Make the answer to a reader. `snapshot` names the snapshot with the records that are gone from the log,
+        as in an answer to a follower.
         """
         driver = self._driver
         leader_id, address = driver.core.leader_id, self._peers.leader_address()
@@ -297,7 +297,7 @@ class QuorumRequests:
                 kraft_versions = await self._kraft_versions_of(request)
             finally:
                 self._is_asking_voter = False
-            # Meanwhile this node may have lost its lead, or the new one may have fallen behind.
+            # Meanwhile this node may have lost its lead, or the new voter may have fallen behind.
             voters = self._changed(request)
         except KafkaError as error:
             respond(self._voter_answer(request, error.code, error.message))
@@ -308,7 +308,9 @@ class QuorumRequests:
         self._append_voters(request, voters, respond)
 
     async def _kraft_versions_of(self, request: AddRaftVoterRequest) -> tuple[int, int]:
-        """The levels of `kraft.version` that the new voter supports. Raises `KafkaError` with Kafka's codes."""
+        """Ask the new voter for the levels of `kraft.version` that it supports. Raises `KafkaError` with Kafka's
+        codes.
+        """
         driver = self._driver
         asked = next(
             (each for each in request.listeners if each.name == self._settings.listener),
@@ -346,7 +348,7 @@ class QuorumRequests:
             self._changes.append((offset, request, respond))
 
     def _changed(self, request: Any) -> VoterSet:
-        """The set of voters as the request wants it. Checks in Kafka's order. Raises `KafkaError`."""
+        """Make the set of voters that the request wants. Checks in Kafka's order. Raises `KafkaError`."""
         driver = self._driver
         core = driver.core
         if request.cluster_id is not None and request.cluster_id != self._settings.cluster_id:

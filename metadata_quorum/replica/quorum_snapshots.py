@@ -43,26 +43,28 @@ class QuorumSnapshots:
         self._installed: StoredSnapshot | None = None
 
     def take_installed(self) -> StoredSnapshot | None:
-        """The leader's snapshot that has replaced this log since the last call."""
+        """Take the leader's snapshot that has replaced this log since the last call."""
         installed, self._installed = self._installed, None
         return installed
 
     def written(self, end: OffsetAndEpoch) -> None:
-        """A snapshot of what is committed is durable: the log below it may go."""
+        """Drop the log below a snapshot of committed state, which is durable now."""
         self._driver.perform_later(DropBelow(end))
 
     async def expire_old(self) -> None:
-        """Look now and then for what snapshots have made superfluous and what has become too old, until cancelled."""
+        """Expire, now and then, records that snapshots cover and that have become too old; without end, until
+        cancelled.
+        """
         clock = self._driver.clock
         while True:
             await clock.sleep_until(clock.monotonic() + EXPIRATION_CHECK_SECONDS)
             self._driver.perform_later(ExpireOld())
 
     def control_records_below(self, offset: int) -> Sequence[Message]:
-        """KRaft version and voters as the log has them below `offset`; nothing where the configuration names the voters.
+        """Return KRaft version and voters in the log below `offset`; empty where the configuration names the voters.
 
-        Nothing either where a leader's snapshot has just replaced that part of the log. One of our own that ends there
-        would be outdated at once.
+        Also empty where a leader's snapshot has just replaced that part of the log: our own snapshot there would be
+        outdated at once.
         """
         known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
         if not known or known[-1] is self._settings.static_voters:

@@ -2,24 +2,26 @@
 
 Theory of operation
 -------------------
-The core (`raft/core.py`) decides, this driver reports to it and does what it wants done. Every report is followed by
-`_pump`, which performs effects in their order. Most of them are done at once. Others must be on the disk before
-anything behind them happens: a vote, a cut of the log, a leader's batches. They wait for `run`, the only task that
-touches the log's end. So the disk holds at most one write that a crash may tear.
+The core (`raft/core.py`) decides, this driver reports to it and performs its effects. Every report is followed by
+`_pump`, which performs effects in their order. Most of them are done at once. Others must be on the disk before anything
+behind them happens: a vote, a cut of the log, a leader's batches. They wait for `run`, the only task that touches the
+log's end. So the disk holds at most one write that a crash may tear.
 
-**Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all that wait, writes
-them as one batch, tells the core, and syncs: group commit without a timer (`quorum_leader.py`). Followers that wait
-get the batch while our own sync is under way. The high watermark moves when a majority has synced.
+**Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all waiting
+decisions, writes them as one batch, reports it to the core, and syncs: group commit without a timer
+(`quorum_leader.py`). Followers that wait get the batch while our own sync is under way. The high watermark moves when
+a majority has synced. A sync that is late holds up no decision where the other voters are a majority. After
+`SYNC_SECONDS_MAX` it counts as failed (`on_hung_disk`).
 
-**Not leading.** What waits is forgotten with `LostLeadership`; the state machine above answers the requests.
+**Not leading.** Waiting decisions are dropped with `LostLeadership`; the state machine above answers the requests.
 
 **Failures.** A full disk or a lack of descriptors is no bug (`DiskRefused`). Nothing was written, and the
 write is tried again every second. When too much waits, `has_room` turns false. A leader with other voters gives up
 its lead. Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the
 node.
 
-What this node asks others is in `quorum_peers.py`, what they ask in `quorum_requests.py`, and what snapshots do to the
-log in `quorum_snapshots.py`.
+Requests of this node are in `quorum_peers.py`, requests to it in `quorum_requests.py`, and the effect of snapshots on
+the log in `quorum_snapshots.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ from odradek.metadata_quorum.replica.driver_protocol import (
     SnapshotEffect,
 )
 from odradek.metadata_quorum.replica.log_reading import read_log_state
-from odradek.metadata_quorum.replica.quorum_leader import QuorumLeader
+from odradek.metadata_quorum.replica.log_tail import append_batches
+from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX, QuorumLeader
 from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.quorum_requests import QuorumRequests
 from odradek.metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
@@ -74,7 +77,7 @@ T = TypeVar("T")
 
 DISK_FULL_RETRY_SECONDS = 1.0
 TELLING_SECONDS_MAX = 0.5
-"""A leader that stops tells the others whom to elect. It waits no longer than this for those that are dead."""
+"""The longest time that a stopping leader takes to send its preferred successors; voters may be dead."""
 LONE_PATIENCE_SECONDS = 10.0
 """The time that a single voter waits for its own disk when it stops."""
 IDLE_SECONDS_MAX = 3600.0
@@ -107,6 +110,11 @@ class RaftQuorum:
         self._tasks: TaskGroup
         self._core: RaftCore | None = None
         self._effects: deque[Effect | SnapshotEffect] = deque()
+        self._upkeep: deque[DropBelow | ExpireOld] = deque()
+        """Removals of what our own snapshots cover. They hold up no effect of the core."""
+        self.on_hung_disk: Callable[[], None] = lambda: None
+        """Called once when this leader's disk hangs for so long that the node must end."""
+        self._is_hung = False
         self._is_pumping = False
         self._is_blocked = False
         self._is_stopped = False
@@ -124,7 +132,7 @@ class RaftQuorum:
         self.elections = 0
         self.election_seconds = 0.0
         self._log_turns = Turns(env.event)
-        """Turns of those that read the log beside the loop, and of those that cut it."""
+        """Turns of tasks that read the log beside the loop, and of tasks that cut it."""
         self.decisions = QuorumLeader(self)
         self.peers = QuorumPeers(self)
         self.snapshots = QuorumSnapshots(self, self.peers)
@@ -169,8 +177,9 @@ class RaftQuorum:
         return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
 
     def silent_seconds(self) -> dict[int, float]:
-        """Seconds since the last fetch of each other voter that has fetched from this leader. Empty on other
-        nodes.
+        """Return seconds since the last fetch of each other voter that has fetched from this leader.
+
+        Empty on other nodes.
         """
         role, now = self.core.role if self._core is not None else None, self.clock.monotonic()
         if not isinstance(role, Leader):
@@ -197,7 +206,7 @@ class RaftQuorum:
     # -- life -------------------------------------------------------------------------------------------------------
 
     async def open(self, tasks: TaskGroup, peers: PeerChannels) -> StoredSnapshot | None:
-        """Read what the log says of epochs and voters; the newest snapshot. `tasks` and `peers` are for `run`.
+        """Read epochs and voters in the log; returns the newest snapshot. `tasks` and `peers` are for `run`.
 
         Raises `MetadataLogCorrupt`, `DiskError`.
         """
@@ -221,7 +230,7 @@ class RaftQuorum:
         return snapshot
 
     async def run(self) -> None:
-        """Do what the core wants, until cancelled or stopped.
+        """Perform the core's effects, until cancelled or stopped.
 
         Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant.
         """
@@ -236,16 +245,16 @@ class RaftQuorum:
             except DiskRefused:
                 if self.is_running:
                     raise
-                # The node stops, so nobody waits for room any more.
+                # The node stops, so no write waits for room any more.
                 break
             if not worked:
                 await self._wake.wait()
         self._ended.set()
 
     async def resign_and_drain(self, others_until: float = float("inf")) -> None:
-        """Commit what is decided, as far as the others let us, then give up the lead (a clean stop).
+        """Commit all decisions, as far as other voters help, then give up the lead (a clean stop).
 
-        The others are not waited for beyond `others_until` (monotonic seconds).
+        Other nodes are not waited for beyond `others_until` (monotonic seconds).
         """
         clock = self.clock
         patience = min(clock.monotonic() + self.settings.raft.fetch_timeout_seconds, others_until)
@@ -259,7 +268,8 @@ class RaftQuorum:
 
             self.decisions.subscribe(note)
             if not self._has_others():
-                # Nobody else can commit it later, so a slow disk gets more time; a full one must not keep the node up.
+                # No other node can commit it later, so a slow disk gets more time; a full one must not keep
+                # the node up.
                 patience = clock.monotonic() + LONE_PATIENCE_SECONDS
             with clock.timeout_at(patience):
                 await committed.wait()
@@ -291,17 +301,21 @@ class RaftQuorum:
             self._sleeping_until = float("inf")
             self._wake.set()
             self.report(self.core.tick)
+            if self.decisions.look_at_disk() and not self._is_hung:
+                self._is_hung = True
+                self.logger.error("metadata.disk_hangs", waited_s=round(SYNC_SECONDS_MAX))
+                self.on_hung_disk()
 
     def _next_deadline(self) -> float:
         now = self.clock.monotonic()
-        deadline = min(self.core.next_deadline(), now + IDLE_SECONDS_MAX)
+        deadline = min(self.core.next_deadline(), self.decisions.next_deadline(), now + IDLE_SECONDS_MAX)
         no_room_until = self.decisions.no_room_until
         return min(deadline, no_room_until) if no_room_until > now else deadline
 
     # -- reports and effects ------------------------------------------------------------------------------------------
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Report to the core what happened, with the time, and perform its effects."""
+        """Report an event to the core, with the time, and perform its effects."""
         if self._failure is not None or self._is_stopped:
             return
         try:
@@ -333,9 +347,9 @@ class RaftQuorum:
             self.fail(error)
         finally:
             self._is_pumping = False
-        if self._effects or self._may_write():
+        if self._effects or self._upkeep or self._may_write():
             self._wake.set()
-        if core.next_deadline() < self._sleeping_until:
+        if core.next_deadline() < self._sleeping_until or self.decisions.may_write_ahead():
             self._earlier.set()
         self._tell_change()
 
@@ -359,7 +373,7 @@ class RaftQuorum:
 
     def _tell_change(self) -> None:
         self._time_election()
-        # The core has lost the lead before this driver has: the state that says so is saved in between.
+        # The core has lost the lead before this driver has: its state is saved in between.
         told = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
         if told == self._told:
             return
@@ -370,8 +384,11 @@ class RaftQuorum:
 
     def perform_later(self, effect: SnapshotEffect) -> None:
         """Perform this effect when all present effects of the core have been performed."""
-        self._effects.extend(self.core.effects())
-        self._effects.append(effect)
+        if isinstance(effect, InstallSnapshot):
+            self._effects.extend(self.core.effects())
+            self._effects.append(effect)
+        else:
+            self._upkeep.append(effect)
         self._pump()
 
     def _perform(self, effect: Effect | SnapshotEffect) -> None:
@@ -394,8 +411,8 @@ class RaftQuorum:
 
     async def _work(self) -> bool:
         """Perform one effect that has to wait for the disk, or one write. Returns whether there was one."""
-        if self._effects:
-            effect = self._effects.popleft()
+        if self._effects or self._upkeep:
+            effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
                 # No other effect lies in between, so only the newest state has to be saved.
                 effect = self._effects.popleft()
@@ -415,6 +432,8 @@ class RaftQuorum:
     def wake(self) -> None:
         """Wake `run`: there may be something to do."""
         self._wake.set()
+        if self.decisions.may_write_ahead():
+            self._earlier.set()
 
     async def _perform_on_disk(self, effect: Effect | SnapshotEffect) -> None:
         match effect:
@@ -433,17 +452,7 @@ class RaftQuorum:
                 raise AssertionError(f"{effect} need not wait for the disk")
 
     async def _append_fetched(self, batches: Sequence[Batch]) -> None:
-        def append() -> None:
-            log = self.log
-            rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
-            if len(rest) < len(batches):
-                # The disk was full between two segments: what has got through is one write, the rest another.
-                log.flush()
-            if rest:
-                data = bytearray().join(batch.data for batch in rest)
-                log.append(data, rest[-1].epoch, count=len(rest))
-
-        await self.patiently(append)
+        await self.patiently(lambda: append_batches(self.log, batches))
         if self.log.log_end_offset != batches[-1].last_offset + 1:
             raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
         end_offset = await self.patiently(self.log.flush)
@@ -497,11 +506,11 @@ class RaftQuorum:
 
     @property
     def reading(self) -> Turns:
-        """A lock, for `async with`: while it is held, nobody cuts the log."""
+        """A lock, for `async with`: while it is held, the log is not cut."""
         return self._log_turns
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics; decisions per batch show how well group commit works."""
+        """Return figures for metrics; decisions per batch show how well group commit works."""
         core = self._core
         return {
             "epoch": self.leader_epoch,

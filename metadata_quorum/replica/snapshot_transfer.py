@@ -1,8 +1,8 @@
 """Snapshots between nodes: the FetchSnapshot RPC from both ends (KIP-630, KIP-853). PORTED.
 
-A replica whose log ends before the leader's begins is told by a Fetch answer which snapshot to load. It asks for it in
-chunks by position, writes them into a draft, and takes the whole only when it is sound. The leader keeps nothing for
-anybody: each chunk is read from the file, and a snapshot that is gone meanwhile is SNAPSHOT_NOT_FOUND.
+A replica whose log ends before the leader's begins gets the name of the snapshot to load in a Fetch answer. It asks
+for it in chunks by position, writes them into a draft, and takes the whole only when it is sound. The leader keeps no
+state for it: each chunk is read from the file, and a snapshot that is gone meanwhile is SNAPSHOT_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ async def fetch_snapshot(
 ) -> StoredSnapshot:
     """Load a snapshot from the leader of that epoch, behind `channel`, into `store`.
 
-    `progressed` is called after each chunk, and may raise to give up (another leader). Raises `KafkaError` (what the
-    leader refused with, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for what no sound leader sends), `ConnectionLost`,
-    `DiskError`. Nothing is left behind then. Cancel it only when the node ends: the draft stays until the next start.
+    `progressed` is called after each chunk, and may raise to give up (another leader). Raises `KafkaError` (the
+    leader's error, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for malformed answers), `ConnectionLost`, `DiskError`. Nothing
+    is left behind then. Cancel it only when the node ends: the draft stays until the next start.
     """
     workers = env.workers
     draft = await workers.run(store.begin, snapshot)
@@ -93,7 +93,7 @@ def _request(
 
 
 def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: int) -> tuple[bytes, int]:
-    """The bytes at `position` and the size of the whole. Raises `KafkaError`."""
+    """Read the bytes at `position` and the size of the whole. Raises `KafkaError`."""
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code))
     partitions = [
@@ -135,7 +135,7 @@ class LeaderView:
 
 @attrs.frozen
 class SnapshotAnswer:
-    """The answer, and who is being served (None for a refusal): to a leader a sign of life of that follower."""
+    """The answer, and the follower that is served (None for a refusal): to a leader this is a sign of life."""
 
     response: FetchSnapshotResponse
     served: ReplicaKey | None = None
@@ -158,7 +158,7 @@ def answer_fetch_snapshot(
         )
     error = _leader_error(asked.current_leader_epoch, leader)
     if error is ErrorCode.NONE and asked.snapshot_id.end_offset == 0:
-        # The first voters are told by the log; a snapshot at offset 0 is each node's own.
+        # The log names the first voters; a snapshot at offset 0 is each node's own.
         error = ErrorCode.SNAPSHOT_NOT_FOUND
     if error is ErrorCode.NONE:
         end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-Every node, leader or not, writes its own snapshots, of committed images only. The publisher tells `Snapshotter` of
-each committed image and of the log's bytes that led to it (`note`). A snapshot is due when these reach
+Every node, leader or not, writes its own snapshots, of committed images only. The publisher reports each committed
+image, and the log's bytes that led to it, to `Snapshotter` (`note`). A snapshot is due when these reach
 `metadata.log.max.record.bytes.between.snapshots`, or when something has changed and the last snapshot is older than
 `metadata.log.max.snapshot.interval.ms`.
 
@@ -110,14 +110,16 @@ class Snapshotter:
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
-        """The state that the newest snapshot covers (at start, and when a leader's was installed)."""
+        """Begin after the state that the newest snapshot covers (at start, and when a leader's was installed)."""
         self._last_offset = end_offset - 1
         self._image = None
         self._bytes = 0
         self._last_at = self._clock.monotonic()
 
     def note(self, image: MetadataImage, size: int, log_timestamp_ms: int) -> None:
-        """`image` is committed; `size` bytes of the log and maybe `log_timestamp_ms` (their newest) led to it."""
+        """Note that `image` is committed; `size` bytes of the log and maybe `log_timestamp_ms` (their newest) led
+        to it.
+        """
         self._image = image
         self._bytes += (
             self._settings.bytes_between_max if self._env.buggify("metadata.early_snapshot") else size
@@ -135,7 +137,7 @@ class Snapshotter:
         return interval > 0 and self._clock.monotonic() >= self._last_at + interval
 
     async def run(self) -> None:
-        """Write what is due, until cancelled. Raises `DiskError` when the disk fails; a full one is waited for."""
+        """Write due snapshots, until cancelled. Raises `DiskError` when the disk fails; a full one is waited for."""
         while True:
             # One turn of the loop between waking and looking: the rest of the batch is noted first.
             await self._wake.wait()
@@ -176,7 +178,7 @@ class Snapshotter:
         self._written(end)
 
     def statistics(self) -> dict[str, int]:
-        """Figures for metrics."""
+        """Return figures for metrics."""
         return {
             "snapshots": self._snapshots,
             "bytes_since_snapshot": self._bytes,

@@ -1,15 +1,15 @@
 """The files that `odradek storage format` writes and `odradek storage info` reads.
 
 A formatted node has `meta.properties` in every log directory, and in its metadata directory also
-`bootstrap.checkpoint` (the cluster's first records). Who votes first is told in one of three ways, as by Kafka 4.3's
-`kafka-storage format`:
+`bootstrap.checkpoint` (the cluster's first records). The first voters are named in one of three ways, as by Kafka
+4.3's `kafka-storage format`:
 
 * by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), equal on all nodes that begin with it
   (`--standalone`, `--initial-controllers`);
 * by `controller.quorum.voters` (kraft.version 0): nothing about voters is written;
-* by the leader (`--no-initial-controllers`, and every broker): a node that joins what exists already.
+* by the leader (`--no-initial-controllers`, and every broker): a node that joins an existing quorum.
 
-A directory that holds anything else than a formatted node's files, or an empty one, is never touched.
+A directory with anything else than a formatted node's files is never touched; an empty one is formatted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CLUSTER_ID_BYTES_MAX = (1 << 15) - 1
 
 
 class StorageError(Exception):
-    """A directory cannot be formatted or read; one line that says which and why."""
+    """A directory cannot be formatted or read; one line that names it and the reason."""
 
 
 @attrs.frozen
@@ -79,12 +79,12 @@ class StorageInfo:
 
 
 def random_cluster_id(uuid: bytes) -> str:
-    """A cluster id from 16 random bytes (`Env.new_uuid`)."""
+    """Make a cluster id from 16 random bytes (`Env.new_uuid`)."""
     return uuid_to_text(uuid)
 
 
 def check_cluster_id(cluster_id: str) -> None:
-    """Raises `StorageError` for what names no cluster. Kafka 4.3's tool takes any text, and so do requests."""
+    """Check a cluster id. Raises `StorageError`. Kafka 4.3's tool takes any text, and so do requests."""
     try:
         size = len(cluster_id.encode())
     except UnicodeEncodeError:
@@ -111,7 +111,7 @@ def find_meta_properties(directory: Dir) -> MetaProperties | None:
 
 
 def initial_voters(text: str, listener: str) -> VoterSet:
-    """The voters of `--initial-controllers`: ID@HOST:PORT:DIRECTORY-ID, separated by commas.
+    """Parse the voters of `--initial-controllers`: ID@HOST:PORT:DIRECTORY-ID, separated by commas.
 
     `listener` is the name of the controllers' listener. Raises `StorageError`.
     """
@@ -149,7 +149,9 @@ def _voter(node_id: int, directory_id: bytes, endpoint: VoterEndpoint) -> Voter:
 
 
 def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
-    """The levels that a new cluster begins with, where `chosen` differ from the usual ones. Raises `StorageError`."""
+    """Choose the levels that a new cluster begins with, where `chosen` differ from the usual ones. Raises
+    `StorageError`.
+    """
     for name, level in chosen.items():
         if name not in SUPPORTED_FEATURES:
             supported = ", ".join(sorted(SUPPORTED_FEATURES))
@@ -171,7 +173,7 @@ def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
 
 
 def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple[Message, ...]:
-    """The first records of a cluster: its feature levels, `metadata.version` first."""
+    """Make the first records of a cluster: its feature levels, `metadata.version` first."""
     return tuple(FeatureLevelRecord(name, level) for name, level in features.items())
 
 
@@ -187,14 +189,14 @@ class StorageFormat:
     voter: VoterEndpoint | None = None
     """The node's own controller where it is the first and only voter."""
     voters: VoterSet | None = None
-    """The first voters where there are several. Where both are None, others say who votes."""
+    """The first voters where there are several. Where both are None, other nodes name the voters."""
     timestamp_ms: int
     features: Mapping[str, int] = BOOTSTRAP_FEATURES
     users: Sequence[Message] = ()
     """Records of the first users (`first_user`)."""
 
     def first_voters(self, directory_id: bytes) -> VoterSet | None:
-        """The voters that the first snapshot names, if this node's metadata directory has that id."""
+        """Return the voters that the first snapshot names, if this node's metadata directory has that id."""
         if self.voter is None:
             return self.voters
         return VoterSet.of([_voter(self.node_id, directory_id, self.voter)])
@@ -207,7 +209,7 @@ def format_storage(
     *,
     ignore_formatted: bool = False,
 ) -> list[str]:
-    """Format every log directory of a node; the paths that were formatted.
+    """Format every log directory of a node; returns the formatted paths.
 
     `metadata_directory` is one of `directories` or a further one. Raises `StorageError` before anything is written.
     """
@@ -293,7 +295,7 @@ def _format_metadata_log(
 
 
 def storage_info(directory: Dir) -> StorageInfo:
-    """The facts that a log directory tells about itself; damage becomes `problem`."""
+    """Read the facts in a log directory; damage becomes `problem`."""
     try:
         meta = find_meta_properties(directory)
         problem = None if meta is not None else "not formatted"

@@ -11,7 +11,7 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """`async with turns:` for one task at a time. Who waits longest is not sure to be next: use it among few."""
+    """`async with turns:` for a single task at a time. The longest wait is not surely the next: use it among few."""
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
         self._new_event = new_event

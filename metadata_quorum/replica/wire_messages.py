@@ -49,7 +49,7 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 """Kafka's reserved id of the metadata topic."""
 NOBODY = -1
 NO_HIGH_WATERMARK = (1 << 63) - 1
-"""The high watermark of a Fetch whose sender does not tell one (KIP-1166)."""
+"""The high watermark of a Fetch whose sender does not send one (KIP-1166)."""
 
 Endpoint = tuple[str, str, int]
 """(listener name, host, port)."""
@@ -77,7 +77,7 @@ class Sender:
 
 
 def encode_request(request: Request, sender: Sender) -> Message:
-    """The RPC that asks this."""
+    """Encode a request as its RPC."""
     return _ENCODERS[type(request)](request, sender)
 
 
@@ -152,8 +152,9 @@ _ENCODERS: Mapping[type[Request], Callable[[Any, Sender], Message]] = {
 
 
 def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Request:
-    """Raises `KafkaError` for what is not about this quorum's log: INCONSISTENT_CLUSTER_ID, INVALID_REQUEST,
-    UNKNOWN_TOPIC_OR_PARTITION."""
+    """Decode a request about this quorum's log. Raises `KafkaError` for others: INCONSISTENT_CLUSTER_ID,
+    INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION.
+    """
     asked: str | None = getattr(message, "cluster_id", None)
     if asked is not None and asked != cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
@@ -198,13 +199,13 @@ def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Requ
 
 
 def _check_node_id(node_id: int) -> None:
-    """Negative ones mean nobody, or a bootstrap server. Raises `KafkaError`."""
+    """Refuse negative ids, which mean no node or a bootstrap server. Raises `KafkaError`."""
     if node_id < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
 def replica_id_of(message: fetch.FetchRequest) -> int:
-    """The id of the replica that fetches; negative for a reader that is no replica."""
+    """Return the id of the replica that fetches; negative for a reader that is no replica."""
     return message.replica_state.replica_id if message.replica_state.replica_id >= 0 else message.replica_id
 
 
@@ -213,7 +214,7 @@ def _voter(node_id: int, directory_id: bytes, me: ReplicaKey) -> ReplicaKey:
 
 
 def _only_partition(message: Any) -> Any:
-    """The metadata log's partition, which must be the only one asked for. Raises `KafkaError`."""
+    """Return the metadata log's partition, which must be the only one in the request. Raises `KafkaError`."""
     if len(message.topics) != 1 or len(message.topics[0].partitions) != 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     topic = message.topics[0]
@@ -229,7 +230,7 @@ def _only_partition(message: Any) -> Any:
 
 
 def leader_endpoints_of(message: Message) -> dict[int, tuple[Endpoint, ...]]:
-    """The endpoints that a message gives for its leader, by node id."""
+    """Return the endpoints that a message gives for its leader, by node id."""
     if not isinstance(
         message, begin_quorum_epoch.BeginQuorumEpochRequest | end_quorum_epoch.EndQuorumEpochRequest
     ):
@@ -244,7 +245,7 @@ def leader_endpoints_of(message: Message) -> dict[int, tuple[Endpoint, ...]]:
 def encode_response(
     response: Response, request: Message, leader: Leader | None, records: bytes = b""
 ) -> Message:
-    """The answer to `request`. `leader` is how to reach the node that the response names as the leader."""
+    """Encode the answer to `request`. `leader` is the address of the node that the response names as the leader."""
     leader_id = NOBODY if response.leader_id is None else response.leader_id
     match response:
         case VoteAnswer():
@@ -302,9 +303,9 @@ def _encode_fetch_answer(
 
 
 def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]:
-    """The answer and the addresses of the nodes that it names.
+    """Decode the answer, and the addresses of the nodes that it names.
 
-    Raises `KafkaError`: what the peer refused the whole request with, or CORRUPT_MESSAGE for what makes no sense.
+    Raises `KafkaError`: the peer's error for the whole request, or CORRUPT_MESSAGE for a malformed answer.
     """
     if message.error_code:
         raise KafkaError(ErrorCode(message.error_code))
@@ -339,7 +340,7 @@ def _decode_fetch_answer(partition: fetch.PartitionData, error: ErrorCode) -> Fe
 
 
 def refuse(request: Message, code: ErrorCode) -> Message:
-    """The answer to a request that is refused as a whole."""
+    """Make the answer to a request that is refused as a whole."""
     match request:
         case vote.VoteRequest():
             return vote.VoteResponse(code)

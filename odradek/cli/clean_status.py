@@ -84,7 +84,7 @@ def cleaning_document(cleaning: ReplicaCleaning | None) -> dict[str, Any] | None
 def _clean_status(args: argparse.Namespace) -> int:
     with connected(args) as client:
         if args.topics:
-            client.admin.describe_topics(args.topics)  # raises for one that does not exist
+            client.admin.describe_topics(args.topics)  # raises for a topic that does not exist
         asked = ask_log_dirs(client, args)
     found = [
         (broker.broker, directory, replica, replica.cleaning)

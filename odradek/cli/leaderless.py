@@ -42,7 +42,8 @@ class Replica(NamedTuple):
 class Leaderless(NamedTuple):
     """One partition without a leader. `complete` has the brokers whose replicas hold all acknowledged records (in
     sync or eligible). Where that is empty, `last` has the broker that led last. Both are None where the brokers are
-    too old to say."""
+    too old to report them.
+    """
 
     key: TopicPartition
     complete: tuple[int, ...] | None
@@ -111,7 +112,7 @@ def find_leaderless(
 
 
 def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[TopicPartition, Partition]:
-    """Find the partitions with their eligible replicas; none where the brokers do not speak of these."""
+    """Find the partitions with their eligible replicas; none where the brokers are too old to report them."""
     from odradek.client.errors import UnsupportedByBroker
     from odradek.wire.topic_partition import TopicPartition
 

@@ -83,7 +83,7 @@ def _json(document: Any) -> str:
 
 
 def _with_texts(document: Any) -> Any:
-    """Copy the document with texts in the place of infinite numbers, and of those that are none."""
+    """Copy the document with texts in place of infinite numbers and NaN."""
     if isinstance(document, Mapping):
         return {key: _with_texts(value) for key, value in document.items()}
     if isinstance(document, list | tuple):
@@ -293,7 +293,7 @@ class Progress:
             sys.stderr.flush()
 
     def add(self, count: int) -> None:
-        """Count so many more, and show them now and then."""
+        """Add to the count, and show it now and then."""
         self.count += count
         if not self._shown:
             return

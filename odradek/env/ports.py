@@ -354,7 +354,7 @@ class Conn(Protocol):
     async def writable(self) -> None: ...
 
     def wait_for(self, count: int) -> None:
-        """Let `readable` wait for about so many bytes (1: for any). It is a hint, which saves wakes for large
+        """Let `readable` wait for about this number of bytes (1: for any). It is a hint, which saves wakes for large
         frames.
         """
 

@@ -40,7 +40,7 @@ SHUTDOWN_SILENCE_SECONDS = 2.5
 """A broker that shuts down stops waiting for a controller that has been silent for so long."""
 ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
-"""A broker that shuts down stops waiting after so many heartbeats in a row without an answer."""
+"""A broker that shuts down stops waiting after this number of heartbeats in a row without an answer."""
 DUPLICATE_SESSIONS = 2.5
 """The number of session timeouts that another incarnation must last before it counts as another live broker.
 

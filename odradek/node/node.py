@@ -92,7 +92,7 @@ class HostProcess:
     world: World = attrs.field(factory=World)
     """TLS, and documents at addresses."""
     leave_behind: Callable[[Sequence[str]], None] = attrs.field(default=_wait_for_answers)
-    """Called when the node has stopped, but for calls to these directories that hang."""
+    """Called when the node has stopped, or has failed, but for calls to these directories that hang."""
 
 
 class Node:
@@ -252,6 +252,7 @@ class Node:
         if self._authorizer is not None:
             metadata.doors = ControllerDoors(self._authorizer, lambda: metadata.committed_image)
         metadata.auditor = self._auditing.auditor
+        metadata.quorum.on_hung_disk = self._metadata_disk_hangs
         peers = self._peers = PeerConnections(
             env, self._tasks, client_id=f"node-{config.node_id}", log=self._log, addresses=addresses
         )
@@ -601,6 +602,12 @@ class Node:
             self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
         elif all(each.offline_reason is not None for each in directories.log_dirs):
             self._fail(f"all log directories are offline, the last one because of {reason}")
+
+    def _metadata_disk_hangs(self) -> None:
+        """End the node as a failed sync would. The call that hangs is not waited for."""
+        path = self._directories.metadata_root.path
+        self._fail(f"the disk of the metadata log directory {path} does not answer")
+        self._process.leave_behind([path])
 
     def _start_stored(self, log: PartitionLog) -> None:
         if self._broker is not None:

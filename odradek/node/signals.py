@@ -60,13 +60,13 @@ class StopSignals:
                 )
 
     def leave_behind(self, directories: Sequence[str]) -> None:
-        """Called when the node has stopped, but for calls to these directories. End the process unless they come back soon."""
+        """Called when the node has ended, but for calls to these directories. End the process unless they come back soon."""
 
         def end() -> None:
             if not self.ended.wait(LEAVE_SECONDS):
                 self._exit(
-                    f"calls to {', '.join(directories)} do not come back and are left behind; the others are closed, and the "
-                    "next start recovers the logs of these"
+                    f"calls to {', '.join(directories)} do not come back and are left behind; the next start recovers the "
+                    "logs that are not closed"
                 )
 
         threading.Thread(target=end, name="leaves a disk behind", daemon=True).start()

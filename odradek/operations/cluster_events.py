@@ -77,8 +77,7 @@ class _Topic:
 
 
 class Narrator:
-    """The metadata log as sentences: call `load` for the records of a snapshot, then `tell` for the batches behind
-    it.
+    """The metadata log as sentences: call `load` for the records of a snapshot, then `tell` for the batches after it.
 
     `named` collects the names of all topics in the log, also of those that were deleted later. `controllers` collects the
     leader of each epoch.

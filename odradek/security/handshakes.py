@@ -4,9 +4,10 @@ A handshake takes up to a millisecond of computing, so each step of it has its t
 loop. Steps that are cheap are done at once. A step begins only when a whole record has come: a peer that sends byte by
 byte makes nobody work. A session is made only when the first bytes have come.
 
-So many handshakes may wait for their turn. Addresses have their turns one after the other, however many handshakes each of
-them has. If all places are taken, the address with the most gives one up to another that has fewer. So a flood is in its
-own way alone. Addresses of IPv6 that share 64 bits count as one. As many bytes as fit one step are received for it: what comes behind the handshake may be anything.
+A limited number of handshakes may wait for their turn. Addresses have their turns one after the other, however many
+handshakes each of them has. If all places are taken, the address with the most gives one up to another that has
+fewer. So a flood is in its own way alone. Addresses of IPv6 that share 64 bits count as one. As many bytes as fit one
+step are received for it: what comes behind the handshake may be anything.
 
 Between two turns, other work (if any) has the loop for `OTHERS_SHARE` times the CPU of a turn. So a flood of
 handshakes takes an eighth of a busy node, and all of an idle one. The CPU counts: on a busy node a turn mostly waits
@@ -98,7 +99,7 @@ class RecordBounds:
 
 
 def _not_tls(data: memoryview) -> str:
-    """Name the likely mistake behind a first byte that is none of TLS."""
+    """Name the likely mistake behind a first byte that TLS does not use."""
     if data[0] == 0:
         return "the peer speaks plaintext where TLS is spoken: set security.protocol to SSL or SASL_SSL there"
     return "the peer does not speak TLS"

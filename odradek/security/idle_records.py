@@ -31,7 +31,7 @@ class IdleRecords:
         """The time at which the whole allowance is there again."""
 
     def allow(self, records: int, encrypted_bytes: int, now: float) -> bool:
-        """Count records without plain bytes, which had about so many encrypted ones; false if they are too many."""
+        """Count records without plain bytes, with their approximate encrypted bytes; false if they are too many."""
         count = max(records, encrypted_bytes // RECORD_BYTES)
         self._paid_until = max(self._paid_until, now) + count / IDLE_PER_SECOND
         return self._paid_until - now <= IDLE_RECORDS_MAX / IDLE_PER_SECOND
@@ -46,6 +46,6 @@ class IdleBytes:
         self._bytes = 0
 
     def allow(self, encrypted: int, plain: int) -> bool:
-        """Count encrypted bytes, and the plain ones that came of them; false if too many came of nothing."""
+        """Count encrypted bytes, and the plain bytes in them; false if too many held no plain bytes."""
         self._bytes = max(0, self._bytes + encrypted - PLAIN_BYTE_WORTH * plain)
         return self._bytes <= IDLE_BYTES_MAX

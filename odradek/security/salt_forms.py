@@ -134,7 +134,7 @@ def _most_common(
 
 
 def _stream(secret: bytes, name: bytes, count: int) -> bytes:
-    """Derive so many bytes from a name; without the secret they look random."""
+    """Derive `count` bytes from a name; without the secret they look random."""
     found = hmac.digest(secret, name, "sha256")
     block = 0
     while len(found) < count:

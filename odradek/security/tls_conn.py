@@ -34,13 +34,13 @@ HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
 SPARE_BYTES = 8 * 1024
-"""A receive that has fed so many bytes more than it got plain ones stops. The records of one feed are at most 600
-key updates, which take 3 ms, or 700 of a byte.
+"""A receive stops when it has fed this number of bytes more than it got plain ones. The records of one feed are at
+most 600 key updates, which take 3 ms, or 700 of a byte.
 """
 SEND_BYTES = 128 * 1024
 """Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
 ANSWERS_BYTES_MAX = 64 * 1024
-"""A peer that causes so many bytes of TLS's own answers, and takes none of them, is cut off."""
+"""A peer that causes this number of bytes of TLS's own answers, and reads none of them, is disconnected."""
 
 
 class Scratch:
@@ -223,7 +223,7 @@ class TlsConn:
         return filled, bound + filled - at + self._begun, is_ended
 
     def _read_records(self, records: int, fed: int, buffer: memoryview, filled: int) -> tuple[int, bool]:
-        """Take the plain bytes of so many whole records, of `fed` bytes: bytes in the buffer, and whether the stream has
+        """Take the plain bytes of whole records, of `fed` bytes: bytes in the buffer, and whether the stream has
         ended. Raises `TlsFailed`, `ConnectionCut`."""
         begin = filled
         filled, reads, end = self._tls.read_records(records, buffer, begin)

@@ -2,8 +2,8 @@
 
 Where a request names the same thing many times over, a small frame could ask for gigabytes. As in Kafka, each thing
 is described once, and the description is repeated as often as the request names it. The bytes that repetitions add to
-the answer are bounded; past the bound, each further one is refused. The first description is always given, because
-the node has only so many things.
+the answer are bounded; past the bound, each further one is refused. The first description is always given, since a
+node has only a limited number of things.
 """
 
 from __future__ import annotations

@@ -151,13 +151,13 @@ class ClientRights(Protocol):
     def principal(self) -> str: ...
 
     def allows(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource. A refusal is put down."""
+        """True if the client may do this to the resource. A refusal is recorded for the audit log."""
 
     def would_allow(self, operation: int, resource_type: int, name: str) -> bool:
         """True if the client may do this to the resource, for a caller that refuses nothing."""
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
-        """True if the client may do this to some resource of the type. A refusal is put down."""
+        """True if the client may do this to some resource of the type. A refusal is recorded for the audit log."""
 
     def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
         """Return the decisions that hold now, by operation, resource type and name."""

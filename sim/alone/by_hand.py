@@ -7,9 +7,7 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.partition import Partition
 from odradek.serving.timers import Timers
-from odradek.wire.errors import KafkaError
 from sim.alone.replication_broker import START_MS, Broker
 from sim.history import SafetyViolation
 
@@ -94,11 +92,6 @@ class ByHand:
     def workers_for(self, log: PartitionLog) -> _Workers:
         """Return threads for the log's disk."""
         return _Workers()
-
-    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
-        """Flush the log, at once."""
-        partition.log.flush()
-        done(None)
 
     def run_woken(self) -> None:
         """Do nothing after an append: the schedule has the followers fetch."""

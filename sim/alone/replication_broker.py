@@ -241,6 +241,11 @@ class Broker:
     def suspect(self, partition: Partition, offset: int) -> None:
         """Ignore a suspicion: all bytes here are sound."""
 
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        """Flush the log, at once."""
+        partition.log.flush()
+        ended()
+
     # --- the follower's side
 
     def next_fetch(self) -> Fetching | None:

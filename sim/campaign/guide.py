@@ -16,7 +16,7 @@ from sim.campaign.guidance import added_for, options_named
 from sim.options import RunOptions
 
 COVERED_EVERY = 20
-"""One run of so many records its coverage."""
+"""One of `COVERED_EVERY` runs records its coverage."""
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 __all__ = ["COVERED_EVERY", "Guide", "everything"]

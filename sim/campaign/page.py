@@ -1,7 +1,8 @@
 """The progress of a campaign, as a part of its report and as a screen of the terminal. PURE but for the sources that
 it reads.
 
-Seeds, virtual time, records, faults by kind, coverage, the answers of nodes, and news since the campaign before."""
+Seeds, virtual time, records, faults by kind, coverage, the answers of nodes, and news since the campaign before.
+"""
 
 from __future__ import annotations
 

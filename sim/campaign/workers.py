@@ -70,7 +70,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         line = None
-        with suppress(BrokenPipeError):  # its end tells why
+        with suppress(BrokenPipeError):  # its exit shows why
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
             line = self._line(process, began + seconds_max)

@@ -12,8 +12,7 @@ that could serve, or between two of them. When it exceeds the bound (`sim.checks
 * **Coordinator.** The leader of a partition of `__consumer_offsets` is fit. Then it has read the log.
 
 Left out are two cases. A broker that an operator has unregistered stays away, as in Kafka. A quorum's leader with a
-disk that hangs keeps its lead, as in Kafka: its followers still get its messages. So nothing can be decided
-meanwhile.
+disk that hangs is not fit. Whether it decides, or hands its lead over, depends on the disks of the others.
 """
 
 from __future__ import annotations

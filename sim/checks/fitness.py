@@ -11,7 +11,8 @@ These are unfit:
 * a link that is cut, slow, narrow or closed, in either direction. Connections that the network has forgotten count as
   a fault of that moment: the product's timeouts have to end them.
 
-Wrong clocks leave a machine fit: nothing may depend on them."""
+Wrong clocks leave a machine fit: nothing may depend on them.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class OneForEach:
     _held: dict[Hashable, Hashable] = attrs.Factory(dict)
 
     def see(self, term: Hashable, holder: Hashable, told: str) -> None:
-        """Note that `holder` has the term, which `told` names in words. Raises `SafetyViolation`."""
+        """Note that `holder` has the term, which `told` describes. Raises `SafetyViolation`."""
         before = self._held.setdefault(term, holder)
         if before != holder:
             raise SafetyViolation(f"{self.what}: {told} belongs to {before} and to {holder}")

@@ -143,7 +143,7 @@ class MetadataReplay:
             state = quorum.core.log
             log = quorum.log
             if (state.end_offset, state.last_epoch) != (log.log_end_offset, log.latest_epoch):
-                continue  # what is decided is not written yet
+                continue  # the decided records are not written yet
             expected = self._stored_voters(member, quorum.settings.static_voters, state.end_offset)
             self.voters_seen += 1
             if expected is not None and state.voters != expected:

@@ -24,7 +24,7 @@ _HEADER_BYTES = 12
 """Length, API, version and correlation id: the begin of each request."""
 STREAMS = 256
 _FRAME_BYTES_MAX = 1 << 28
-"""A longer frame is none: the stream is no Kafka connection's."""
+"""A longer frame is invalid: the stream is not Kafka's."""
 
 
 @attrs.define(eq=False)

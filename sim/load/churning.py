@@ -1,6 +1,6 @@
 """Topics that come and go in a storm: of several segments, removed by retention, read by time, deleted. PORTED.
 
-Nothing that is written here is promised to anybody. What it is for: segments are rolled, indexed, looked through,
+No record that is written here is promised to a client. What it is for: segments are rolled, indexed, looked through,
 flushed and removed, and topics deleted under tasks that are at work on their files.
 """
 

@@ -49,7 +49,8 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
 async def follow(load: Workload, name: str, rack: str, partitions: Sequence[TopicPartition]) -> None:
     """Read partitions from the beginning until the end, from a replica in `rack` where there is one.
 
-    Raises `SafetyViolation` when an offset is missing or comes twice."""
+    Raises `SafetyViolation` when an offset is missing or comes twice.
+    """
     consumer = _consumer(load, name, **{"client.rack": rack, "auto.offset.reset": "none"})
     consumer.assign(partitions)
     next_offsets: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)

@@ -32,7 +32,8 @@ EPOCH_MS = 1_750_000_000_000
 class VirtualClock(trio.abc.Clock):
     """trio's clock over an agenda.
 
-    `on_stall` is called when the agenda stays empty, or when tasks keep each other busy while time stands still."""
+    `on_stall` is called when the agenda stays empty, or when tasks keep each other busy while time stands still.
+    """
 
     def __init__(self, agenda: Agenda, on_stall: Callable[[str], None]) -> None:
         self._agenda = agenda

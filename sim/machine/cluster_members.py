@@ -110,7 +110,7 @@ class Shape:
         )
 
     def replicated(self, replicas: int, in_sync_min: int) -> Shape:
-        """Return a copy with so many replicas of everything, and so many of them that have to be in sync."""
+        """Return a copy with these numbers of replicas, and of replicas that have to be in sync."""
         factors = (
             "default.replication.factor",
             "offsets.topic.replication.factor",

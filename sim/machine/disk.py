@@ -224,7 +224,7 @@ class SimDisk:
         *parents, name = path_parts(path)
         above = self.folder_of(self._root, "/".join(parents))
         above.entries[name] = above.durable[name] = Folder()
-        self.crash("all")  # counts what is left
+        self.crash("all")  # counts the remaining bytes
 
     def peek(self, path: str) -> dict[str, bytes]:
         """Copy the files of a directory, as processes see them; this is no operation of the disk.

@@ -4,8 +4,8 @@
 A link is one direction between two hosts. Its possible troubles, each by itself:
 
 * cut: it holds everything until it is healed, as TCP's retransmission would;
-* slow: everything takes up to so many seconds longer;
-* narrow: so many bytes per second for all connections together; later bytes wait behind earlier ones;
+* slow: everything takes up to some seconds longer;
+* narrow: a limit of bytes per second for all connections together; later bytes wait behind earlier ones;
 * closed: new connections fail (open ones go on): they are refused at once, or never answered;
 * and by the weather a segment may be lost, which a reader sees as a stall until it is sent again.
 
@@ -92,7 +92,7 @@ class Links:
                 yield ends, False
 
     def slow(self, source: str, target: str, seconds: float) -> None:
-        """Let everything from `source` to `target` take up to so many seconds longer; 0: only the weather's latency."""
+        """Make everything from `source` to `target` take up to this number of seconds longer; 0: only the weather's latency."""
         self._link(source, target).slow_seconds = seconds
 
     def narrow(self, source: str, target: str, bytes_per_second: float) -> None:

@@ -273,7 +273,7 @@ class World:
             machine.env.work_factor = factor
 
     def hang(self, name: str, seconds: float) -> None:
-        """Let no work that a machine's processes do off their loops end before so many seconds have passed."""
+        """Let all work that a machine's processes do off their loops take at least this number of seconds."""
         env = self.node_env(name)
         env.hangs_until = max(env.hangs_until, self.now + seconds)
 
@@ -346,7 +346,8 @@ class World:
     ) -> T:
         """Run `async_main(*args)` in this world, once. Nodes that are left running are killed at its end.
 
-        Raises `Liveness`, and the errors of the main function and of living nodes."""
+        Raises `Liveness`, and the errors of the main function and of living nodes.
+        """
         if self.weather.wake_seconds:
             Toil(self.agenda, self._envs, Random(f"{self.seed}/toil")).begin()
         self.agenda.at(virtual_seconds_max, lambda: self._fail(f"not done after {virtual_seconds_max} s"))

@@ -8,7 +8,8 @@ permits). Then all is healed, and:
    records that a consumer has read are there. Readers read everything, in order, and groups all that was
    acknowledged.
 3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
-4. The metadata logs match, and records that were seen committed in them during the storm are still there."""
+4. The metadata logs match, and records that were seen committed in them during the storm are still there.
+"""
 
 from __future__ import annotations
 

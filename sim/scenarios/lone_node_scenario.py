@@ -89,7 +89,8 @@ class Scenario:
     ) -> None:
         """Draw from the seed each value that is not given.
 
-        `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` only the settings count."""
+        `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` only the settings count.
+        """
         self.world = World(seed, weather)
         self.history = History((SYNCED,))
         topics = {SYNCED: PARTITIONS, CACHED: PARTITIONS}

@@ -9,7 +9,7 @@ The model, which the injector (`sim.storm.disk_damage`) keeps and the product mu
   partitions keeps another replica whose broker stays up. So of every batch a good copy is left on a replica that was in sync.
 * **Unread damage is undone in the end**: there is no promise to read all logs again and again. Damage that was read
   must have been reported. A follower takes no such batch, and a client raises an error. A replica that was found
-  rotten is set aside, and fetched anew when others are in sync. Nothing is ever handed on silently.
+  rotten is set aside, and fetched anew when others are in sync. Rotten records are never served silently.
 """
 
 from __future__ import annotations

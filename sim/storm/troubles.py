@@ -55,7 +55,7 @@ async def closed_links(storm: Storm, random: Random) -> None:
         storm.begin(f"closed {how} {target} to {len(sources)}")
         for source in sources:
             world.fabric.close_link(source, target, "refuses" if how == "refuses" else "swallows")
-        if random.random() < 0.5:  # and what is open goes too, so that a process must begin anew
+        if random.random() < 0.5:  # open connections are severed, too, so that a process must connect again
             for source in sources:
                 world.fabric.sever(source, target)
         await storm.last(random)

@@ -28,7 +28,7 @@ async def rolling_restarts(storm: Storm, random: Random) -> None:
                 continue
             await storm.stop(member)
             if member.is_up():
-                continue  # somebody else has started it
+                continue  # another task has started it
             serving = member.launch()
             if waits:
                 await storm.world.wait(serving, LONG_SECONDS_MAX)

@@ -1,1 +1,1 @@
-"""Jobs on Spark that people run and copy; see README.md."""
+"""Jobs on Spark that people run and copy."""

@@ -90,7 +90,8 @@ def gathered(
 ) -> list[tuple[OffsetRange, ...]]:
     """Gather the ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
 
-    Neighbours are combined up to `task_records` offsets in all, and up to `records_max`."""
+    Neighbours are combined up to `task_records` offsets in all, and up to `records_max`.
+    """
     most = task_records if records_max is None else min(task_records, records_max)
     spare = len(ranges) - (tasks_min or 1)
     tasks: list[list[OffsetRange]] = []

@@ -27,7 +27,8 @@ _ASKED_MAX = 1024
 def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = None) -> None:
     """Raise `ProgressError` if the query has transactions prepared. Raises `RuntimeError` if the brokers do not answer.
 
-    Without `client` it opens a connection of its own."""
+    Without `client` it opens a connection of its own.
+    """
     where = plan.properties["bootstrap.servers"]
     if (where, query) in _asked:
         return

@@ -147,12 +147,13 @@ def test_watchers_may_unwatch_while_being_woken() -> None:
 
 
 def test_flushes_are_shared() -> None:
-    """The first in the queue starts the flush; who comes after it began waits for the next."""
+    """The first in the queue starts the flush; who comes after it began waits for the next, which begins when it ends."""
     partition = led()
     done: list[Callable[[KafkaError | None], None]] = [lambda failure: None for _ in range(3)]
     assert partition.waiting.wait_for_sync(done[0])
     assert not partition.waiting.wait_for_sync(done[1])
     assert partition.waiting.take_sync_waiters() == done[:2]
-    assert partition.waiting.wait_for_sync(done[2])
+    assert not partition.waiting.wait_for_sync(done[2]), "a flush is under way"
     assert partition.waiting.take_sync_waiters() == done[2:]
     assert partition.waiting.take_sync_waiters() == []
+    assert partition.waiting.wait_for_sync(done[0]), "nobody flushes any more"

@@ -62,7 +62,7 @@ class Stage:
         return came
 
     async def result(self, work: Steps[Any]) -> Any:
-        """The result of work that waits."""
+        """Return the result of work that waits."""
         begun = self.driver.begin(work)
         assert isinstance(begun, Suspend)
         return await begun.run()

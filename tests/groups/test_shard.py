@@ -176,6 +176,21 @@ def test_an_answer_waits_until_replicas_have_what_it_tells() -> None:
     assert found.offsets["t", 0].offset == 5
 
 
+def test_an_answer_waits_for_the_sync_that_the_topic_asks_for() -> None:
+    """`flush.messages` of `__consumer_offsets`: a commit is answered when the leader has synced it."""
+    case = Case(ALONE, LogConfig(flush_messages=1))
+    run(case.shard.load())
+    commit = case.commit()
+    assert commit.answers == []
+    case.partition.log.flush()
+    case.partition.look_again()
+    assert commit.answers == [[ErrorCode.NONE]]
+
+    case = Case(ALONE)
+    run(case.shard.load())
+    assert case.commit().answers == [[ErrorCode.NONE]], "without it the page cache is enough"
+
+
 def test_a_commit_that_replicas_hold_up_times_out() -> None:
     """`offsets.commit.timeout.ms`: COORDINATOR_NOT_AVAILABLE, once; the offset may still be committed later."""
     case = Case()

@@ -342,6 +342,7 @@ class ReplicatedTopic:
             random=env.random,
             log=log,
             on_start_stored=lambda log: broker.start_stored(log),
+            on_offline=lambda log_dir, reason: broker.directory_offline(log_dir, reason),
         )
         layers = BrokerConfigLayers(self.settings)
         log_dir = LogDir.open(root, context, config_for=lambda topic: broker.log_config(topic))

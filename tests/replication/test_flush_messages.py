@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 
 import pytest
+import trio
 
-from odradek.wire.errors import KafkaError
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.sim_env import SimEnv
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
 
@@ -92,6 +95,91 @@ def test_a_flush_that_hangs_is_waited_for() -> None:
         env.hangs_until = began + 1.5
         assert (await cluster.produce(1, b"b", timeout_ms=4000))[0] == 0
         assert env.agenda.now >= began + 1.5
+        assert all(_recovery_point(cluster, node) == 2 for node in NODES)
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_leader_whose_device_hangs_acknowledges_nothing(acks: int) -> None:
+    """The leader's own sync counts as the followers' does. acks=1 waits for it alone."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert (await cluster.produce(1, b"a"))[0] == 0
+        env = cluster.members[1].env
+        assert isinstance(env, SimEnv)
+        began = env.agenda.now
+        env.hangs_until = began + 1.5
+        log = cluster.members[1].partition().log
+        seen: list[tuple[int, int]] = []
+        cluster.members[1].partition().waiting.watch(
+            lambda: seen.append((log.high_watermark, log.recovery_point))
+        )
+        assert (await cluster.produce(1, b"b", acks=acks, timeout_ms=4000))[0] == 0
+        assert env.agenda.now >= began + 1.5
+        await cluster.until(lambda: log.high_watermark == 2)
+        assert all(high_watermark <= synced for high_watermark, synced in seen)
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
+
+
+def test_records_that_come_during_a_sync_share_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Group commit: twenty records that come while the device is busy cost the leader one more sync."""
+    flushed: list[object] = []
+    flush = PartitionLog.flush
+    monkeypatch.setattr(PartitionLog, "flush", lambda log: (flushed.append(log), flush(log))[1])
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert (await cluster.produce(1, b"a"))[0] == 0
+        env = cluster.members[1].env
+        log = cluster.members[1].partition().log
+        assert isinstance(env, SimEnv)
+        env.hangs_until = env.agenda.now + 1.0
+        flushed.clear()
+        # The flush of all logs in turn is not to count.
+        log.durability.note_flush(1 << 60)
+        async with trio.open_nursery() as producers:
+            for serial in range(20):
+                producers.start_soon(partial(cluster.produce, 1, b"%d" % serial, timeout_ms=4000))
+        assert log.high_watermark == log.recovery_point == 21
+        assert flushed.count(log) <= 2
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
+
+
+def test_a_leader_whose_sync_fails_acknowledges_nothing() -> None:
+    """ "A failed sync is final": the directory goes offline, and the producer hears that its record was not stored."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert (await cluster.produce(1, b"a"))[0] == 0
+        disk = cluster.world.machine(host(1)).disk
+        disk.fail_next(errno.EIO, operation="sync", path_part=f"{TOPIC}-0/")
+        log = cluster.members[1].partition().log
+        code, _ = await cluster.produce(1, b"b")
+        assert code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (log.high_watermark, log.offline) == (1, True)
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
+
+
+def test_a_leader_without_descriptors_goes_on_when_it_has_some() -> None:
+    """A sync that is refused is tried again, and the record is acknowledged then."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert (await cluster.produce(1, b"a"))[0] == 0
+        disk = cluster.world.machine(host(2)).disk
+        cluster.controller.elect(0, 2)
+        await cluster.until(lambda: cluster.members[2].partition().is_leader)
+        disk.fail_next(errno.EMFILE, operation="create", path_part=f"{TOPIC}-0/leader-epoch")
+        assert (await cluster.produce(2, b"b", timeout_ms=4000))[0] == 0
         assert all(_recovery_point(cluster, node) == 2 for node in NODES)
 
     cluster = ReplicatedTopic()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import pytest
 
-from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 from odradek.data_plane.replication.isr_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
@@ -27,6 +29,8 @@ class Cluster:
         self.known = {2: BROKER_EPOCH, 3: BROKER_EPOCH}
         """Epochs of those that are registered."""
         self.suspected: list[int] = []
+        self.syncs: list[Callable[[], None]] = []
+        """The syncs that are under way: what to call when each has ended."""
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -49,14 +53,26 @@ class Cluster:
     def suspect(self, partition: Partition, offset: int) -> None:
         self.suspected.append(offset)
 
+    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
+        self.syncs.append(ended)
+
 
 class Leader:
     """Broker 1 leads a partition of 1, 2 and 3, in leader epoch 3 and partition epoch 7."""
 
-    def __init__(self, isr: tuple[int, ...] = (1, 2, 3), *, min_isr: int = 1, records: int = 0) -> None:
+    def __init__(
+        self,
+        isr: tuple[int, ...] = (1, 2, 3),
+        *,
+        min_isr: int = 1,
+        records: int = 0,
+        flush_messages: int = LONG_MAX,
+        replicas: tuple[int, ...] = (1, 2, 3),
+    ) -> None:
         self.cluster = Cluster()
-        self.partition = Partition(new_log(LogConfig(min_insync_replicas=min_isr)), self.cluster)
-        self.image = PartitionImage(ME, 3, 7, (1, 2, 3), isr)
+        self.config = LogConfig(min_insync_replicas=min_isr, flush_messages=flush_messages)
+        self.partition = Partition(new_log(self.config), self.cluster)
+        self.image = PartitionImage(ME, 3, 7, replicas, isr)
         for _ in range(records):
             self.partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
         self.partition.apply(self.image, ME)

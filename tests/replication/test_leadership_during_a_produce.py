@@ -17,7 +17,7 @@ BEFORE, WON_AGAIN, LOST, UNTOUCHED = range(4)
 
 
 def epochs(cluster: ReplicatedTopic, index: int) -> list[int]:
-    """The leader epoch of each batch in the log of broker 1."""
+    """List the leader epoch of each batch in the log of broker 1."""
     log = cluster.members[1].partition(index).log
     data = log.read_bytes(0, 1 << 20, upper_bound=log.log_end_offset, min_one=True)
     return [header.partition_leader_epoch for _, header in iter_batches(data)]
@@ -27,7 +27,7 @@ def epochs(cluster: ReplicatedTopic, index: int) -> list[int]:
 def test_batches_behind_the_wait_are_appended_in_the_new_term(
     acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was appended before is refused if it was to be replicated; what is lost gets nothing; the rest is in today's term."""
+    """A batch from before is refused with acks=all, a lost partition gets nothing, and the rest is in the newest term."""
     ready = BatchesLeft.ready
 
     async def script(cluster: ReplicatedTopic) -> None:

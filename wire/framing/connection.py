@@ -86,9 +86,9 @@ _LARGE_BYTES = 1 << 17
 class State(Enum):
     OPEN = "open"
     ENDING = "ending"
-    """The peer has finished sending, and some requests or responses are still to be handed out."""
+    """The peer has finished sending, and the application has yet to receive some requests or responses."""
     ENDED = "ended"
-    """All that the peer sent has been handed out."""
+    """The application has received everything that the peer sent."""
     FAILED = "failed"
     """The peer broke the protocol."""
     CLOSED = "closed"
@@ -163,7 +163,7 @@ class Signal(Enum):
 NEED_DATA: Final = Signal.NEED_DATA
 """The frame is incomplete: receive more."""
 PAUSED: Final = Signal.PAUSED
-"""Too many requests are unanswered: answer one before the next is handed out."""
+"""Too many requests are unanswered: answer one to receive the next."""
 
 
 @attrs.frozen

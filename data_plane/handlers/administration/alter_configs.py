@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs and AlterConfigs: this broker judges the request, the controller decides what is left.
+"""IncrementalAlterConfigs and AlterConfigs: this broker judges its own part, the controller decides the rest.
 
-As in Kafka the broker answers for what only it can know: the shape of the request, its own values, its loggers. It
-sends the other resources on. The answers come together in the order of the request.
+As in Kafka the broker answers for facts that only it can know: the shape of the request, its own values, its loggers.
+It forwards all other resources. The answers are joined in the order of the request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 Judge: TypeAlias = Callable[[OwnConfig, Any, bool], Outcome | None]
-"""This broker's outcome for one resource of a request that may only validate; None leaves it to the controller.
+"""Decides one resource of a request (the flag: only validate); None leaves it to the controller.
 
 Raises `KafkaError`.
 """
@@ -59,7 +59,7 @@ class AlterApi:
 
     judge: Judge
     values_after: Callable[[OwnConfig, Any], Mapping[str, str]]
-    """The dynamic values that a broker would have after one resource of a request."""
+    """Computes the dynamic values that a broker would have after one resource of a request."""
     result_class: Callable[[int, str | None, int, str], Any]
     response_class: Callable[[int, list[Any]], Message]
 
@@ -91,7 +91,7 @@ class AlterConfigsHandler:
         return Suspend(ask, is_long=names_many(request))
 
     async def _judge_all(self, request: Any) -> list[Outcome | None]:
-        """This broker's outcome for each resource, some milliseconds at a time; None leaves it to the controller."""
+        """Judge each resource, some milliseconds at a time; None leaves it to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
         def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
@@ -115,7 +115,7 @@ class AlterConfigsHandler:
             return error.code, error.message
 
     async def _judge_stores(self, request: Any, judged: Sequence[Outcome | None]) -> list[Outcome | None]:
-        """The outcomes, with those of listeners' keys and certificates, for which files are read."""
+        """Judge listeners' keys and certificates, for which files are read, and return all outcomes."""
         own = self._own
         outcomes = list(judged)
         for index, resource in enumerate(request.resources):
@@ -135,7 +135,7 @@ class AlterConfigsHandler:
     async def _decide(
         self, sender: Sender, request: Any, judged: Sequence[Outcome | None], version: int
     ) -> list[Outcome]:
-        """The outcome of every resource, the controller's for those that are left to it."""
+        """Decide every resource; the controller decides those that are left to it."""
         left = [
             _normalised(self._own, resource)
             for resource, outcome in zip(request.resources, judged, strict=True)
@@ -210,7 +210,7 @@ ABSOLUTE = AlterApi(
 
 
 def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
-    """A resource that is one broker must be this one. Raises `KafkaError` INVALID_REQUEST."""
+    """Check that a resource that is one broker is this one. Raises `KafkaError` INVALID_REQUEST."""
     number = parse_node_id(name)
     if number is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
@@ -219,7 +219,7 @@ def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
 
 
 def _groups(resources: Sequence[Any]) -> list[list[Any]]:
-    """Consecutive resources that are judged in one turn."""
+    """Divide consecutive resources into groups that are judged in one turn each."""
     groups: list[list[Any]] = [[]]
     things = 0
     for resource in resources:
@@ -232,7 +232,7 @@ def _groups(resources: Sequence[Any]) -> list[list[Any]]:
 
 
 def _normalised(own: OwnConfig, resource: Any) -> Any:
-    """`01` is this broker, too; Kafka stores it under that name, where nobody looks."""
+    """Replace `01`, which also means this broker: Kafka stores it under that name, where it has no effect."""
     if resource.resource_type == RESOURCE_BROKER and resource.resource_name:
         return attrs.evolve(resource, resource_name=str(own.node_id))
     return resource
@@ -269,7 +269,7 @@ def _check_broker(own: OwnConfig, name: str, after: Mapping[str, str]) -> None:
 
 
 def _operated(before: Mapping[str, str], configs: Sequence[incremental.AlterableConfig]) -> dict[str, str]:
-    """A broker's values after the operations, as it sees them itself before it asks the controller."""
+    """Compute a broker's values after the operations, by its own state before it asks the controller."""
     after = dict(before)
     for config in configs:
         if config.config_operation == Operation.SET:
@@ -284,7 +284,7 @@ def _operated(before: Mapping[str, str], configs: Sequence[incremental.Alterable
 
 
 def _default_list(operation: Operation, name: str) -> str:
-    """The default of a key whose type is a list. Raises `KafkaError` for others."""
+    """Return the default of a key whose type is a list. Raises `KafkaError` for other types."""
     if name in DIRECTORY_LISTS:
         return ""
     definition = broker_defs().get(name)

@@ -99,11 +99,11 @@ def _refuse(answer: DeleteRecordsPartitionResult) -> None:
 
 
 class DeleteRecordsHandler:
-    """API 21. Nobody serves again what is below the new start, after restarts either. Whole segments go with the next
-    retention run.
+    """API 21. Records below the new start are never served again, after restarts either. Whole segments go with the
+    next retention run.
 
-    The low watermark is the lowest log start offset in a checkpoint, of the replicas that live. Followers hear of the
-    new start at once, and tell of it with the fetch after the next. The answer waits for them for `timeout_ms` at
+    The low watermark is the lowest log start offset in a checkpoint, of the live replicas. Followers get the new
+    start at once, and report theirs with the fetch after the next. The answer waits for them for `timeout_ms` at
     most.
     """
 
@@ -112,7 +112,7 @@ class DeleteRecordsHandler:
         self._partitions = partitions
 
     def handle(self, context: Context, request: DeleteRecordsRequest) -> Result:
-        # As in Kafka the last of several entries about one partition holds.
+        # As in Kafka the last of several entries about one partition counts.
         asked: dict[str, dict[int, int]] = {}
         for topic in request.topics:
             for partition in topic.partitions:
@@ -134,7 +134,7 @@ class DeleteRecordsHandler:
         if not pending:
             return response
         delayed = DelayedDelete(self._desk, self._partitions, response, pending, timeout_ms)
-        # Followers may have caught up between two slices, when nobody watched yet.
+        # Followers may have caught up between two slices, before this watch began.
         delayed.check()
         return delayed
 
@@ -156,7 +156,9 @@ class DeleteRecordsHandler:
         return answer
 
     def _raise_log_start(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
-        """The partition, and where it starts now at the latest. Raises `KafkaError`, in Kafka's order of checks."""
+        """Raise a log's start; returns the partition, and a bound for its start now. Raises `KafkaError`, in
+        Kafka's order of checks.
+        """
         if self._desk.image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic in INTERNAL_TOPICS:

@@ -1,4 +1,4 @@
-"""Requests that a broker only hands on: the controller decides them, or the quorum answers them.
+"""Requests that a broker only forwards: the controller decides them, or the quorum answers them.
 
 Topics, elections, reassignments, registrations, features, voters. Each goes to the active controller as it is, and its answer
 comes back as it is. Where no controller could be asked in time, the broker answers itself.
@@ -26,7 +26,8 @@ Refuse = Callable[[Any, ErrorCode, str | None], Any]
 
 class ForwardingHandler:
     """Asks the active controller. A broker waits `request.timeout.ms` for it, whatever time the request gives the
-    controller (KIP-590). `waits_as_asked`: it waits no longer than the request says."""
+    controller (KIP-590). `waits_as_asked`: it waits at most the time in the request.
+    """
 
     def __init__(self, forwarder: Forwarder, refuse: Refuse, *, waits_as_asked: bool = False) -> None:
         self._forwarder = forwarder
@@ -47,8 +48,9 @@ class ForwardingHandler:
 
 
 class TokenForwardingHandler(ForwardingHandler):
-    """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken (APIs 38 to 40). As in Kafka the broker judges
-    who may ask, and the controller judges again."""
+    """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken (APIs 38 to 40). As in Kafka the broker
+    judges the client's rights, and the controller judges again.
+    """
 
     def handle(self, context: Context, request: Any) -> Result:
         principal = context.principal
@@ -71,7 +73,7 @@ class AclForwardingHandler(ForwardingHandler):
     """CreateAcls and DeleteAcls (APIs 30, 31). As in Kafka, numbers that mean nothing close the connection."""
 
     def handle(self, context: Context, request: Any) -> Result:
-        """Raises `RemoteProtocolError` for an unknown element."""
+        """Forward a request. Raises `RemoteProtocolError` for an unknown element."""
         if not names_many(request):
             _check_known(request)
             return super().handle(context, request)

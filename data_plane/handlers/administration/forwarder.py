@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def names_many(request: Message) -> bool:
-    """True if the request names so many things that work on all of them takes more than a millisecond."""
+    """True if the request names things whose processing takes more than a millisecond."""
     return names_more_than(request, LONG_ELEMENTS)
 
 
 def sender_of(context: Context) -> Sender:
-    """The client, as the controller is told of it. Call this while the request is dispatched."""
+    """Describe the client for the controller. Call this while the request is dispatched."""
     by_token = context.login is not None and context.login.by_token
     return Sender(context.principal, context.client_id or "", context.client_address, by_token)
 
@@ -37,12 +37,13 @@ class Forwarder:
         self._controller = controller
 
     async def ask(self, sender: Sender, request: Any, version: int, timeout_ms: int | None = None) -> Any:
-        """The controller's response to a client's request.
+        """Ask the controller for the response to a client's request.
 
-        A broker waits `request.timeout.ms` for it, or less where the request says so (`timeout_ms`).
+        A broker waits `request.timeout.ms` for it, or less where the request has its own time (`timeout_ms`).
 
-        Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's), NOT_CONTROLLER, or POLICY_VIOLATION for what
-        a controller would refuse for its size. With a timeout of 0 or less, the controller is not asked at all.
+        Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's), NOT_CONTROLLER, or POLICY_VIOLATION for a
+        request that a controller would refuse for its size. With a timeout of 0 or less, the controller is not asked
+        at all.
         """
         if names_many(request):
             await self.beside_loop(check_named, request)
@@ -65,7 +66,7 @@ class Forwarder:
     async def refuse_in_turn(
         self, refuse: Callable[[Any, ErrorCode, Any], Any], request: Message, error: KafkaError
     ) -> Any:
-        """One error for all of a request's things."""
+        """Make the response with one error for all of a request's things."""
         text = error.message or None
         if names_many(request):
             return await self.beside_loop(refuse, request, error.code, text)

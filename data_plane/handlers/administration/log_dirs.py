@@ -38,9 +38,8 @@ Wanted = dict[str, set[int]]
 
 
 class DescribeLogDirsHandler:
-    """API 35. All of it is known in memory, so that a disk that hangs cannot hold up the answer about it.
-
-    Odradek's own clients may ask for the state of cleaning, too. Others would not know what to do with those fields.
+    """API 35. All of it is in memory, so that a hung disk cannot delay the answer about it. Odradek's own clients may
+    ask for the state of cleaning, too. Other clients would not expect those fields.
     """
 
     def __init__(self, desk: Desk, disks: ReplicaDisks, scrubber: Scrubber) -> None:
@@ -114,7 +113,7 @@ def _describe(
 
 
 def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
-    """The state of the disk, as far as the broker has noticed."""
+    """Describe the state of the disk, as far as the broker has noticed."""
     room, latency = log_dir.room, log_dir.latency
     hours = log_dir.hours_left
     return DiskHealth(
@@ -135,7 +134,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
 
 
 def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
-    """The state of a compacted log, as the cleaner's next look would find it."""
+    """Describe the state of a compacted log, as the cleaner's next look would find it."""
     plan, state = plan_log(view_of(log), now_ms), log.cleaning
     told = LogCleaning(
         first_dirty_offset=plan.first_dirty_offset,
@@ -153,8 +152,8 @@ def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
 
 
 class AlterReplicaLogDirsHandler:
-    """API 34. A replica that is yet to come is put into the directory that was named last; the answer is
-    REPLICA_NOT_AVAILABLE, as in Kafka.
+    """API 34. A future replica is put into the directory that was named last; the answer is REPLICA_NOT_AVAILABLE, as
+    in Kafka.
     """
 
     def __init__(self, desk: Desk, disks: ReplicaDisks, partitions: ServedPartitions) -> None:
@@ -163,7 +162,7 @@ class AlterReplicaLogDirsHandler:
         self._partitions = partitions
 
     def handle(self, context: Context, request: AlterReplicaLogDirsRequest) -> Result:
-        # As in Kafka the last of several entries about one partition holds.
+        # As in Kafka the last of several entries about one partition counts.
         paths: dict[str, dict[int, str]] = {}
         for entry in request.dirs:
             for topic in entry.topics:
@@ -193,7 +192,7 @@ class AlterReplicaLogDirsHandler:
             if target.offline_reason is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if target.directory_id in placement.cordoned:
-                # Kafka's rule, also for a replica that lies there already (KIP-1066).
+                # Kafka's rule, also for a replica that is there already (KIP-1066).
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
             hosted = partitions.by_name.get(topic)
             partition = None if hosted is None else hosted.partitions.get(index)

@@ -25,7 +25,7 @@ _MAY_SEE = on_topic(Operation.DESCRIBE)
 
 
 def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | OffsetFetchResponse:
-    """DESCRIBE on each group and each topic. Where all offsets are asked for, hidden topics are left out."""
+    """Require DESCRIBE on each group and each topic. Where all offsets are requested, hidden topics are left out."""
     anatomy = anatomy_of(request, asked.version)
     of_topics = anatomy.within
     if of_topics is None:
@@ -48,7 +48,9 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
 
 
 def _offsets_of(asked: Asked, anatomy: Anatomy, group: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """The part of a question about one group that goes in, and how its answer becomes that of the whole question."""
+    """Split a question about one group: the part that goes in, and how its answer becomes that of the whole
+    question.
+    """
     if group.topics is not None:
         codes = [_MAY_SEE.refused_code(asked, anatomy, topic) for topic in group.topics]
         return anatomy.without(group, codes)
@@ -77,7 +79,7 @@ describe_groups_door = then(
 
 
 def list_groups_door(asked: Asked, request: ListGroupsRequest) -> Admitted | None:
-    """All groups for those who may DESCRIBE the cluster; others see the groups that they may DESCRIBE."""
+    """Let in all clients; without DESCRIBE on the cluster they see the groups that they may DESCRIBE."""
     if asked.would(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return None
 
@@ -89,7 +91,7 @@ def list_groups_door(asked: Asked, request: ListGroupsRequest) -> Admitted | Non
 
 
 def find_coordinator_door(asked: Asked, request: FindCoordinatorRequest) -> Any:
-    """DESCRIBE on the group or the transactional id; CLUSTER_ACTION for coordinators of share groups."""
+    """Require DESCRIBE on the group or the transactional id; CLUSTER_ACTION for coordinators of share groups."""
     anatomy = anatomy_of(request, asked.version)
     kind = request.key_type
     if not anatomy.row.things:

@@ -26,7 +26,7 @@ _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome | None:
-    """WRITE on each topic; WRITE on the transactional id."""
+    """Require WRITE on each topic; WRITE on the transactional id."""
     named = request.transactional_id
     if named is not None and not asked.may_transact(Operation.WRITE, named):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -49,7 +49,7 @@ def produce_door(asked: Asked, request: ProduceRequest) -> Admitted | ProduceRes
 
 
 def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
-    """The reason why a topic may not be written to. An id that is unknown here may be known in a later turn."""
+    """Explain why a topic may not be written to. An id that is unknown here may be known in a later turn."""
     name = asked.name_of(topic.topic_id) if asked.version >= PRODUCE_TOPIC_IDS else topic.name
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -57,7 +57,7 @@ def _write_refused(asked: Asked, topic: Any) -> ErrorCode:
 
 
 def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResponse | Outcome:
-    """The topics that may be written to; an error that acks=0 cannot report closes the connection."""
+    """Select the topics that may be written to; an error that acks=0 cannot report closes the connection."""
     anatomy = anatomy_of(request, asked.version)
     codes = [_write_refused(asked, topic) for topic in request.topic_data]
     allowed, add = anatomy.without(request, codes)
@@ -74,7 +74,7 @@ def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResp
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
-    """The answer to batches that waited: an error for each topic whose right is gone by now."""
+    """Judge an answer again that has waited: an error for each topic whose right is gone by now."""
     if isinstance(response, ProduceResponse):
         response.responses = [
             each
@@ -91,7 +91,7 @@ def produce_again(asked: Asked, response: Any) -> Any:
 
 
 def fetch_door(asked: Asked, request: FetchRequest) -> FetchResponse | None:
-    """READ on each topic, judged when it is read; CLUSTER_ACTION for followers."""
+    """Require READ on each topic, judged when it is read; CLUSTER_ACTION for followers."""
     replica_id = (
         request.replica_state.replica_id if asked.version >= FETCH_REPLICA_STATE else request.replica_id
     )

@@ -49,13 +49,13 @@ _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def metadata_door(creates_topics: Callable[[], bool]) -> Door:
-    """DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it.
+    """Require DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it.
 
-    Refusals do not reveal which topics exist. Where all topics are asked for, hidden ones are left out.
+    Refusals do not reveal which topics exist. Where all topics are requested, hidden ones are left out.
     """
 
     def door(asked: Asked, request: MetadataRequest) -> Admitted:
-        """DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it."""
+        """Require DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it."""
 
         def with_operations(response: MetadataResponse) -> MetadataResponse:
             _tell_operations(asked, request, response)
@@ -81,7 +81,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
             response.topics = [*(response.topics if allowed else ()), *refused]
             return with_operations(response)
 
-        # An empty list means all topics in version 0; whatever it gives is replaced.
+        # An empty list means all topics in version 0; the answer to it is replaced.
         return Admitted(attrs.evolve(request, topics=allowed), merge) if refused else Admitted(request, merge)
 
     return door
@@ -90,7 +90,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
 def _metadata_refusal(
     asked: Asked, topic: MetadataRequestTopic, creates: bool
 ) -> MetadataResponseTopic | None:
-    """Return the answer about a topic that the client may not see, or may not create by asking."""
+    """Answer for a topic that the client may not see, or may not create by asking."""
     name = topic.name
     by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= METADATA_QUERY_BY_ID)
     if by_id:
@@ -101,7 +101,8 @@ def _metadata_refusal(
         return MetadataResponseTopic(code, None, topic.topic_id, False, [], NOT_REQUESTED)
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
-        # One that goes before the handler looks is created in the client's name: the controller judges CREATE again.
+        # A topic that is deleted before the handler runs is created in the client's name: the controller
+        # judges CREATE again.
         is_missing = creates and name not in asked.topics.topics
         may_all = is_missing and asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
         if not is_missing or may_all or asked.may(Operation.CREATE, name):
@@ -121,14 +122,14 @@ def _tell_operations(asked: Asked, request: MetadataRequest, response: MetadataR
 
 
 def cluster_operations(asked: Asked) -> int:
-    """Return the operations on the cluster that the answer has; 0 unless the client may DESCRIBE it."""
+    """Compute the operations on the cluster that the client may see; 0 unless it may DESCRIBE the cluster."""
     if not asked.would(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return 0
     return operations_of(asked.rights, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartitionsRequest) -> Admitted:
-    """DESCRIBE on each topic; where all are asked for, hidden ones are left out."""
+    """Require DESCRIBE on each topic; where all are requested, hidden ones are left out."""
     topics = request.topics
     refused: list[DescribeTopicPartitionsResponseTopic] = []
     if topics:
@@ -184,7 +185,7 @@ def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResp
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
-    """Everybody; a client that may DESCRIBE the cluster gets the operations on it."""
+    """Admit everybody; only clients that may DESCRIBE the cluster get the operations on it."""
     if not request.include_cluster_authorized_operations:
         return None
 

@@ -28,8 +28,9 @@ _ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitProducerIdResponse | None:
-    """WRITE on the transactional id, and TWO_PHASE_COMMIT where it is asked for. Without an id: IDEMPOTENT_WRITE on
-    the cluster, or WRITE on any topic (KIP-679)."""
+    """Require WRITE on the transactional id, and TWO_PHASE_COMMIT where it is requested. Without an id:
+    IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679).
+    """
     named = request.transactional_id
     code = ErrorCode.NONE
     if named is not None:
@@ -47,7 +48,9 @@ def init_producer_id_door(asked: Asked, request: InitProducerIdRequest) -> InitP
 def add_partitions_to_txn_door(
     asked: Asked, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | None:
-    """WRITE on the transactional id and on each topic; brokers, which ask since version 4, need CLUSTER_ACTION."""
+    """Require WRITE on the transactional id and on each topic; brokers, which ask since version 4, need
+    CLUSTER_ACTION.
+    """
     if asked.version >= ADD_PARTITIONS_TO_TXN_BATCHED:
         if asked.may_cluster(Operation.CLUSTER_ACTION):
             return None
@@ -74,7 +77,7 @@ def _refused(asked: Asked, request: AddPartitionsToTxnRequest, code: ErrorCode) 
 
 
 def _why_not_added(asked: Asked, name: str, index: int, denied: set[str]) -> ErrorCode:
-    """The reason for one partition of a request that adds nothing because of another one."""
+    """Choose the error for one partition of a request that adds nothing because of another one."""
     if name in denied or name in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = asked.topics.topics.get(name)
@@ -99,7 +102,7 @@ describe_transactions_door = then(
 
 
 def list_transactions_door(asked: Asked, request: ListTransactionsRequest) -> Admitted:
-    """The transactional ids that the client may DESCRIBE."""
+    """Let in the transactional ids that the client may DESCRIBE."""
 
     def hide(response: ListTransactionsResponse) -> ListTransactionsResponse:
         response.transaction_states = hiding(

@@ -28,7 +28,7 @@ class WarmingFetch(Delayed):
 
 
 def cold_ranges(attempt: FetchRound) -> list[FileRange]:
-    """The ranges whose pages would have to come from the device, or cannot: the worker's read will tell.
+    """Find the ranges whose pages are on the device alone, or cannot be probed: the worker's read will show it.
 
     Small warm ones are replaced by their bytes here.
     """
@@ -84,7 +84,7 @@ def _warm(ranges: list[FileRange]) -> None:
 def _by_workers(
     job: FetchJob, attempt: FetchRound, cold: list[FileRange]
 ) -> list[tuple[Workers, list[FileRange]]]:
-    """The cold ranges, with the threads that may wait for their disks."""
+    """Collect the cold ranges with the threads that may wait for their disks."""
     groups: list[tuple[Workers, list[FileRange]]] = []
     for fetched, answer in attempt.answers:
         records: Any = answer.records
@@ -117,7 +117,7 @@ async def answer_when_warm(
 
 
 def _refuse_unreadable(job: FetchJob, attempt: FetchRound, cold: list[FileRange], error: DiskError) -> None:
-    """The device does not give what was promised: its directory goes offline, and no cold range is sent."""
+    """Refuse unreadable partitions: their directory goes offline, and no cold range is sent."""
     for fetched, answer in attempt.answers:
         records: Any = answer.records
         if not isinstance(records, FileRange) or records not in cold:

@@ -1,8 +1,8 @@
 """Consumers are spared answers that have batches without records alone.
 
-Compaction leaves such batches, and a segment may have nothing else. librdkafka takes an answer without a record for
-one that was too small for the next record. It doubles its limit, and fails after ten such answers in a row. So a
-consumer gets what comes behind them. Followers get all batches.
+Compaction leaves such batches, and a segment may have nothing else. librdkafka takes an answer without a record for a
+sign that its limit was too small for the next record. It doubles the limit, and fails after ten such answers in a
+row. So a consumer gets the batches behind them. Followers get all batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _READS_MAX = 200
 def read_records(
     log: PartitionLog, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool
 ) -> LogRead:
-    """`PartitionLog.read`, past batches without records if something follows them. Raises as it does."""
+    """Read as `PartitionLog.read`, but past batches without records if others follow them. Raises as it does."""
     found = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
     for _ in range(_READS_MAX):
         if found.next_offset >= upper_bound or not _is_empty(found):
@@ -29,7 +29,7 @@ def read_records(
         try:
             behind = log.read(found.next_offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
         except (KafkaError, DiskError):
-            # The next request meets it, and is told.
+            # The next request meets the error, and reports it.
             break
         if behind.file is None:
             break

@@ -1,11 +1,11 @@
 """Fetch: plan by session, read file ranges, answer at once or when enough has come.
 
-Only small ranges are read when the answer is made, which is what a follower under a low rate gets (`cold_pages`). A
-fetch that finds less than `min_bytes` parks (`delayed_fetch`). What is missing is shared out among its partitions
-(`replication/waiting_fetches.py`). The fetch is looked at again when one of them has come as far as an equal share
-would take it. It is served at the end of the turn in which that append happened. With one partition that is one look.
-As in Kafka a range that can grow no more, since a later segment has begun, is an answer at once. What lies beyond a
-partition's limit counts as the limit.
+Only small ranges are read when the answer is made: the usual case of a follower under a low rate (`cold_pages`). A
+fetch that finds less than `min_bytes` parks (`delayed_fetch`). The missing bytes are divided among its partitions
+(`replication/waiting_fetches.py`). The fetch is read again when one of them has its equal share. It is served at the
+end of the turn in which that append happened. With one partition a single read is enough. As in Kafka a range that
+can grow no more, since a later segment has begun, is an answer at once. Bytes beyond a partition's limit do not
+count.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 
 PARTITIONS_AT_ONCE = 2_000
-"""A fetch that names or reads more goes in slices; a follower's session is always read at once, so that it knows what stirred
-since."""
+"""A fetch that names or reads more goes in slices; a follower's session is always read at once, with all changes since.
+"""
 
 
 class FetchHandler:
@@ -51,7 +51,7 @@ class FetchHandler:
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
         if context.throttle_ms:
-            # The client has to wait: as in Kafka (KIP-219), its session goes on and it gets nothing.
+            # The client has to wait: as in Kafka (KIP-219), its session goes on and it gets no records.
             return FetchResponse(0, 0, plan.session_id, [], [])
         job = FetchJob(desk, self._partitions, self._replication, plan, request, context)
         if len(plan.partitions) > PARTITIONS_AT_ONCE and not _is_followers(plan):
@@ -64,7 +64,7 @@ class FetchHandler:
         return job.respond(attempt)
 
     def _wait(self, job: FetchJob, attempt: FetchRound, wait_ms: int) -> Delayed | None:
-        """The waiting answer of a fetch that needs more bytes or cold pages; None if it can be answered now."""
+        """Make the waiting answer of a fetch that needs more bytes or cold pages; None if it can be answered now."""
         plan = job.plan
         if wait_ms > 0 and not job.has_enough(attempt) and (plan.partitions or plan.session is not None):
             waits_for = what_to_wait_for(job, attempt)
@@ -80,8 +80,7 @@ class FetchHandler:
         return None
 
     def _answer_many(self, context: Context, request: FetchRequest) -> Work[Result]:
-        """Handle a request of many partitions. The session changes in one piece, when all that the request names is put
-        together."""
+        """Handle a request of many partitions. The session changes at once, when all named partitions are collected."""
         desk = self._desk
         by_id = context.api_version >= FETCH_TOPIC_IDS
         named = yield from self._sessions.name(request, by_id)

@@ -80,7 +80,7 @@ class FileFetchResponse(FetchResponse, PinsFiles):
 
 
 class FetchRound:
-    """One attempt to serve a fetch: the answers per partition and what they hold."""
+    """One attempt to serve a fetch: the answers per partition and their records."""
 
     __slots__ = ("answers", "bytes_cut_off", "bytes_read", "full", "must_answer", "ranges")
 
@@ -167,7 +167,7 @@ class FetchJob:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def hosted(self, fetched: FetchedPartition) -> Partition | None:
-        """The partition that a key names, if it is served here."""
+        """Find the partition that a key names, if it is served here."""
         name, index = fetched.key
         hosted = self.partitions.by_id.get(name) if self.by_id else self.partitions.by_name.get(name)  # type: ignore[arg-type]  # by_id says which
         return None if hosted is None else hosted.partitions.get(index)
@@ -186,8 +186,8 @@ class FetchJob:
     def reading(self) -> Work[FetchRound]:
         """Do the first `read` in pieces; for consumers.
 
-        A wait that begins now would miss what happened meanwhile to a partition that was read already. So if too little was
-        found, and anything has happened, all is read again at once.
+        A wait that begins now would miss later events of partitions that were read already. So if too little was
+        found, and there was any event, all is read again at once.
         """
         attempt = FetchRound()
         seen: list[tuple[Partition, int, int]] = []
@@ -251,7 +251,7 @@ class FetchJob:
         room: int,
         is_first: bool,
     ) -> PartitionData:
-        """One partition's answer: an error, where the logs diverge, a replica to ask instead, or its records."""
+        """Answer for one partition: an error, the end of common history, another replica to ask, or its records."""
         epoch = fetched.current_leader_epoch
         code = partition.leader_error(epoch) if self.needs_leader else partition.reader_error(epoch)
         if code:
@@ -305,7 +305,7 @@ class FetchJob:
         )
 
     def _nearer_replica(self, partition: Partition, fetched: FetchedPartition) -> int:
-        """The replica in the consumer's rack from which it should read instead; -1 for this one."""
+        """Choose the replica in the consumer's rack from which it should read instead; -1 for this one."""
         desk = self.desk
         return preferred_read_replica(
             partition, desk.image, desk.settings.node_id, self.listener, self.rack, fetched.fetch_offset
@@ -314,7 +314,7 @@ class FetchJob:
     def _not_read(
         self, fetched: FetchedPartition, partition: Partition, error: KafkaError | DiskError
     ) -> PartitionData:
-        """The answer for a log that has nothing at this offset, or that cannot be read."""
+        """Answer for a log that has nothing at this offset, or that cannot be read."""
         log = partition.log
         if isinstance(error, DiskError):
             self.desk.disk_errors.tell(
@@ -333,7 +333,7 @@ class FetchJob:
             throttle.note(count)
 
     def _throttle_of(self, partition: Partition) -> ReplicationThrottle | None:
-        """The throttle that slows this follower at this partition; None if it goes at full speed."""
+        """Find the throttle that slows this follower at this partition; None if it goes at full speed."""
         throttle = self.replication.leader_throttle
         if (
             throttle.is_set
@@ -348,7 +348,7 @@ class FetchJob:
     ) -> ReplicationThrottle | None:
         """Count the follower's promise the first time, unless its offset is outside the log; its throttle, if it has one.
 
-        Raises `KafkaError`. This needs no disk: the follower has its records also while this log cannot be read.
+        Raises `KafkaError`. This needs no disk: the follower has its records even while this log cannot be read.
         """
         if is_first:
             self._count_promise(fetched, partition)
@@ -402,7 +402,7 @@ class FetchJob:
         return Until.STABLE if self.committed else Until.HIGH_WATERMARK
 
     def upper_bound(self, log: PartitionLog) -> int:
-        """The offset up to which this fetch may read."""
+        """Return the offset up to which this fetch may read."""
         if self.is_follower:
             return log.log_end_offset
         return log.last_stable_offset if self.committed else log.high_watermark
@@ -410,7 +410,7 @@ class FetchJob:
     # -- answering ------------------------------------------------------------------------------------------------
 
     def respond(self, attempt: FetchRound) -> FetchResponse:
-        """The response; incremental sessions omit partitions about which there is nothing new."""
+        """Make the response; incremental sessions omit partitions without news."""
         plan = self.plan
         session = plan.session
         topics: dict[Any, FetchableTopicResponse] = {}
@@ -479,7 +479,7 @@ class FetchJob:
             and fetched.sent_log_start_offset == log.log_start_offset
             # Otherwise its next fetch may be the one with which it joins.
             and self.replica_id in partition.isr_state.isr
-            # Otherwise nobody would mark it dirty.
+            # Otherwise nothing would mark it dirty.
             and replica is not None
             and replica.cursor is fetched
         ):
@@ -503,9 +503,9 @@ class FetchJob:
 
 
 def _aborted(log: PartitionLog, offset: int, got: LogRead) -> list[AbortedTransaction]:
-    """The aborted transactions that have records in what was read from `offset` on. Raises `DiskError`.
+    """List the aborted transactions with records in the range read from `offset` on. Raises `DiskError`.
 
-    Kafka looks up to the next entry of the segment's offset index, and may tell of some more.
+    Kafka searches up to the next entry of the segment's offset index, and may list some more.
     """
     if got.file is None:
         return _NONE_ABORTED
@@ -526,7 +526,7 @@ def _without_records(
     diverging: EpochEndOffset = _NOT_DIVERGING,
     preferred_read_replica: int = -1,
 ) -> PartitionData:
-    """An answer that sends the fetcher elsewhere: back in its log, or to another replica."""
+    """Make an answer that sends the fetcher elsewhere: back in its log, or to another replica."""
     return PartitionData(
         fetched.key[1],
         0,
@@ -543,7 +543,7 @@ def _without_records(
 
 
 def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
-    """KIP-595: where the fetcher's log stops being a prefix of this one, if it does.
+    """Find the offset where the fetcher's log stops being a prefix of this one (KIP-595), if it does.
 
     Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch that is later than all of this log's, or records that are gone.
     """

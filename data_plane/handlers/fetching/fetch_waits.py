@@ -2,7 +2,7 @@
 
 The fetch lacks a number of bytes over all its partitions. Before there are enough, at least one partition must give
 an equal share of that number. So each partition waits for its own share. The first that has it wakes the fetch, and
-what is still missing is shared out anew. With one partition the first look finds enough, with many each look leaves
+the bytes still missing are divided again. With one partition the first read finds enough, with many each read leaves
 less.
 """
 
@@ -24,7 +24,9 @@ Wait: TypeAlias = tuple[Partition, Until, Mark]
 
 
 def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
-    """The marks; None if waiting is in vain, since a range ends with its segment (as in Kafka's DelayedFetch)."""
+    """Compute the marks; None if waiting is in vain, since a range ends with its segment (as in Kafka's
+    DelayedFetch).
+    """
     found: list[tuple[FetchedPartition, Partition, Any]] = []
     for fetched, answer in attempt.answers:
         partition = job.hosted(fetched)
@@ -39,14 +41,14 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
     full = {fetched.key for fetched in attempt.full}
     waits: list[Wait] = []
     for fetched, partition, records in found:
-        # A partition that gives no more still tells when it is led elsewhere.
+        # A partition without further bytes still wakes the fetch when its leader changes.
         bytes_wanted = share if fetched.key not in full else job.desk.settings.fetch_max_bytes
         waits.append((partition, *_mark(job, partition, records, bytes_wanted)))
     return waits
 
 
 def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any) -> bool:
-    """True if a range ends with its segment. In a gap that reaches up to the bound, the fetch waits for what comes."""
+    """True if a range ends with its segment. In a gap that reaches up to the bound, the fetch waits for new records."""
     if not log.passes_segment_end(offset, upper_bound):
         return False
     if records:
@@ -60,8 +62,9 @@ def _range_is_cut(log: PartitionLog, offset: int, upper_bound: int, records: Any
 
 
 def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:
-    """The mark at which the partition may have `bytes_wanted` bytes more than these records. If that cannot be
-    computed, the mark of the next record.
+    """Compute the mark at which the partition may have `bytes_wanted` bytes more than these records.
+
+    If that cannot be computed, use the mark of the next record.
     """
     log = partition.log
     upper_bound = job.upper_bound(log)

@@ -41,29 +41,29 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 TIME_QUERIES_WAITING_MAX = 64
-"""Requests that wait for one disk; clients whose request is refused ask again after a while."""
+"""Requests that wait for one disk; clients whose request is refused repeat it after a while."""
 CONSUMER = -1
-"""The replica id of those that are none."""
+"""The replica id of clients that are no replicas."""
 DEBUGGER = -2
-"""The replica id of those who ask any replica about its own log, also one that follows or has no leader."""
+"""The replica id of clients that ask any replica about its own log, even a follower or one without a leader."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 class Turns:
-    """The queues of requests that look for a time on a disk: one per disk looks, the others wait in the order of
-    arrival.
-
-    A look-up may decompress a whole batch and walk its records while it holds the interpreter's lock. Two at once
-    would only make everybody else wait longer.
+    """The queues of requests that look for a time on a disk: one per disk reads, the rest waits in the order of
+    arrival. A look-up may decompress a whole batch and walk its records while it holds the interpreter's lock. Two at
+    once would only make all other threads wait longer.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
         self._new_event = new_event
         self._waiting: dict[Workers, deque[Event]] = {}
-        """Look-ups whose turn it is not yet, by disks on which one is looking."""
+        """Waiting look-ups, by disks on which one is running."""
 
     async def wait(self, workers: Workers) -> None:
-        """Raises `KafkaError` where too many wait already. A caller that returns from here calls `pass_on` once."""
+        """Wait for a turn. Raises `KafkaError` where too many wait already. A caller that returns from here calls
+        `pass_on` once.
+        """
         waiting = self._waiting.get(workers)
         if waiting is None:
             self._waiting[workers] = deque()
@@ -91,7 +91,7 @@ class Turns:
 
 
 class ListOffsetsHandler:
-    """API 2. Queries by time read segments, so they run off the loop; the others answer at once."""
+    """API 2. Queries by time read segments, so they run off the loop; all other queries are answered at once."""
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
         self._desk = desk
@@ -130,7 +130,7 @@ class ListOffsetsHandler:
         )
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
-        """The threads of the first disk that the request asks for."""
+        """Return the threads of the first disk in the request."""
         partitions = self._partitions
         for topic in request.topics:
             hosted = partitions.by_name.get(topic.name)
@@ -191,9 +191,9 @@ class ListOffsetsHandler:
 def find_offset(
     partition: Partition, timestamp: int, committed: bool, version: int, to_end: bool
 ) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
+    """Find (timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
 
-    `to_end`: a replica or a debugger asks, for whom the log ends where it ends.
+    `to_end`: for a replica or a debugger the bound is the log's end.
 
     Raises:
         KafkaError: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know.
@@ -243,7 +243,7 @@ def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitio
 
 
 class OffsetForLeaderEpochHandler:
-    """API 23 (KIP-320): the end of an epoch, so that a client can tell whether its position was truncated."""
+    """API 23 (KIP-320): the end of an epoch, so that a client can detect a truncation of its position."""
 
     def __init__(self, desk: Desk, partitions: ServedPartitions) -> None:
         self._desk = desk

@@ -22,7 +22,7 @@ from odradek.wire.schema.versions import FIND_COORDINATOR_BATCHED
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 KEY_CHARACTERS_PER_UNIT = 30
-"""A key's partition comes of a sum over its characters."""
+"""The key characters that cost one unit: a key's partition is computed from a sum over its characters."""
 
 
 class FindCoordinatorHandler:
@@ -47,7 +47,7 @@ class FindCoordinatorHandler:
         )
 
     def _find_all(self, listener: str, request: FindCoordinatorRequest) -> Work[FindCoordinatorResponse]:
-        """Each key is looked up once, and told as often as it is named."""
+        """Look up each key once, and list it as often as it is named."""
         found: dict[str, Coordinator] = {}
         for key in request.coordinator_keys:
             if key not in found:

@@ -173,7 +173,7 @@ class OffsetFetchHandler:
 
 
 class _Telling:
-    """The answer to one OffsetFetch. All offsets of a group are put together once, however often it is named."""
+    """The answer to one OffsetFetch. All offsets of a group are collected once, however often it is named."""
 
     __slots__ = (
         "_by_id",
@@ -195,7 +195,7 @@ class _Telling:
         self._is_full = False
         self._whole: dict[str, list[OffsetFetchResponseTopics]] = {}
         self._told: dict[tuple[str, str | bytes, int], None] = {}
-        """(group, name or id of a topic, partition) of those that are told."""
+        """(group, name or id of a topic, partition) of the offsets in the answer."""
 
     def tell(self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets) -> Work[OffsetFetchResponseGroup]:
         yield 1
@@ -217,13 +217,15 @@ class _Telling:
     def _partition(
         self, name: str, topic_id: bytes, index: int, fetched: FetchedOffsets, missing: ErrorCode
     ) -> OffsetFetchResponsePartitions:
-        """The committed offset; with `require_stable`, an error if an open transaction may change it (KIP-447)."""
+        """Answer with the committed offset; with `require_stable`, an error if an open transaction may change it
+        (KIP-447).
+        """
         if self._require_stable and not missing and (name, index) in fetched.pending:
             missing = ErrorCode.UNSTABLE_OFFSET_COMMIT
         return _fetched_partition(name, topic_id, index, fetched, missing)
 
     def _repeat(self, count: int) -> None:
-        """Count bytes that are told again; without room for them the rest of the answer is left out."""
+        """Count bytes of repeated answers; without room for them the rest of the answer is left out."""
         self._is_full = not self._repeated.has_room(count)
 
     def _all(self, fetched: FetchedOffsets) -> Work[list[OffsetFetchResponseTopics]]:
@@ -245,7 +247,7 @@ class _Telling:
     def _named(
         self, group_id: str, named: list[OffsetFetchRequestTopics], fetched: FetchedOffsets
     ) -> Work[list[OffsetFetchResponseTopics]]:
-        """The named topics in the order of the request, but those without a known id behind the others."""
+        """List the named topics in the order of the request, with those without a known id at the end."""
         topics: list[OffsetFetchResponseTopics] = []
         unknown: list[OffsetFetchResponseTopics] = []
         for asked in named:
@@ -290,7 +292,7 @@ def _fetched_partition(
     code = missing or fetched.code
     value = None if code else fetched.offsets.get((name, index))
     if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
-        # Also what was committed for another topic that had this name.
+        # Also offsets that were committed for another topic of this name.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(
         index, value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE
@@ -298,7 +300,7 @@ def _fetched_partition(
 
 
 def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
-    """Versions before 8 have one group in fields of their own."""
+    """Make the answer of versions before 8, which have one group in fields of their own."""
     topics = []
     for topic in group.topics:
         partitions = [

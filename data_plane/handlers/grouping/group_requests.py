@@ -69,7 +69,7 @@ class LeaveGroupHandler:
 
 
 class SyncGroupHandler:
-    """API 14. From version 5 on a member says which protocol it takes part in (KIP-559)."""
+    """API 14. From version 5 on a member names its protocol (KIP-559)."""
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups

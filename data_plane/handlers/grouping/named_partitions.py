@@ -45,7 +45,7 @@ class NamedPartitions(Generic[T]):
             yield 1
 
     def merged(self) -> list[Any]:
-        """Return the topics of the answer in Kafka's order: first what is refused here, one result for each topic.
+        """Return the topics of the answer in Kafka's order: first those refused here, one result for each topic.
 
         Where nothing is refused here, a topic that is named twice has two results.
         """

@@ -43,7 +43,7 @@ class _Offsets:
     response: TxnOffsetCommitResponse
 
     def refuse(self, code: ErrorCode) -> TxnOffsetCommitResponse:
-        """Return the response with one error for all that was not refused before."""
+        """Return the response with one error for all partitions that were not refused before."""
         for partition in self.accepted:
             partition.error_code = code
         return self.response
@@ -98,7 +98,7 @@ class TxnOffsetCommitHandler:
     def _guard(
         self, shard: Shard, version: int, request: TxnOffsetCommitRequest
     ) -> VerificationGuard | ErrorCode:
-        """`ONGOING` where the coordinator needs not be asked."""
+        """Get the guard of a commit; `ONGOING` if the coordinator need not be asked."""
         log = shard.partition.log
         name = name_of(request.transactional_id)
         adds = version >= TXN_OFFSET_COMMIT_ADDS_GROUP
@@ -149,7 +149,7 @@ class TxnOffsetCommitHandler:
         answered = []
         for topic in named.topics:
             topic.refused.partitions += topic.accepted.partitions
-            # As in Kafka: a topic that nobody knows is answered even without partitions, others are not.
+            # As in Kafka: an unknown topic is answered even without partitions, a known one is not.
             if topic.refused.partitions or not topic.is_known:
                 answered.append(topic.refused)
             yield 1
@@ -157,13 +157,13 @@ class TxnOffsetCommitHandler:
 
 
 def _refusal(code: ErrorCode, version: int) -> ErrorCode:
-    """The producer's error for that of a transaction's coordinator, as Kafka has it."""
+    """Translate the error of a transaction's coordinator to the producer's, as in Kafka."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < TXN_OFFSET_COMMIT_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     if code is ErrorCode.NETWORK_EXCEPTION:
-        # Older clients ask again after this one, without a search for another coordinator.
+        # After this error older clients ask again, without a search for another coordinator.
         return _told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version)
     return _told(code, version)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.leader_hints import leader_endpoints
 from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
@@ -20,9 +18,6 @@ from odradek.wire.messages.produce import (
 )
 
 ACKS_ALL = -1
-
-Appended: TypeAlias = tuple[Partition, int, bool, PartitionProduceResponse]
-"""A batch that must be waited for: its partition and last offset, whether it wants a flush, and its answer."""
 
 
 class _Unacknowledged:
@@ -78,7 +73,7 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """`listener` is the one to give leaders' addresses of; None where the version has no such field."""
+        """`listener` is that of the leaders' addresses; None where the version has no such field."""
         super().__init__()
         self.desk = desk
         self.partitions = partitions
@@ -94,12 +89,14 @@ class DelayedProduce(Delayed):
         self.timer: Timer | None = None
         """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
 
-    def wait_for(self, appended: Appended, acks: int) -> None:
-        """Wait for this batch too, as far as its acks and its topic's flushes want it."""
-        partition, last_offset, must_sync, answer = appended
-        if must_sync:
-            self.wait_for_sync(partition, answer)
-        if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
+    def wait_for(
+        self, partition: Partition, last_offset: int, answer: PartitionProduceResponse, acks: int
+    ) -> None:
+        """Wait for this batch too: with acks=all for the high watermark, with acks=1 for the leader's sync, if it is due."""
+        if acks != ACKS_ALL:
+            if partition.log.needs_flush:
+                self.wait_for_sync(partition, answer)
+        elif partition.log.high_watermark <= last_offset:
             if partition.is_leader:
                 self.wait_for_replicas(partition, last_offset, answer)
             else:
@@ -128,7 +125,7 @@ class DelayedProduce(Delayed):
         self.desk.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
-        """One batch needs to wait no more."""
+        """Note that one batch need not wait any more."""
         self.pending.remove(waiter)
         if not self.pending and self.is_queued:
             self.check()
@@ -146,7 +143,7 @@ class DelayedProduce(Delayed):
             self._answer()
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
-        """Deleted, on a disk that failed, or led elsewhere."""
+        """Fail a batch whose partition was deleted, is on a failed disk, or has another leader."""
         code = self.partitions.lost_error(partition)
         set_error(answer, code, None)
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
@@ -179,7 +176,9 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """The first reason stays: a failed flush also ends the leadership, and a deadline knows less than either."""
+    """Set an error, if there is none yet: a failed flush also ends the leadership, and a deadline knows less than
+    either.
+    """
     if answer.error_code:
         return
     answer.error_code = code
@@ -190,7 +189,7 @@ def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | 
 
 
 def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
-    """Say in a refusal who leads the partition, if that is known (KIP-951)."""
+    """Name the partition's leader in a refusal, if it is known (KIP-951)."""
     if partition.image is not None:
         answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
 

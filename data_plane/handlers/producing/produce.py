@@ -5,7 +5,6 @@ from __future__ import annotations
 from odradek.data_plane.handlers.producing.batches_left import PARTITIONS_PER_TURN, BatchesLeft
 from odradek.data_plane.handlers.producing.delayed_produce import (
     ACKS_ALL,
-    Appended,
     DelayedProduce,
     add_leader_endpoints,
     name_leader,
@@ -57,12 +56,8 @@ _NO_LEADER = shared(LeaderIdAndEpoch())
 _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 
 
-def _not_waited_for(failure: KafkaError | None) -> None:
-    """Ignore the outcome of a flush that no request waits for; a failure takes the log's directory offline."""
-
-
 class ProduceHandler:
-    """API 0. An error of one partition leaves the others alone."""
+    """API 0. An error of one partition leaves all others alone."""
 
     def __init__(self, desk: ProducingDesk, partitions: ServedPartitions) -> None:
         self._desk = desk
@@ -161,39 +156,28 @@ class ProduceHandler:
                         answer = PartitionProduceResponse(
                             data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
                         )
-                        must_sync = log.needs_flush
-                        if must_sync or (acks == ACKS_ALL and log.high_watermark <= result.last_offset):
-                            appended = (partition, result.last_offset, must_sync, answer)
-                            delayed = self._watch(context, request, responses, delayed, appended)
+                        if (
+                            log.high_watermark <= result.last_offset
+                            if acks < 0
+                            else acks and partition.flushes
+                        ):
+                            if delayed is None:
+                                delayed = self._delayed(context, request, responses)
+                            # From now on: a leadership that is lost and won again during a wait must be noticed.
+                            delayed.wait_for(partition, result.last_offset, answer, acks)
                 answers.append(answer)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
         if delayed is None and not failed and acks:
             return ProduceResponse(responses, 0, _NO_ENDPOINTS)
         return self._answer(context, request, responses, delayed, failed)
 
-    def _watch(
-        self,
-        context: Context,
-        request: ProduceRequest,
-        responses: list[TopicProduceResponse],
-        delayed: DelayedProduce | None,
-        appended: Appended,
-    ) -> DelayedProduce | None:
-        """Have the answer wait for replicas and for a flush of the log, as its acks and its topic want.
-
-        They are watched from now on: a leadership that is lost and won again during a wait must be noticed.
-        """
-        partition, _, must_sync, _ = appended
-        if request.acks == 0:
-            if must_sync:
-                self._desk.sync_partition(partition, _not_waited_for)
-            return None
-        if delayed is None:
-            listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
-            response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
-            delayed = DelayedProduce(self._desk, self._partitions, response, request.timeout_ms, listener)
-        delayed.wait_for(appended, request.acks)
-        return delayed
+    def _delayed(
+        self, context: Context, request: ProduceRequest, responses: list[TopicProduceResponse]
+    ) -> DelayedProduce:
+        """Make the answer that waits for replicas, or for the leader's sync."""
+        listener = context.listener if context.api_version >= PRODUCE_LEADER_HINTS else None
+        response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
+        return DelayedProduce(self._desk, self._partitions, response, request.timeout_ms, listener)
 
     def _answer(
         self,
@@ -216,7 +200,7 @@ class ProduceHandler:
         return response
 
     def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> Result:
-        """The same error for each partition of the request."""
+        """Answer the same error for each partition of the request."""
         if request.acks == 0:
             return CLOSE
         responses = [
@@ -236,7 +220,7 @@ class ProduceHandler:
         partition: Partition,
         error: KafkaError | DiskError,
     ) -> PartitionProduceResponse:
-        """The answer for a batch that was refused, or not written."""
+        """Answer for a batch that was refused, or not written."""
         log = partition.log
         if isinstance(error, DiskError):
             self._desk.disk_errors.tell(
@@ -261,8 +245,9 @@ class ProduceHandler:
         index: int,
         acks: int,
     ) -> PartitionProduceResponse:
-        """The error for a partition to which nothing may be appended, in Kafka's order: acks, topic, leadership,
-        replicas in sync.
+        """Choose the error for a partition to which nothing may be appended.
+
+        In Kafka's order: acks, topic, leadership, replicas in sync.
         """
         if not -1 <= acks <= 1:
             return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
@@ -286,8 +271,9 @@ class ProduceHandler:
 def _refused_batch(
     data: PartitionProduceData, partition: Partition, error: KafkaError
 ) -> PartitionProduceResponse:
-    """The answer to a refused batch. As in Kafka, it has the log start offset if the batch's framing was found
-    good.
+    """Answer for a refused batch.
+
+    As in Kafka, the answer has the log start offset if the batch's framing was found good.
     """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):

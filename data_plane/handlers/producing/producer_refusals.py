@@ -1,7 +1,8 @@
 """Log lines for operators about batches that were refused for their producer's sequence or epoch. PURE.
 
-Such a refusal has one of four causes. A client has a bug, a second writer has the same producer id, or records were lost
-here. Or it is harmless: the first batch of a transaction was told to come again, and this one was under way behind it. Only both sides' numbers and the client's address tell which. Lines are bounded
+Such a refusal has one of four causes. A client has a bug, a second writer has the same producer id, or records were
+lost here. Or it is harmless: the first batch of a transaction got a retriable error, and this one was under way
+behind it. Only both sides' numbers and the client's address show which. Lines are bounded
 (`odradek.data_plane.line_budget`), because a client may go on sending.
 """
 
@@ -25,7 +26,7 @@ class ProducerRefusals:
         self._log = log
 
     def tell(self, context: Context, log: PartitionLog, batch: Buffer, error: KafkaError) -> None:
-        """`batch` was refused by `log` with one of `PRODUCER_ERRORS`, so its header was found good."""
+        """Log a `batch` that `log` refused with one of `PRODUCER_ERRORS`, so its header was found good."""
         held_back = self._budget.take()
         if held_back is None:
             return

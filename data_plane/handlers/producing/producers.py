@@ -24,7 +24,7 @@ from odradek.wire.messages.describe_producers import (
 
 PRODUCER_BYTES = 40
 Told = dict[tuple[str, int], PartitionResponse]
-"""The answers told, by topic and partition. Plain tuples: a request may repeat a partition a million times."""
+"""The answers by topic and partition. Plain tuples: a request may repeat a partition a million times."""
 
 
 class DescribeProducersHandler:

@@ -1,4 +1,4 @@
-"""Batches of a Produce request whose codec is not the one that their topic keeps (`compression.type`)."""
+"""Batches of a Produce request whose codec differs from their topic's (`compression.type`)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,10 @@ class Batch:
         return len(self.data.records or b"")
 
     def recompress(self, handed_off: HandedOff | None = None, at_once_max: int = 0) -> None:
-        """Replace the records in the request. What is wrong with them is for the append to find, and to say.
+        """Replace the records in the request by recompressed ones. Errors in them are left to the append.
 
-        `handed_off` learns what the records become: it must be there where they are compressed.
-
-        Raises:
-            LargerThanThought: they become more than `at_once_max`.
+        `handed_off` takes the decompressed size: it must be there where they are compressed. Raises
+        `LargerThanThought`: they become more than `at_once_max`.
         """
         records = memoryview(self.data.records or b"")
         config = self.config
@@ -68,7 +66,7 @@ class Batch:
 
 
 class _Within:
-    """Decompresses within the budget of the request, and tells the append that comes (an `Inflation`)."""
+    """Decompresses within the budget of the request, and notes the size for the append that comes (an `Inflation`)."""
 
     __slots__ = ("_at_once_max", "_handed_off")
 

@@ -45,7 +45,7 @@ class NotVerified(KafkaError):
 
 
 class TransactionalBatches:
-    """What one request's transactional batches need, and what verification has found."""
+    """The needs of one request's transactional batches, and the results of verification."""
 
     __slots__ = (
         "_asked",
@@ -76,7 +76,7 @@ class TransactionalBatches:
         self._producers: set[tuple[int, int]] = set()
         self._places: dict[Place, VerifiedPartition] = {}
         self._batches: dict[Place, tuple[PartitionLog, BatchHeader]] = {}
-        """The log and the first batch of what must be verified."""
+        """The log and the first batch of each partition to verify."""
         self._guards: dict[Place, VerificationGuard] = {}
         self._asked: list[Place] = []
         self._refused: dict[Place, NotVerified] = {}
@@ -85,7 +85,7 @@ class TransactionalBatches:
     def error(self) -> ErrorCode:
         """The error for the whole request, after `collect`; NONE if its batches may be appended.
 
-        A transaction's records are acknowledged by all in-sync replicas, or it may commit what is lost.
+        A transaction's records need acks of all in-sync replicas: otherwise it may commit lost ones.
         """
         if len(self._producers) > 1:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -99,7 +99,7 @@ class TransactionalBatches:
         return bool(self._asked)
 
     def collect(self, by_id: bool, partitions_per_turn: int) -> Iterator[None]:
-        """Look at each partition of the request, and begin what must be verified. Stops after so many of them."""
+        """Read each partition of the request, and begin the verifications. Stops after so many of them."""
         served = self._partitions
         now_ms, looks = int(self._desk.clock.monotonic() * 1000), partitions_per_turn
         for topic_at, topic in enumerate(self._request.topic_data):
@@ -119,7 +119,7 @@ class TransactionalBatches:
                 partition = None if hosted is None else hosted.partitions.get(data.index)
                 place = (topic_at, partition_at)
                 if partition is None or hosted is None or not partition.is_leader:
-                    # The append says what is wrong, unless this broker has begun to lead until then.
+                    # The append will find the error, unless this broker has begun to lead until then.
                     self._refused[place] = NotVerified(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     continue
                 log = partition.log
@@ -133,7 +133,7 @@ class TransactionalBatches:
                     self._asked.append(place)
 
     def _guard(self, place: Place, now_ms: int) -> VerificationGuard | None:
-        """The guard of the batch there, `ONGOING` where nobody needs to be asked, None where it is refused."""
+        """Get the guard of the batch there, `ONGOING` if no question is needed, None where it is refused."""
         log, header = self._batches[place]
         try:
             return log.begin_verification(
@@ -182,7 +182,7 @@ class TransactionalBatches:
         return is_void
 
     def _translated(self, code: ErrorCode) -> NotVerified:
-        """The producer's error for a coordinator's."""
+        """Translate a coordinator's error to the producer's."""
         if code == ErrorCode.PRODUCER_FENCED:
             return NotVerified(ErrorCode.INVALID_PRODUCER_EPOCH)
         if code == ErrorCode.TRANSACTION_ABORTABLE and not self._is_abortable_known:
@@ -197,7 +197,7 @@ class TransactionalBatches:
         return NotVerified(code)
 
     def guard_at(self, topic_at: int, partition_at: int) -> VerificationGuard:
-        """What the append of this batch brings along. Raises `NotVerified`."""
+        """Get the guard for the append of this batch. Raises `NotVerified`."""
         place = (topic_at, partition_at)
         refused = self._refused.get(place)
         if refused is not None:

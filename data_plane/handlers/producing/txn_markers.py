@@ -17,7 +17,7 @@ BROKERS = "broker-"
 
 
 class WriteTxnMarkersHandler:
-    """API 27. An error of one partition leaves the others alone."""
+    """API 27. An error of one partition leaves all others alone."""
 
     def __init__(self, desk: Desk, writer: MarkerWriter) -> None:
         self._desk = desk
@@ -31,7 +31,7 @@ class WriteTxnMarkersHandler:
         return in_slices(self._desk.long_work, self._writer.write_all(request))
 
     def _tell(self, context: Context, marker: WritableTxnMarker) -> None:
-        """Somebody else than a broker ends a transaction: an operator wants to know who."""
+        """Log that a client that is no broker ends a transaction: an operator wants to know its address."""
         held_back = self._budget.take()
         if held_back is not None:
             self._desk.log.info(

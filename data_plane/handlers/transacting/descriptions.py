@@ -93,7 +93,7 @@ class ListTransactionsHandler:
     def handle(self, context: Context, request: ListTransactionsRequest) -> Result:
         matches: Callable[[str], bool] | None = None
         if request.transactional_id_pattern:
-            # Imported at the first need: few nodes ever need it. RE2 takes linear time, whatever the pattern is.
+            # Imported at the first need: few nodes ever need it. RE2 takes linear time for any pattern.
             import re2
 
             try:

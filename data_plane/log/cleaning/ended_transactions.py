@@ -31,11 +31,11 @@ class EndedTransactions:
         """Producers of whose open transaction the pass has met a batch."""
 
     def begin_rewriting(self) -> None:
-        """The batches are about to be read again, from the log's start on."""
+        """Begin another reading of the batches, from the log's start on."""
         self._seen.clear()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """True for a batch whose transaction was aborted."""
+        """True if a batch's transaction was aborted."""
         found = self._aborted.get(header.producer_id)
         if found is None or not header.is_transactional:
             return False
@@ -44,7 +44,7 @@ class EndedTransactions:
         return at >= 0 and header.base_offset < lasts[at]
 
     def note_batch(self, header: BatchHeader) -> None:
-        """The pass has met a data batch of a transaction."""
+        """Note a data batch of a transaction."""
         self._seen.add(header.producer_id)
 
     def is_needless(self, header: BatchHeader, marker: EndMarker | None) -> bool:

@@ -26,7 +26,7 @@ _WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIECE = 4
 _LANES = 4
 _AT_ONCE_BYTES = 4 << 20
-"""The matrix of pieces that is made at once: a bound on memory, and what caches hold."""
+"""The matrix of pieces that is made at once: it bounds memory, and fits into caches."""
 
 Hashes = npt.NDArray[np.uint64]
 """Two columns: the upper and the lower half of each hash."""
@@ -45,7 +45,9 @@ class KeyHash:
         self._offset, self._of_length, self._factors = factors[0], factors[1], factors[2:]
 
     def of(self, data: Bytes, places: Int64s, lengths: Int64s) -> Hashes:
-        """The hashes of the keys at `places` of `data`, which goes on for at least 64 bytes behind the last one."""
+        """Compute the hashes of the keys at `places` of `data`, which goes on for at least 64 bytes behind the last
+        one.
+        """
         hashes = np.empty((len(places), 2), np.uint64)
         width_before = -1
         for width in _WIDTHS:
@@ -64,7 +66,7 @@ class KeyHash:
     def _of_similar(self, data: Bytes, places: Int64s, lengths: Int64s, width: int) -> Hashes:
         columns = np.arange(width, dtype=np.int64)
         at = places[:, None] + columns
-        # The key's own bytes may be followed by others, or by nothing.
+        # Further bytes, or none, may follow the key's own.
         np.minimum(at, len(data) - 1, out=at)
         padded = data.take(at)
         if int(lengths.min()) < width:

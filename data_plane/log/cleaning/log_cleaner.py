@@ -43,14 +43,14 @@ from odradek.wire.errors import KafkaError
 
 FACTORY = "odradek.data_plane.log.cleaning.record_loop:RecordLoop"
 _LOAD_FACTORS = 0.01, 0.99
-"""A map with fewer keys serves nobody, and one that is full is searched for ever."""
+"""Bounds of the load factor: a map with fewer keys is useless, and a full one is searched without end."""
 RETRY_SECONDS_MAX = 300.0
 """The longest wait before a log is tried again."""
 _DOUBLINGS_MAX = 30
 _BACKOFF_SECONDS_MIN = 0.01
-"""With `log.cleaner.backoff.ms=0` the looks would leave the loop to nobody else."""
+"""With `log.cleaner.backoff.ms=0` the looks would take the whole loop."""
 _UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
-"""As in Kafka, an error that nobody expects sets the log aside, too: it would come again with each pass."""
+"""As in Kafka, an unexpected error sets the log aside, too: it would come again with each pass."""
 LINGER_SECONDS = 60.0
 """A companion is kept so long after a pass: its start costs as much CPU as 40 MiB of records."""
 _THREAD_BYTES_MAX = (1 << 31) - 1
@@ -84,7 +84,7 @@ class CleanerFigures:
     seconds_max: float = 0.0
     """The longest of the last passes, one of each thread."""
     recopy_percent: float = 0.0
-    """The size of what the last pass has rewritten, of what it has read."""
+    """The bytes that the last pass has rewritten, in per cent of those that it has read."""
 
 
 @attrs.define
@@ -131,7 +131,7 @@ class LogCleaner:
     # -- its life
 
     def run(self) -> None:
-        """Start as many threads as the settings say."""
+        """Start as many threads as the settings name."""
         if self.settings.enable:
             # Threads end in any order, so numbers may have gaps.
             known = {thread.number for thread in self._threads}
@@ -224,7 +224,7 @@ class LogCleaner:
         )
 
     async def _choose(self) -> tuple[LogDir, PartitionLog, LogPlan] | None:
-        """The dirtiest log that may be cleaned now, on a disk that has room for a pass."""
+        """Choose the dirtiest log that may be cleaned now, on a disk that has room for a pass."""
         await self._learn_ages()
         now_ms = self._env.clock.wall_ms()
         candidates: list[tuple[LogDir, PartitionLog]] = []
@@ -264,7 +264,7 @@ class LogCleaner:
     # -- one pass
 
     async def _clean(self, thread: _Thread, log_dir: LogDir, log: PartitionLog, plan: LogPlan) -> bool:
-        """A whole pass over a log; False if the thread is to wait before the next one."""
+        """Make a whole pass over a log; False if the thread is to wait before the next one."""
         where = {"topic": log.topic, "partition": log.partition}
         self._log.info(
             "log.cleaning_began",
@@ -360,7 +360,7 @@ class LogCleaner:
         self._log.warning("log.cleaning_failed", **where, reason=reason)
 
     def statistics(self) -> dict[str, Any]:
-        """Figures for the metrics."""
+        """Return figures for the metrics."""
         aside = [log for each in self._log_dirs for log in each.logs.values() if log.is_uncleanable]
         return {
             "threads": len(self._threads),
@@ -374,7 +374,7 @@ class LogCleaner:
 
 
 def _usable(load_factor: float) -> float:
-    """The load factor, or the nearest one that a map can have. Kafka sets no limits, and NaN is a number to it."""
+    """Clip the load factor to the range that a map can have. Kafka sets no limits, and accepts NaN."""
     low, high = _LOAD_FACTORS
     return min(max(low, load_factor), high)
 

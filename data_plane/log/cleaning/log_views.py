@@ -16,7 +16,7 @@ def needs_timestamps(config: LogConfig) -> bool:
 
 
 def view_of(log: PartitionLog) -> LogView:
-    """The log as it is now."""
+    """Describe the present log."""
     interval = max(log.config.index_interval_bytes, HEADER_SIZE)
     committed = min(log.high_watermark, log.last_stable_offset)
     return LogView(
@@ -29,7 +29,7 @@ def view_of(log: PartitionLog) -> LogView:
             SegmentView(
                 each.base_offset,
                 each.size,
-                # An upper bound. An index that nobody uses is not in memory.
+                # An upper bound. An idle index is not in memory.
                 (each.size // interval + 1) * TIME_ENTRY_BYTES,
                 each.max_timestamp_ms,
                 each.first_timestamp_ms,

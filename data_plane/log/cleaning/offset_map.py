@@ -34,7 +34,7 @@ class OffsetMap:
         """As many slots as fit into the buffer, of which `load_factor` may be used."""
         self.slots = _prime_at_most(max(buffer_bytes // SLOT_BYTES, _SLOTS_MIN))
         self.keys_max = max(1, int(self.slots * load_factor))
-        # The kernel gives zeroed pages at the first write: what a small log does not use costs nothing.
+        # The kernel gives zeroed pages at the first write: the unused part for a small log costs nothing.
         self._table = np.zeros((self.slots, 3), np.uint64)
         self.size = 0
 
@@ -45,7 +45,7 @@ class OffsetMap:
             self.size = 0
 
     def count_new(self, hashes: Hashes) -> int:
-        """The number of different hashes among these that the map does not have."""
+        """Count the different hashes among these that the map does not have."""
         missing = hashes[self.find(hashes) == _NONE]
         if len(missing) < 2:
             return len(missing)
@@ -77,7 +77,7 @@ class OffsetMap:
             raise AssertionError(f"{self.size} keys in a map for {self.keys_max}")
 
     def find(self, hashes: Hashes) -> Int64s:
-        """The offset of each key, -1 for those that the map does not have."""
+        """Find the offset of each key, -1 for missing ones."""
         found = np.full(len(hashes), _NONE, np.int64)
         if not self.size:
             return found
@@ -95,18 +95,18 @@ class OffsetMap:
         return found
 
     def _begin(self, hashes: Hashes) -> tuple[Hashes, Hashes]:
-        """The first slot of each key, and its step: between 1 and one less than the number of slots."""
+        """Compute the first slot of each key, and its step: between 1 and one less than the number of slots."""
         slots = np.uint64(self.slots)
         return hashes[:, 0] % slots, hashes[:, 1] % (slots - np.uint64(1)) + np.uint64(1)
 
 
 def bytes_for(keys: int, load_factor: float) -> int:
-    """The size of a map that has room for so many keys, and for the next smaller prime number of slots."""
+    """Compute the size of a map with room for this number of keys, and for the next smaller prime number of slots."""
     return SLOT_BYTES * (math.ceil(keys / load_factor) + _PRIME_GAP_MAX)
 
 
 def _prime_at_most(number: int) -> int:
-    """The greatest prime that is no larger."""
+    """Find the greatest prime that is no larger."""
     while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
         number -= 1
     return number

@@ -31,7 +31,7 @@ from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.errors import KafkaError
 
 ROOM_SPARE_BYTES = 16 << 20
-"""What a pass leaves free on a disk beyond what its next segment may take."""
+"""The room that a pass leaves free on a disk, beyond the size of its next segment."""
 _EXPECTED = (
     CorruptBatch,
     InvalidRecord,
@@ -183,7 +183,7 @@ class PassRun:
         return [each for each in view_of(self.log).segments if each.base_offset < end_offset]
 
     async def _map_segment(self, cleaning: Cleaning, group: Group, end_offset: int, map_end: int) -> int:
-        """Put one segment's batches, which end at `end_offset`, into the map; the end of the map then."""
+        """Put one segment's batches, which end at `end_offset`, into the map; returns the new end of the map."""
         source, first = group.sources[0], self.plan.first_dirty_offset
         offsets = range(source.base_offset, end_offset)
         position = await self._begin_of(group, first) if source.base_offset < first else 0
@@ -208,7 +208,7 @@ class PassRun:
         return map_end
 
     async def _begin_of(self, group: Group, offset: int) -> int:
-        """The position of an offset within a segment."""
+        """Find the position of an offset within a segment."""
         segment, file = group.segments[0], group.sources[0].file
         interval = self.log.config.index_interval_bytes
         position, _ = await self.workers.run(segment.position_of, offset, file, interval)
@@ -240,7 +240,7 @@ class PassRun:
         return cleaning.abort_reason is None
 
     async def _clean_group(self, cleaning: Cleaning, group: Group, group_end: int) -> bool:
-        """Write one group, which ends at `group_end`, anew and swap it in; False if the pass is over."""
+        """Rewrite one group, which ends at `group_end`, and swap it in; False if the pass is over."""
         run = self.workers.run
         size = sum(source.size for source in group.sources)
         if self.free_bytes() < size + ROOM_SPARE_BYTES:
@@ -266,7 +266,8 @@ class PassRun:
         if not is_done:
             await self._discard(cleaned)
             return cleaning.abort_reason is None
-        # Before `settle` removes them: whoever closes a removed file last frees its room, and the loop must not.
+        # Before `settle` removes them: closing a removed file for the last time frees its room, and the loop
+        # must not do that.
         group.release()
         await run(cleaning.settle)
         return True
@@ -274,7 +275,9 @@ class PassRun:
     async def _clean_source(
         self, cleaning: Cleaning, cleaned: CleanedSegment, source: Source, end_offset: int
     ) -> BatchHeader | None:
-        """Append what stays of one segment, which ends at `end_offset`; the header of its last batch."""
+        """Append the remaining records of one segment, which ends at `end_offset`; returns the header of its last
+        batch.
+        """
         position, last = 0, None
         offsets = range(source.base_offset, end_offset)
         while position < source.size:
@@ -294,11 +297,11 @@ class PassRun:
         return last
 
     async def _discard(self, cleaned: CleanedSegment) -> None:
-        """Remove what was written; a cancelled pass leaves it to the next start."""
+        """Remove the written files; a cancelled pass leaves that to the next start."""
         await self.workers.run(cleaned.discard)
 
     async def _call(self, method: str, *args: Any) -> Any:
-        """Ask the record loop. What it meets in stored batches must not end the node: that would come with each start."""
+        """Call the record loop. Errors in stored batches must not end the node: they would come with each start."""
         try:
             return await self.workers.run(self.loop.call, method, *args)
         except _EXPECTED:

@@ -1,4 +1,4 @@
-"""What a pass tells its record loop, and what it hears from it. Plain values that go between processes. PURE."""
+"""Values that a pass and its record loop exchange, between processes. PURE."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Cleaned:
 
 @attrs.frozen
 class LastBatches:
-    """The last committed data batch of each producer that the log knows: it stays, though empty.
+    """The last committed data batch of each known producer: it stays, though empty.
 
-    What is not committed may be cut off again. Kafka keeps a producer's very last batch, be it committed or not.
+    Uncommitted batches may be cut off again. Kafka keeps a producer's very last batch, committed or not.
     """
 
     offsets: dict[int, int]
@@ -64,11 +64,11 @@ class LastBatches:
     next_sequences: dict[int, int]
     """The sequence number behind that batch, where the log's state knows only later batches of a producer."""
     epochs: dict[int, int] = attrs.field(factory=dict)
-    """The epochs of producers of whom a marker is the last batch."""
+    """The epochs of producers whose last batch is a marker."""
 
     @classmethod
     def of(cls, producers: ProducerState, high_watermark: int) -> LastBatches:
-        """Those below the high watermark."""
+        """Collect the last batches below the high watermark."""
         offsets: dict[int, int] = {}
         next_sequences: dict[int, int] = {}
         epochs: dict[int, int] = {}
@@ -83,7 +83,7 @@ class LastBatches:
         return cls(offsets, next_sequences, epochs)
 
     def has(self, header: BatchHeader) -> bool:
-        """True for the last batch of its producer."""
+        """True if it is the last batch of its producer."""
         producer_id = header.producer_id
         if header.is_control:
             return self.epochs.get(producer_id) == header.producer_epoch
@@ -100,7 +100,7 @@ class PassRules:
     now_ms: int
     delete_retention_ms: int
     map_end: int
-    """The offset behind what is in the map. What lies at it or behind it stays as it is."""
+    """The offset behind the last batch in the map. Batches from there on stay as they are."""
     last_batches: LastBatches
 
     def stays_empty(self, header: BatchHeader) -> bool:

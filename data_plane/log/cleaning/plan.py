@@ -19,12 +19,12 @@ GROUP_SEGMENTS_MAX = 100
 
 @attrs.frozen
 class SegmentView:
-    """What planning knows of one segment."""
+    """Facts about one segment for planning."""
 
     base_offset: int
     size: int
     index_bytes: int = 0
-    """The size of the larger one of its indexes."""
+    """The size of the larger of its indexes."""
     max_timestamp_ms: int = -1
     """Its newest timestamp; read only where `min.compaction.lag.ms` asks for it."""
     first_timestamp_ms: int = -1
@@ -33,7 +33,7 @@ class SegmentView:
 
 @attrs.frozen
 class LogView:
-    """What planning knows of one log."""
+    """Facts about one log for planning."""
 
     config: LogConfig
     log_start_offset: int
@@ -41,18 +41,18 @@ class LogView:
     first_dirty_offset: int
     """As the checkpoint has it; -1 without an entry."""
     committed_end: int
-    """The lower one of high watermark and last stable offset."""
+    """The lower of high watermark and last stable offset."""
     segments: Sequence[SegmentView]
     """All segments, the active one last."""
 
 
 @attrs.frozen
 class LogPlan:
-    """What a pass over one log would do now."""
+    """The present plan of a pass over one log."""
 
     first_dirty_offset: int
     end_offset: int
-    """Where a segment begins: what lies before may be cleaned."""
+    """The begin of a segment: records before it may be cleaned."""
     clean_bytes: int
     dirty_bytes: int
     compaction_delay_ms: int
@@ -71,7 +71,7 @@ class LogPlan:
 
 
 def first_dirty_offset(view: LogView) -> int:
-    """Where the dirty part begins: the checkpoint, unless it lies outside of the log (Kafka's rule)."""
+    """Find the begin of the dirty part: the checkpoint, unless it lies outside of the log (Kafka's rule)."""
     checkpoint = view.first_dirty_offset
     if checkpoint < view.log_start_offset or checkpoint > view.log_end_offset:
         return view.log_start_offset
@@ -79,7 +79,7 @@ def first_dirty_offset(view: LogView) -> int:
 
 
 def plan_log(view: LogView, now_ms: int) -> LogPlan:
-    """What a pass over this log would clean now."""
+    """Plan a pass over this log now."""
     dirty = first_dirty_offset(view)
     finished = view.segments[:-1]
     end = _end(view, dirty, now_ms)
@@ -90,7 +90,7 @@ def plan_log(view: LogView, now_ms: int) -> LogPlan:
 
 
 def _end(view: LogView, dirty: int, now_ms: int) -> int:
-    """The last place where a segment begins, all before which is finished, committed and old enough."""
+    """Find the last begin of a segment before which all is finished, committed and old enough."""
     lag_ms = view.config.min_compaction_lag_ms
     end = view.segments[0].base_offset
     for segment, after in zip(view.segments, view.segments[1:], strict=False):
@@ -118,7 +118,7 @@ def _overdue_ms(view: LogView, dirty: int, now_ms: int) -> int:
 
 
 def dirtiest(plans: Iterable[tuple[LogConfig, LogPlan]]) -> int | None:
-    """The index of the plan with the highest dirty ratio among those that are due; None if none is."""
+    """Choose the plan with the highest dirty ratio among those that are due; None if none is."""
     best = None
     ratio = -1.0
     for index, (config, plan) in enumerate(plans):
@@ -130,11 +130,12 @@ def dirtiest(plans: Iterable[tuple[LogConfig, LogPlan]]) -> int | None:
 def group_segments(
     segments: Sequence[SegmentView], end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[tuple[int, int]]:
-    """Neighbouring segments that become one: pairs of the first one's base offset and the offset behind the last one.
+    """Collect neighbouring segments that become one: pairs of the first one's base offset and the offset behind the
+    last one.
 
-    `segments` are those to clean, in order; `end_offset` is where the one behind them begins. A group has at most
-    `segment_bytes` and `index_bytes`, unless one segment has more. An index must be able to hold its range of offsets.
-    It has at most `GROUP_SEGMENTS_MAX` segments.
+    `segments` are those to clean, in order; `end_offset` is the begin of the segment behind them. A group has at
+    most `segment_bytes` and `index_bytes`, unless a single segment has more. An index must be able to hold its
+    range of offsets. It has at most `GROUP_SEGMENTS_MAX` segments.
     """
     groups: list[tuple[int, int]] = []
     ends = [*(each.base_offset for each in segments[1:]), end_offset]

@@ -112,8 +112,9 @@ class RecordLoop:
     ) -> Mapped:
         """Put the keys of some whole batches, from a position of a file on, into the map.
 
-        It reads about `bytes_max` bytes, at least one batch. The batches lie within `offsets`. Records below `from_offset` are
-        passed over, and so are aborted ones and markers. It stops before a batch that does not fit into the map.
+        It reads about `bytes_max` bytes, at least one batch. The batches lie within `offsets`. Records below
+        `from_offset` are skipped, and so are aborted ones and markers. It stops before a batch that does not fit into
+        the map.
 
         Raises:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
@@ -139,9 +140,8 @@ class RecordLoop:
     def _map_group(
         self, data: bytes, group: RecordPlaces, start: int, from_offset: int, mapped: Mapped
     ) -> bool:
-        """Put a group into the map; False: only its first batches, for the map is full.
-
-        The group's first batch is the first one at `start` or behind it.
+        """Put a group into the map; False if only its first batches fit. The group's first batch is the first one at
+        `start` or behind it.
         """
         if not len(group) or self._put(group, from_offset, mapped):
             return True
@@ -150,7 +150,7 @@ class RecordLoop:
             if header.next_offset > from_offset and self._counts(header):
                 single.add(data, at, header, self._bytes_max)
             if len(single) and not self._put(single, from_offset, mapped):
-                # The caller has gone ahead to the end of what was read.
+                # The caller has advanced to the end of the bytes read.
                 mapped.next_offset = header.base_offset
                 break
             mapped.bytes_read = at + header.size
@@ -181,7 +181,7 @@ class RecordLoop:
         return True
 
     def _counts(self, header: BatchHeader) -> bool:
-        """True if the keys of a batch stand for what was written."""
+        """True if the records of a batch count as written."""
         return not header.is_control and not self._transactions.is_aborted(header)
 
     @property
@@ -193,12 +193,12 @@ class RecordLoop:
     # -- the cleaned batches
 
     def rewrite_by(self, rules: PassRules) -> None:
-        """The map is complete: these rules hold for all that `clean` is asked for."""
+        """Set the rules for all `clean` calls, since the map is complete."""
         self._rules = rules
         self._transactions.begin_rewriting()
 
     def clean(self, source: Source, position: int, end: int, bytes_max: int, offsets: range) -> Cleaned:
-        """What stays of some whole batches, all within `offsets`, from a position of a file on.
+        """Clean some whole batches, all within `offsets`, from a position of a file on; returns the rest of them.
 
         Raises:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
@@ -234,7 +234,7 @@ class RecordLoop:
                     out += self._end_or_abort(data, at, header, cleaned)
                     continue
             waiting.append((at, header))
-            # What is compressed grows; how much, only decompression tells.
+            # Compressed batches grow by an unknown factor.
             size += header.size * (8 if header.compression_type else 1)
             if size >= _GROUP_BYTES:
                 out += self._rewritten(data, waiting, cleaned)
@@ -246,7 +246,7 @@ class RecordLoop:
     def _rewritten(
         self, data: bytes, batches: list[tuple[int, BatchHeader]], cleaned: Cleaned
     ) -> list[bytes | bytearray | memoryview]:
-        """What stays of neighbouring batches."""
+        """Rewrite neighbouring batches with their remaining records."""
         if not batches:
             return []
         assert self._rules is not None
@@ -287,7 +287,7 @@ class RecordLoop:
     def _end_or_abort(
         self, data: bytes, at: int, header: BatchHeader, cleaned: Cleaned
     ) -> list[bytes | bytearray | memoryview]:
-        """What stays of a marker, or of a batch of an aborted transaction."""
+        """Rewrite a marker, or a batch of an aborted transaction."""
         assert self._rules is not None
         rules = self._rules
         if not check_crc(data, at, header.size):
@@ -315,7 +315,7 @@ class RecordLoop:
         return [_emptied(header)]
 
     def _judge(self, group: RecordPlaces) -> _Verdict:
-        """Which records of a group of batches stay."""
+        """Judge which records of a group of batches stay."""
         assert self._rules is not None
         rules = self._rules
         columns = record_columns(group)
@@ -336,7 +336,7 @@ class RecordLoop:
         return _Verdict.of(columns, headers, counts, keep, keep & is_tombstone)
 
     def _dated(self, data: bytes, at: int, header: BatchHeader, keep: Sequence[bool]) -> bytearray:
-        """The batch with a delete horizon, and with the records that stay."""
+        """Rebuild the batch with a delete horizon, and with the records that stay."""
         assert self._rules is not None
         builder = RecordBatchBuilder(
             base_offset=header.base_offset,
@@ -370,7 +370,7 @@ class _Verdict:
     """The largest timestamp of the records that stay, of each batch."""
     _keep: _Bools
     _first: list[int]
-    """The index of the first record of each batch, and behind the last one the number of records."""
+    """The index of the first record of each batch, and at the end the number of records."""
     _bytes: memoryview
     """The bytes of all records that stay, behind one another."""
     _ends: list[int]
@@ -406,12 +406,12 @@ class _Verdict:
         )
 
     def of_batch(self, index: int) -> list[bool]:
-        """Which records of a batch stay."""
+        """List which records of a batch stay."""
         stays: list[bool] = self._keep[self._first[index] : self._first[index + 1]].tolist()
         return stays
 
     def bytes_of(self, index: int) -> memoryview:
-        """The bytes of the records of a batch that stay."""
+        """Return the bytes of the records of a batch that stay."""
         return self._bytes[self._ends[index] : self._ends[index + 1]]
 
 
@@ -422,7 +422,7 @@ def _kept_bytes(data: Bytes, keep: _Bools, lengths: Int64s) -> memoryview:
 
 
 def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
-    """The batch with the records that stay, as they are."""
+    """Rebuild the batch with the records that stay, unchanged."""
     payload: bytes | memoryview = verdict.bytes_of(index)
     if header.compression_type:
         payload = compress(header.compression_type, payload)
@@ -440,12 +440,12 @@ def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
 
 
 def _size_class(records: int) -> int:
-    """The next power of two: maps of equal size serve several passes."""
+    """Round up to the next power of two: maps of equal size serve several passes."""
     return 1 << max(records - 1, 1).bit_length()
 
 
 def _emptied(header: BatchHeader) -> bytearray:
-    """The batch without records, as Kafka writes it (`DefaultRecordBatch.writeEmptyHeader`)."""
+    """Make the batch without records, as Kafka does (`DefaultRecordBatch.writeEmptyHeader`)."""
     builder = RecordBatchBuilder(
         base_offset=header.base_offset,
         timestamp_type=header.timestamp_type,
@@ -461,7 +461,7 @@ def _emptied(header: BatchHeader) -> bytearray:
 
 
 def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> bytes:
-    """Bytes of a file from a batch on, below `end`: at least that batch, as a whole."""
+    """Read bytes of a file from a batch on, below `end`: at least that batch, as a whole."""
     wanted = min(max(bytes_max, HEADER_SIZE), end - position)
     data = source.pread(wanted, position)
     if len(data) < wanted:
@@ -474,10 +474,10 @@ def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> by
 
 
 def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
-    """The whole batches of some bytes; at least one.
+    """Parse the whole batches of some bytes; at least one.
 
-    No checksum covers a base offset. One too high would pass for the latest of its keys, so all batches have to lie
-    within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
+    No checksum covers a base offset. A wrong, too high one would pass for the latest of its keys, so all batches
+    have to lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
     """
     found = list(iter_batches(data))
     if not found:

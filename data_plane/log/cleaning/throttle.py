@@ -12,14 +12,14 @@ LOOK_SECONDS = 1.0
 
 
 class Throttle:
-    """Counts the bytes that passes asked for, and those that the rate has allowed. They wait in their order."""
+    """Counts the bytes that passes have requested, and those that the rate has allowed. Passes wait in their order."""
 
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._rate = bytes_per_second
         self._asked_bytes = 0.0
         self._allowed_bytes = 0.0
-        """As of `_counted_at`, and at most what was asked for: a rest saves up nothing."""
+        """As of `_counted_at`, and at most the requested bytes: a pause saves nothing up."""
         self._counted_at = clock.monotonic()
 
     def change_rate(self, bytes_per_second: float) -> None:
@@ -36,14 +36,14 @@ class Throttle:
         while not is_over():
             now = clock.monotonic()
             look_at = now + min(self._seconds_until(wanted), LOOK_SECONDS)
-            # What is missing may be too little to tell two times apart.
+            # The missing bytes may take less time than the clock can measure.
             if look_at <= now:
                 return
             await clock.sleep_until(look_at)
             self._count()
 
     def _count(self) -> None:
-        """Allow for what the rate has brought since the last time."""
+        """Add the bytes that the rate has allowed since the last time."""
         now = self._clock.monotonic()
         if self._is_unlimited:
             self._allowed_bytes = self._asked_bytes
@@ -54,7 +54,7 @@ class Throttle:
 
     @property
     def _is_unlimited(self) -> bool:
-        """True for what Kafka's throttler never waits for."""
+        """True if Kafka's throttler would never wait at this rate."""
         return not 0 <= self._rate < math.inf
 
     def _seconds_until(self, wanted_bytes: float) -> float:

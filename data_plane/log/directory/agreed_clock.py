@@ -13,7 +13,7 @@ from __future__ import annotations
 __all__ = ["TOLERANCE_MS", "AgreedClock"]
 
 TOLERANCE_MS = 10_000
-"""What a clock may move at once, as one that is set right by a time server does."""
+"""The change of a clock that is allowed at once, such as a correction by a time server."""
 
 
 class AgreedClock:
@@ -24,7 +24,7 @@ class AgreedClock:
     def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms
         self._agreed: int | None = None
-        """How far the wall clock was ahead of the monotonic one, when they agreed last."""
+        """The distance of the wall clock from the monotonic one, when they agreed last."""
         self._jumped: int | None = None
         """The same since a jump forward that is not believed yet."""
         self._jumped_at = 0
@@ -42,6 +42,6 @@ class AgreedClock:
         return 0
 
     def time_ms(self, now_ms: int) -> int:
-        """The time by which to judge the age of records; `observe` was called before."""
+        """Compute the time by which to judge the age of records; `observe` was called before."""
         assert self._agreed is not None
         return self._agreed + now_ms

@@ -33,7 +33,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> Offsets:
-    """Raises `MalformedCheckpoint`. An empty file is an empty checkpoint."""
+    """Decode a checkpoint. Raises `MalformedCheckpoint`. An empty file is an empty checkpoint."""
     offsets: Offsets = {}
     for fields in checkpoint_lines(data):
         try:
@@ -47,7 +47,7 @@ def decode_offsets(data: bytes) -> Offsets:
 
 
 def read_offsets(directory: Dir, name: str) -> Offsets:
-    """An absent checkpoint is empty. Raises `MalformedCheckpoint`, `DiskError`."""
+    """Read a checkpoint; an absent one is empty. Raises `MalformedCheckpoint`, `DiskError`."""
     try:
         return decode_offsets(directory.read_bytes(name))
     except FileMissing:
@@ -61,13 +61,10 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def take_clean_shutdown(directory: Dir) -> int | None:
-    """The broker epoch in the clean-shutdown marker: -1 if the marker has no valid one, None if the marker is
-    missing.
+    """Take the broker epoch in the clean-shutdown marker: -1 if the marker has no valid one, None if it is missing.
 
-    The marker is removed, durably, before anybody can change the directory: it vouches for one start only.
-
-    Raises:
-        DiskError
+    The marker is removed, durably, before the directory can change: it vouches for one start only. Raises
+    `DiskError`.
     """
     try:
         data = directory.read_bytes(CLEAN_SHUTDOWN_FILE)

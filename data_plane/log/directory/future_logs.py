@@ -2,21 +2,23 @@
 
 Theory of operation
 -------------------
-A future replica lies in `TOPIC-N.ID-future`, Kafka's name. Upkeep, checkpoints and readers know only the live log. When it has everything, it takes the place of the log on the other disk. The steps of a swap, in order:
+A future replica lies in `TOPIC-N.ID-future`, Kafka's name. Upkeep, checkpoints and readers know only the live log.
+When it has all records, it replaces the log on the other disk. The steps of a swap, in order:
 
 1. The future log is closed: everything in it is on the device.
-2. The checkpoints of its directory say where it starts, up to where it is clean, and what is synced.
-3. A file `caught-up` (ours) is made in it, durably. From here on it is complete, until something is appended to the other.
+2. The checkpoints of its directory have its start, its first dirty offset, and its recovery point.
+3. A file `caught-up` (ours) is made in it, durably. From here on it is complete, until a record is appended to the
+   other log.
 4. The other log's directory is renamed to `-delete`, durably.
 5. The future log's directory gets the log's name, durably. The log is opened under it.
 
-The loop takes all steps in one turn, so both logs stay as they are meanwhile. `settle_moves` finishes or undoes them at a
-start, before any log is opened. If the other log is still there, it is the live one, and the mark is taken away again. If
-it is gone, step 5 is repeated. So two directories never both have the live log, and one always has.
+The loop takes all steps in one turn, so both logs stay as they are meanwhile. `settle_moves` finishes or undoes them
+at a start, before any log is opened. If the other log is still there, it is the live one, and the mark is removed. If
+it is gone, step 5 is repeated. So at any time exactly one directory has the live log.
 
-A mark may be out of date: its disk was away when the swap was given up, and the other log has grown since. If that one is
-on a disk that is away now, nothing here says so, but the metadata does. They name the new directory before a swap, and
-the old one again once it was given up. So step 5 is repeated only where the metadata name this directory.
+A mark may be out of date: its disk was away when the swap was given up, and the other log has grown since. If that
+log is on a disk that is away now, only the metadata shows it. It names the new directory before a swap, and the old
+one again once it was given up. So step 5 is repeated only where the metadata names this directory.
 
 PORTED but for the files.
 """
@@ -45,12 +47,14 @@ _FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})\.[0-9a-f]{32}-
 
 
 def future_name(topic: str, partition: int, number: int) -> str:
-    """The name of a future replica's directory; `number` is random, of 128 bits. It may be too long for a file system."""
+    """Make the name of a future replica's directory; `number` is random, of 128 bits. It may be too long for a file
+    system.
+    """
     return f"{topic}-{partition}.{number:032x}{FUTURE_SUFFIX}"
 
 
 def parse_future_name(name: str) -> TopicPartition | None:
-    """Topic and partition of a future replica's directory; None for any other name."""
+    """Parse topic and partition of a future replica's directory; None for any other name."""
     match = _FUTURE_NAME.fullmatch(name)
     return None if match is None else TopicPartition(match[1], int(match[2]))
 
@@ -81,7 +85,7 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
     if has_records:
         options = attrs.evolve(options, log_start_offset=-1)
     log = open_partition_log(directory, current.topic, current.partition, current.config, log_dir, options)
-    # Otherwise a loss of power could take the directory, when the live log is gone already.
+    # Otherwise a loss of power could remove the directory, when the live log is gone already.
     log_dir.directory.sync()
     return log
 
@@ -111,7 +115,7 @@ class Swap:
         self.mark_caught_up()
 
     def copy_state(self) -> None:
-        """Give the copy what the live log knows beside its records. Raises `DiskError`.
+        """Copy the live log's state that its records do not contain. Raises `DiskError`.
 
         A copy has the epochs and producers of its own records. The live log knows more: epochs that began without
         a record, producers whose records were deleted.
@@ -141,7 +145,7 @@ class Swap:
         self.target.directory.subdir(self.name).write_atomic(CAUGHT_UP_FILE, b"")
 
     def remove_current(self) -> None:
-        """Take the live log out of service. If its own disk hangs or fails now, that does not keep the copy from serving.
+        """Take the live log out of service. If its own disk hangs or fails now, the copy serves all the same.
 
         The source then has a second log of the name for a while. A start takes the one in the directory that the
         metadata names.
@@ -158,14 +162,14 @@ class Swap:
         _take_name(self.target.directory, self.name, f"{self.current.topic}-{self.current.partition}")
 
     def undo(self) -> None:
-        """Take back what `prepare` has done (blocking). Raises `DiskError`."""
+        """Undo the steps of `prepare` (blocking). Raises `DiskError`."""
         self.target.checkpoints.expect_no_longer(self.current.home.key)
         directory = self.target.directory.subdir(self.name)
         if remove_if_present(directory, CAUGHT_UP_FILE):
             directory.sync()
 
     def remove_future(self) -> None:
-        """Remove the copy, with what `prepare` has done to it (blocking). Raises `DiskError`."""
+        """Remove the copy, and undo the steps of `prepare` (blocking). Raises `DiskError`."""
         self.target.checkpoints.expect_no_longer(self.current.home.key)
         with suppress(FileMissing):
             self.target.directory.remove_tree(self.name)
@@ -176,7 +180,7 @@ class Swap:
         return self.open_moved()
 
     def open_moved(self) -> PartitionLog:
-        """The log under its own name, not yet in service (blocking). Raises `DiskError`."""
+        """Open the log under its own name, not yet in service (blocking). Raises `DiskError`."""
         current, target = self.current, self.target
         context = target.context
         options = LoadOptions(
@@ -199,7 +203,7 @@ class Swap:
         return log
 
     def serve(self, moved: PartitionLog) -> None:
-        """Put the moved log into service on the loop. It may come late: then it takes over what came to be meanwhile."""
+        """Put the moved log into service on the loop, with state that has changed since the swap."""
         current = self.current
         moved.set_config(current.config)
         moved.advance_high_watermark(current.high_watermark)
@@ -269,7 +273,7 @@ def _settle(
 
 
 def futures_of(log_dir: LogDir) -> dict[TopicPartition, tuple[str, bytes]]:
-    """The future replicas that a directory holds, by partition: name and topic id (blocking). Raises `DiskError`."""
+    """Find the future replicas in a directory, by partition: name and topic id (blocking). Raises `DiskError`."""
     found = {}
     for name in log_dir.directory.list():
         key = parse_future_name(name)

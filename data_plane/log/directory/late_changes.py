@@ -33,14 +33,14 @@ class _Change(Generic[T]):
     is_late: bool = False
 
     def do(self) -> None:
-        """Do the work, perhaps in another thread, and keep what comes of it."""
+        """Do the work, perhaps in another thread, and keep its result."""
         try:
             self.results.append(self.work())
-        except Exception as error:  # noqa: BLE001 - the loop raises it, or tells it
+        except Exception as error:  # noqa: BLE001 - the loop raises it, or reports it
             self.failure = error
 
     def finish(self) -> None:
-        """End it on the loop. Raises what an early work has raised."""
+        """End it on the loop. Raises the errors of the work."""
         if self.failure is None:
             self.end(self.results[0])
         elif self.is_late:
@@ -58,7 +58,7 @@ class LateChanges:
 
     @property
     def goes_on(self) -> bool:
-        """True while a change goes on for which the loop has not waited to its end."""
+        """True while a change is under way for whose end the loop has not waited."""
         return self._late is not None
 
     def make(
@@ -78,13 +78,15 @@ class LateChanges:
         change.finish()
 
     def finish(self) -> None:
-        """The device has answered (`Dir.settle`): end the change that went on, if there is one. Raises `DiskError`."""
+        """End the change that went on, if there is one, since the device has answered (`Dir.settle`). Raises
+        `DiskError`.
+        """
         late, self._late = self._late, None
         if late is not None:
             late.finish()
 
     def give_up(self, error: DiskError) -> None:
-        """The directory is offline: nobody waits any more for the change that goes on."""
+        """Give up the change under way, since the directory is offline."""
         late, self._late = self._late, None
         if late is not None:
             late.failed(error)

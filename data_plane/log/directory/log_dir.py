@@ -1,21 +1,22 @@
-"""A log directory: one disk's worth of partition logs, and the tasks that keep it in order.
+"""A log directory: the partition logs on one disk, and the tasks that keep it in order.
 
 Theory of operation
 -------------------
 Each directory has its own checkpoints and its own background loop, so a disk that hangs stalls only its own
-partitions. What waits for the device (syncs, loading, removing files) runs in workers. The loop changes logs between
-those, and waits only so long for what that asks of the device.
+partitions. Work that waits for the device (syncs, loading, removing files) runs in workers. The loop changes logs in
+between, and bounds its waits for the device.
 
-    served -> a call is not answered in time: suspected, all logs stalled -> answered: what was late ends -> served
+    served -> a call is not answered in time: suspected, all logs stalled -> answered: late changes end -> served
 
 Rules
-* While the directory is stalled, the loop asks nothing of the device. Logs that go get their new names when it answers.
-* What was late ends first when the device answers, then come the names, then the logs serve again.
-* The recovery-point checkpoint never says more than has been synced. When a truncation lowers a recovery point,
-  the checkpoint is rewritten before anything is cut.
+* While the directory is stalled, the loop makes no calls to the device. Removed logs get their new names when it
+  answers.
+* Late changes end first when the device answers, then come the names, then the logs serve again.
+* The recovery-point checkpoint never exceeds the synced offset. When a truncation lowers a recovery point, the
+  checkpoint is rewritten before anything is cut.
 * A failed operation other than a refused one is final: the directory goes offline, once, and nothing is retried.
 * The clean-shutdown marker is removed as soon as it has been read.
-* What is not a partition's directory by name is left alone; so are `-stray` directories. `-delete` ones, left by a
+* A directory without a partition's name is left alone; so are `-stray` directories. `-delete` ones, left by a
   deletion that a restart interrupted, are removed. `-future` ones belong to `future_logs`.
 """
 
@@ -95,7 +96,7 @@ class LogDirContext(UpkeepContext):
     on_start_stored: Callable[[PartitionLog], None] = lambda log: None
     """Called on the loop when the log's start has come to its checkpoint."""
     on_answer: Callable[[], None] = lambda: None
-    """Called on the loop when a device has answered at last, and what was late has ended."""
+    """Called on the loop when a device has answered at last, and late changes have ended."""
 
 
 class LogDir:
@@ -140,7 +141,7 @@ class LogDir:
         self.errors = 0
         """Failed or refused operations since the start."""
         self._is_alarmed = False
-        """True after the operator has been told that the disk will soon be full."""
+        """True once the warning that the disk will soon be full was logged."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
         """The reason for which its replicas should not lead, as `odradek.data_plane.disks.disk_watch` judges it."""
@@ -212,7 +213,7 @@ class LogDir:
         return self.logs.get(TopicPartition(topic, partition))
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
-        """An empty log. Its directory becomes durable with its first flush.
+        """Make an empty log. Its directory becomes durable with its first flush.
 
         A log of that name with another topic id is set aside as a stray; one with the same id is returned.
 
@@ -249,7 +250,7 @@ class LogDir:
     def make_log(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int
     ) -> PartitionLog:
-        """The files of an empty log (blocking, in a worker); `adopt` puts it into service. Raises `DiskError`.
+        """Make the files of an empty log (blocking, in a worker); `adopt` puts it into service. Raises `DiskError`.
 
         Logs that are made together share `now_ms`: each keeps it.
         """
@@ -259,7 +260,7 @@ class LogDir:
     def _make(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int
     ) -> tuple[PartitionLog, bool]:
-        """An empty log, and whether there was no directory of its name (blocking). Raises `DiskError`."""
+        """Make an empty log; also returns whether there was no directory of its name (blocking). Raises `DiskError`."""
         name = f"{topic}-{partition}"
         context = self.context
         options = LoadOptions(is_clean=True, now_ms=now_ms, random=context.random, log=context.log)
@@ -306,9 +307,7 @@ class LogDir:
 
     def set_rotten(self, topic: str, partition: int) -> str | None:
         """Set a log aside as `set_stray` does; another log of the same name will follow. Returns the name under which
-        it is kept.
-
-        The checkpoint must not take the old log's recovery point for the new one's.
+        it is kept. The checkpoint must not give the old log's recovery point to the new one.
         """
         renamed = self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
         if self.is_served and not self.is_stalled:
@@ -358,7 +357,7 @@ class LogDir:
     def _due_ms(self, config: LogConfig) -> int:
         return int(self.context.clock.monotonic() * 1000) + config.file_delete_delay_ms
 
-    # --- what logs tell (see log_types.LogOwner)
+    # --- calls of logs (see log_types.LogOwner)
 
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
@@ -400,7 +399,7 @@ class LogDir:
                 self.set_stalled(True)
 
     def device_answers(self) -> None:
-        """The call that has not been answered in time is undone, or done. Raises `DiskError`."""
+        """Settle the call that has not been answered in time: it is undone, or done. Raises `DiskError`."""
         self.unanswered = None
         self.changes.finish()
         self.names.settle()
@@ -447,7 +446,7 @@ class LogDir:
     def sync_entry(self) -> None:
         with self.small_files:
             if self._entry_is_dirty:
-                # Cleared before the sync, which may miss what the loop renames from now on.
+                # Cleared before the sync, which may miss later renames of the loop.
                 self._entry_is_dirty = False
                 try:
                     self.directory.sync()
@@ -486,7 +485,7 @@ class LogDir:
             self.context.on_offline(self, reason)
 
     def release(self) -> None:
-        """Let go of a directory without logs, so that its disk may be unmounted. To others it is offline."""
+        """Release a directory without logs, so that its disk may be unmounted. To other parts it is offline."""
         if self.logs or self.logs_being_made or self.offline_reason is not None:
             raise AssertionError(f"{self.path} is in use, or offline, and cannot be released")
         self.is_released = True
@@ -549,7 +548,7 @@ class LogDir:
         self.space = DiskSpace(self.directory.total_bytes(), self.directory.free_bytes())
 
     def note_sync(self, seconds: float) -> None:
-        """A sync took so long: tell the operator if the disk has got slow, or is normal again."""
+        """Note the time of a sync: log for the operator when the disk gets slow, or is normal again."""
         latency = self.latency
         if not latency.note(seconds):
             return
@@ -563,7 +562,9 @@ class LogDir:
             self.context.log.warning("directory.latency_normal", directory=self.path, **figures)
 
     def judge_room(self) -> None:
-        """Judge the room as last measured (on the loop): refuse records, or take them again, and tell the operator."""
+        """Judge the room as last measured (on the loop): refuse records, or accept them again, and log it for the
+        operator.
+        """
         room, now = self.room, self.context.clock.monotonic()
         if room.note(now, *self.space):
             for log in self.logs.values():
@@ -594,7 +595,7 @@ class LogDir:
         return None if self.offline_reason is not None else self.room.hours_left
 
     def statistics(self) -> dict[str, Any]:
-        """Figures for the console and the metrics."""
+        """Return figures for the console and the metrics."""
         hours = self.hours_left
         return {
             "path": self.path,

@@ -1,9 +1,9 @@
-"""The upkeep of one log directory: a loop that looks at what is due once a second (PORTED).
+"""The upkeep of one log directory: a loop that runs due tasks once a second (PORTED).
 
-What waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a worker
-begins, while it works, before the loop hears of it. So the loop looks at the log again after every wait. A worker
-that meets closed or removed files stops there. What is written for many logs is read within the worker (see
-`PartitionLog.flush`).
+Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a
+worker begins, while it works, before the loop gets the result. So the loop checks the log again after every wait. A
+worker that meets closed or removed files stops there. Values that are written for many logs are read within the
+worker (see `PartitionLog.flush`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class UpkeepContext:
     """The room that records leave alone; negative: a hundredth of the device, at most 1 GiB."""
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
-    """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
+    """Indexes and descriptors of inactive segments that were idle for this long are dropped."""
 
 
 class LookedAfter(Protocol):
@@ -125,8 +125,9 @@ class Background:
         """True if directories have been renamed since the log directory was last synced."""
         self.log_starts = LogStarts(log_dir, log_dir.checkpoints.log_start_text, self._write)
         self.wants_descriptors = False
-        """True if the process is out of descriptors: at the next look all segments that nobody reads give up
-        theirs.
+        """True if the process is out of descriptors.
+
+        At the next look all segments without readers give up theirs.
         """
         self._told_postponed = False
         """True once this look has logged that a flush was refused."""
@@ -161,7 +162,7 @@ class Background:
             log_dir.disk_failed(error)
 
     async def look(self, now_ms: int) -> None:
-        """Do what is due. After a `DiskError` from here the directory goes offline."""
+        """Run the due tasks. After a `DiskError` from here the directory goes offline."""
         context, checkpoints = self._log_dir.context, self._log_dir.checkpoints
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
@@ -228,7 +229,7 @@ class Background:
         return is_due or (often and self._log_dir.room.is_short)
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
-        """True once per interval; the first time an interval after the start."""
+        """True if the task is due: once per interval, the first time an interval after the start."""
         due = self._due.setdefault(task, now_ms + interval_ms)
         if now_ms < due:
             return False
@@ -238,7 +239,7 @@ class Background:
     # --- flushing
 
     async def _flush(self, now_ms: int) -> None:
-        """Flush rolled logs, those that `flush.ms` asks for, and in turn a share of all others."""
+        """Flush rolled logs, those due by `flush.ms`, and in turn a share of all others."""
         log_dir = self._log_dir
         rolled, self._rolled = self._rolled, {}
         for key in rolled:
@@ -271,7 +272,7 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # Pages that were promised room have none: they are lost like those of any failed sync.
+                # Pages with promised room have none: they are lost like those of any failed sync.
                 raise
             self._log_dir.disk_refused(error)
             if not self._told_postponed:
@@ -307,7 +308,7 @@ class Background:
                 )
 
     def _time_ms(self) -> int:
-        """The time by which records have grown old."""
+        """Return the time by which the age of records is judged."""
         return self._age_clock.time_ms(int(self._log_dir.context.clock.monotonic() * 1000))
 
     def _expire_producers(self, now_ms: int) -> None:
@@ -325,13 +326,12 @@ class Background:
                     segment.grow_idle()
 
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> bool:
-        """Replace a checkpoint, unless it says this already. True if it does now.
-
-        A disk that refuses keeps the old one, which is safe.
+        """Replace a checkpoint, unless it is equal already. True if it is equal now. A disk that refuses keeps the
+        old one, which is safe.
 
         The writer reads the offsets itself, so that they are never those of a log that has been set aside since.
-        What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
-        appends of every log on it wait, on the loop. Such a file survives the death of the process; a power failure
+        Only durable checkpoints are synced: a sync commits the file system's journal, and meanwhile the appends of
+        every log on it wait, on the loop. A file without sync survives the death of the process; a power failure
         may leave an old one, a part, or none.
         """
         try:
@@ -351,7 +351,7 @@ class Background:
             self._log_dir.disk_refused(error)
 
     async def _rename_refused(self) -> None:
-        """Try again what a full disk has refused. What may be removed goes at once: that makes room."""
+        """Repeat renames that a full disk has refused. Removable logs go at once: that makes room."""
         log_dir = self._log_dir
         for refused in log_dir.names.refused:
             try:
@@ -377,7 +377,7 @@ class Background:
             self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
             for doomed in files:
                 try:
-                    # One by one: each should come back soon, and if it does not, the disk hangs.
+                    # One by one: each should return soon; if it does not, the disk hangs.
                     for file in doomed[2]:
                         await workers.run(remove_if_present, doomed[1], file)
                 except DiskRefused:

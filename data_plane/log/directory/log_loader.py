@@ -1,7 +1,7 @@
 """Opens the logs of one directory at a start, in workers, and recovers them unless the last shutdown was clean. PORTED.
 
-The caller hears of `-delete` directories, which a restart has kept from being removed; the operator hears of `-stray`
-ones. What is not a partition's directory by name is left alone.
+`-delete` directories, whose removal a restart has interrupted, are returned to the caller; `-stray` ones are logged
+for the operator. A directory without a partition's name is left alone.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _turn = threading.Lock()
 """Held by the worker of the process that opens logs. Where files are in memory, workers that open them side by side wait
 for one another after each system call, because only one at a time runs Python."""
 _TURN_WAIT_SECONDS_MAX = 0.03
-"""A worker that waits longer goes on beside the other, who waits for a device or recovers a long log."""
+"""A worker that waits longer goes on beside the other, which waits for a device or recovers a long log."""
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
-    """Topic and partition of a partition directory's name; None for any other name."""
+    """Parse topic and partition of a partition directory's name; None for any other name."""
     if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
         return None
     match = _PARTITION_NAME.fullmatch(name)
@@ -58,7 +58,7 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 
 @contextmanager
 def _one_after_the_other() -> Iterator[None]:
-    """Take the turn of those who open logs, unless another has it for long."""
+    """Take the turn for opening logs, unless another worker has it for long."""
     is_ours = _turn.acquire(timeout=_TURN_WAIT_SECONDS_MAX)
     try:
         yield

@@ -1,8 +1,8 @@
-"""Names of logs' directories that are about to change: set aside, or taken by what is being made. PORTED.
+"""Names of logs' directories that are about to change: set aside, or reserved for a log in the making. PORTED.
 
-A log that is gone has its name until its directory has another one, and that waits for a device that hangs. A log that
-was given up while it was made has its name until its files are gone. Nobody may make a log of such a name meanwhile: it
-would get the records of another, or lose its files.
+A log that is gone has its name until its directory has another one, and that waits for a device that hangs. A log
+that was given up while it was made has its name until its files are gone. No task may make a log of such a name
+meanwhile: it would get the records of another, or lose its files.
 
 A disk that is full to the last byte may have no room for a longer name. `Background` then asks again, or removes a log
 that is to be deleted, which makes room.
@@ -65,26 +65,26 @@ class LogNames:
             raise DiskHung(path, f"{path}/{name}", "create", 0, "the device does not answer")
 
     def reserve(self, name: str) -> None:
-        """Keep others from making a log of this name until `free`, or until the device has answered."""
+        """Reserve a name, so that no log of it is made until `free`, or until the device has answered."""
         self.check_free(name)
         self._reserved[name] = None
 
     def free(self, name: str) -> None:
-        """The log of this name is made, or there is no trace of it."""
+        """Release a name: its log is made, or has left no trace."""
         self._reserved.pop(name, None)
 
     def settle(self) -> None:
-        """The device has answered: what was being made is undone."""
+        """Release all names: the device has answered, and the changes are undone."""
         self._reserved.clear()
 
     # --- directories that are set aside
 
     def set_aside(self, name: str, renamed: str, done: Callable[[], None], *, may_remove: bool) -> None:
-        """Rename a directory as soon as `carry_out` comes to it, then call `done`."""
+        """Rename a directory as soon as `carry_out` reaches it, then call `done`."""
         self._renames.append(Rename(name, renamed, may_remove, done))
 
     def carry_out(self) -> None:
-        """Make the renames that wait, in order. Raises `DiskHung`: those that are left wait on."""
+        """Make the waiting renames, in order. Raises `DiskHung`: the rest waits on."""
         while self._renames:
             first = self._renames[0]
 
@@ -119,6 +119,6 @@ class LogNames:
         return tuple(self._refused.values())
 
     def end_refused(self, rename: Rename) -> None:
-        """The directory of a refused rename has its new name, or is gone."""
+        """End a refused rename: its directory has its new name, or is gone."""
         del self._refused[rename.name]
         rename.done()

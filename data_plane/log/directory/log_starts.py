@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.data_plane.log.partition_log import PartitionLog
 
 RisingStarts = list[tuple["PartitionLog", int]]
-"""Logs, and their starts that a checkpoint has and the one before had not."""
+"""Logs whose start is new in this checkpoint, with that start."""
 
 
 class StartsOwner(Protocol):
@@ -42,7 +42,7 @@ class LogStarts:
         text: Callable[[RisingStarts], bytes],
         write: Callable[[str, Callable[[], bytes]], Awaitable[bool]],
     ) -> None:
-        """`text` is what the checkpoint is to say, and names the logs whose starts are not stored yet.
+        """`text` makes the checkpoint, and names the logs whose starts are not stored yet.
 
         `write` replaces a checkpoint durably; false if the disk refuses. Raises `DiskError`.
         """
@@ -70,7 +70,7 @@ class LogStarts:
             self._log_dir.disk_failed(error)
 
     async def store(self) -> bool:
-        """Write the checkpoint, and tell whose start is stored; false if the disk refuses. Raises `DiskError`."""
+        """Write the checkpoint, and report the stored starts; false if the disk refuses. Raises `DiskError`."""
         self.is_wanted = False
         rising: RisingStarts = []
         if not await self._write(LOG_START_FILE, lambda: self._text(rising)):

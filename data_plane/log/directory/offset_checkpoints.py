@@ -1,10 +1,11 @@
-"""The offset checkpoints of one log directory: what they said at the start, and what they are to say now. PORTED.
+"""The offset checkpoints of one log directory: their contents at the start, and their next ones. PORTED.
 
-A checkpoint names logs by topic and partition. So it has two sources. One are the logs that are open. The other is what
-is known of logs that are yet to be opened, or are about to move in. Every writer reads the offsets under the lock of the small files.
-So a write keeps what another has lowered meanwhile, and leaves out a log that has been set aside since.
+A checkpoint names logs by topic and partition. So it has two sources. One are the open logs. The other are known
+offsets of logs that are yet to be opened, or are about to move in. Every writer reads the offsets under the lock of
+the small files. So a write keeps offsets that another has lowered meanwhile, and leaves out a log that has been set
+aside since.
 
-The recovery-point checkpoint never says more than has been synced.
+The recovery-point checkpoint never exceeds the synced offset.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class OffsetCheckpoints:
     """The checkpoints of the logs in one directory. The loop changes `logs`; workers write."""
 
     def __init__(self, directory: Dir, logs: dict[TopicPartition, PartitionLog], log: Log) -> None:
-        """Read what the last process has written (blocking). Raises `DiskError`."""
+        """Read the checkpoints of the last process (blocking). Raises `DiskError`."""
         self._directory = directory
         self._logs = logs
         self._log = log
@@ -48,7 +49,7 @@ class OffsetCheckpoints:
         self._digests: dict[str, bytes] = {}
         """Digests of the checkpoints that were written last: their texts grow with the logs."""
         self.recovery_points = self._read(RECOVERY_POINT_FILE)
-        """As the file said; only of logs that are not open yet. So it is with the next two."""
+        """The offsets in the file; only of logs that are not open yet. The same goes for the next two."""
         self.starts = self._read(LOG_START_FILE)
         self.first_dirty = self._read(CLEANER_FILE)
         self.high_watermarks = self._read(HIGH_WATERMARK_FILE)
@@ -68,16 +69,14 @@ class OffsetCheckpoints:
     # --- logs that come and go
 
     def say_too_much(self, opened: Iterable[TopicPartition]) -> bool:
-        """True if damage was cut off one of these logs that a checkpoint says to be durable, or clean."""
+        """True if damage was cut off a log below the offset up to which a checkpoint calls it durable, or clean."""
         return any(map(self._ends_below, opened))
 
     def lower(self) -> None:
-        """Make the files say what the logs have, before anything is appended (blocking).
+        """Lower the files to the logs' offsets, before anything is appended (blocking).
 
-        What comes next would else pass for durable, or for clean, at the start after a crash. On a full disk the
-        files go: without them the next start reads all of the logs.
-
-        Raises `DiskError`.
+        Otherwise later records would pass for durable, or for clean, at the start after a crash. On a full disk the
+        files are removed: without them the next start reads all of the logs. Raises `DiskError`.
         """
         with self.lock:
             try:
@@ -95,7 +94,7 @@ class OffsetCheckpoints:
         return log.recovery_point < self.recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
 
     def all_are_open(self) -> None:
-        """All logs have been opened: what the files say of others is of logs that are gone."""
+        """Forget the files' other entries, since all logs have been opened: their logs are gone."""
         known = (*self.recovery_points, *self.starts, *self.first_dirty, *self.high_watermarks)
         self._gone.update(key for key in known if key not in self._logs)
         self.recovery_points = {}
@@ -110,7 +109,7 @@ class OffsetCheckpoints:
         first_dirty_offset: int,
         recovery_point: int,
     ) -> None:
-        """Name a log that is about to move in; `log_start_offset` only if its files do not tell it."""
+        """Name a log that is about to move in; `log_start_offset` only if its files do not show it."""
         if log_start_offset is not None:
             self.starts[key] = log_start_offset
         if first_dirty_offset != NEVER_CLEANED:
@@ -118,12 +117,14 @@ class OffsetCheckpoints:
         self.recovery_points[key] = recovery_point
 
     def expect_no_longer(self, key: TopicPartition) -> None:
-        """The log that `expect` named is in service, or does not come."""
+        """Forget a log that `expect` has named: it is in service, or does not come."""
         for offsets in (self.starts, self.first_dirty, self.recovery_points):
             offsets.pop(key, None)
 
     def write_expected(self, first_dirty_offset: int) -> None:
-        """Write what `expect` has named; its first dirty offset may be NEVER_CLEANED (blocking). Raises `DiskError`."""
+        """Write the entries that `expect` has named; the first dirty offset may be NEVER_CLEANED (blocking). Raises
+        `DiskError`.
+        """
         with self.lock:
             self._digests = {}
             self._directory.write_atomic(LOG_START_FILE, self.log_start_text())
@@ -161,9 +162,9 @@ class OffsetCheckpoints:
         return encode_offsets({**self.recovery_points, **points})
 
     def log_start_text(self, rising: RisingStarts | None = None) -> bytes:
-        """The log start offsets that the names of the segments do not tell (Kafka's rule).
+        """Encode the log start offsets that differ from the names of the first segments (Kafka's rule).
 
-        `rising` gets the logs whose start is not stored, with the start that counts here.
+        `rising` gets the logs whose start is not stored, with the start in this text.
         """
         starts = dict(self.starts)
         for key, log in dict(self._logs).items():
@@ -175,7 +176,7 @@ class OffsetCheckpoints:
         return encode_offsets(starts)
 
     def first_dirty_text(self) -> bytes:
-        """The offsets below which logs are clean, of those that have ever been cleaned."""
+        """Encode the offsets below which logs are clean, of those that have ever been cleaned."""
         first_dirty = {
             key: log.first_dirty_offset
             for key, log in dict(self._logs).items()
@@ -200,7 +201,7 @@ class OffsetCheckpoints:
             self._directory.write_atomic(CLEANER_FILE, self.first_dirty_text())
 
     def write_all(self) -> None:
-        """Write what a clean shutdown leaves (blocking). Raises `DiskError`."""
+        """Write the checkpoints of a clean shutdown (blocking). Raises `DiskError`."""
         self.write_recovery_points()
         with self.lock:
             self._directory.write_atomic(LOG_START_FILE, self.log_start_text())
@@ -211,7 +212,7 @@ class OffsetCheckpoints:
     def replace(
         self, name: str, text: Callable[[], bytes], is_served: Callable[[], bool], *, durable: bool
     ) -> bool:
-        """Replace a checkpoint, unless it says this already (blocking). Raises `DiskError`.
+        """Replace a checkpoint, unless it is equal already (blocking). Raises `DiskError`.
 
         False if the directory is not served any more: at its end it writes its checkpoints itself. It is synced only
         if it is to be `durable`.

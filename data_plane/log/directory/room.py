@@ -14,16 +14,16 @@ from collections import deque
 
 RESERVE_BYTES_MAX = 1 << 30
 RESERVE_SHARE = 100
-"""The default reserve: one part of the device in so many, at most `RESERVE_BYTES_MAX`."""
+"""The default reserve is the device's size divided by this, at most `RESERVE_BYTES_MAX`."""
 _CONFIGURED_SHARE_MAX = 2
 """A configured reserve counts up to half of the device: a larger one would refuse everything for ever."""
 _RESUME_SHARE = 8
-"""Records are taken again when the room exceeds the reserve by one part in so many."""
+"""Records are accepted again when the room exceeds the reserve by 1 / `_RESUME_SHARE` of it."""
 _NEAR_FACTOR = 4
 TREND_SECONDS = 3600.0
 _SAMPLE_SECONDS = 10.0
 ALARM_HOURS = 24.0
-"""With less than so many hours left the operator is told."""
+"""With fewer hours left the operator gets a warning in the log."""
 
 
 class Room:
@@ -66,8 +66,8 @@ class Room:
         if was_short:
             self.is_short = free_bytes <= reserve + reserve // _RESUME_SHARE and reserve > 0
         else:
-            # The next look comes after as much again, so the reserve begins that much earlier. A burst from far
-            # away is no reason to refuse: at most the reserve itself is added.
+            # The next look comes after an equal time, so the reserve begins that much earlier. A burst far
+            # from the reserve is no reason to refuse: at most the reserve itself is added.
             self.is_short = (
                 free_bytes <= reserve + min(self._growth, reserve // _RESUME_SHARE) and reserve > 0
             )
@@ -82,9 +82,9 @@ class Room:
 
     @property
     def fill_bytes_per_second(self) -> float:
-        """The room that has gone in the last hour, spread over that hour; 0 if it has grown.
+        """The room that was used up in the last hour, spread over that hour; 0 if it has grown.
 
-        So it is in the first hour of a process, too: a burst of copies after a start is no trend.
+        It is 0 in the first hour of a process, too: a burst of copies after a start is no trend.
         """
         if not self._samples:
             return 0.0

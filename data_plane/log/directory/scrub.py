@@ -1,7 +1,8 @@
 """A scrub of one log: its segments read past the page cache, and each batch checked against its checksum.
 
-The checksum alone is the judge. Compacted replicas differ in bytes and are all sound, so no comparison with others
-could tell. Only bytes that are on the device are read: finished segments, and the active one while it is synced.
+The checksum alone is the judge. Compacted replicas differ in bytes and are all sound, so a comparison with other
+replicas would show nothing. Only bytes on the device are read: finished segments, and the active one while it is
+synced.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class SegmentScrub:
 
 
 def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
-    """The scrub of the first segment that begins at `from_offset` or later; None at the log's end (on the loop).
+    """Make the scrub of the first segment that begins at `from_offset` or later; None at the log's end (on the
+    loop).
 
     Raises `DiskError`.
     """
@@ -73,7 +75,7 @@ def segment_scrub(log: PartitionLog, from_offset: int) -> SegmentScrub | None:
         if segment.base_offset < from_offset or not segment.size:
             continue
         if segment.is_active and log.recovery_point < log.log_end_offset:
-            # What is not synced yet is in memory alone, and its time comes with the next round.
+            # Unsynced bytes are only in memory, and their time comes with the next round.
             return None
         return SegmentScrub(segment.pinned_file(), segment.base_offset, segment.size)
     return None

@@ -1,4 +1,4 @@
-"""How long the syncs of one disk take, against what is usual for it. PURE.
+"""The duration of one disk's syncs, against its usual one. PURE.
 
 A dying disk often gets slow first. No figure is slow for every kind of disk, so each is compared with its own past.
 Slow is `SLOW_FACTOR` times the usual, and `SLOW_SECONDS_MIN` at least. Only syncs count, since they wait for the device
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 SLOW_FACTOR = 10.0
 NORMAL_FACTOR = 3.0
-"""A slow disk is normal again below so many times the usual."""
+"""A slow disk is normal again below this multiple of the usual latency."""
 SLOW_SECONDS_MIN = 0.05
 SYNCS_MIN = 20
-"""Nothing is called usual before so many syncs."""
+"""The number of syncs before a usual duration is known."""
 _RECENT = 0.2
 _USUAL = 0.01
 
 
 class SyncLatency:
-    """Two moving averages: one of the last few syncs, one of the last few hundred."""
+    """Two moving averages: of the last few syncs, and of the last few hundred."""
 
     __slots__ = ("count", "is_slow", "recent_seconds", "usual_seconds")
 
@@ -38,6 +38,6 @@ class SyncLatency:
             factor = NORMAL_FACTOR if was_slow else SLOW_FACTOR
             self.is_slow = self.recent_seconds >= max(SLOW_SECONDS_MIN, factor * self.usual_seconds)
         if not self.is_slow:
-            # What is slow is never to become usual.
+            # Slow syncs must never become the usual.
             self.usual_seconds += max(_USUAL, share) * (seconds - self.usual_seconds)
         return self.is_slow is not was_slow

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class WatchedWorkers:
-    """`odradek.env.ports.Workers` that remembers what is running."""
+    """`odradek.env.ports.Workers` that remembers the running calls."""
 
     __slots__ = ("_clock", "_running", "_serial", "_workers")
 
@@ -26,7 +26,7 @@ class WatchedWorkers:
         self._running: dict[int, tuple[float, str]] = {}
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call that should come back soon: one file synced, one small file written."""
+        """Run a call that should return soon: one file synced, one small file written."""
         self._serial += 1
         serial = self._serial
         name = getattr(function, "__qualname__", "a call")
@@ -41,7 +41,7 @@ class WatchedWorkers:
         return await self._workers().run(function, *args)
 
     def oldest(self) -> tuple[float, str] | None:
-        """Seconds that the oldest call has waited, and its name."""
+        """Find the seconds that the oldest call has waited, and its name."""
         for started, name in self._running.values():
             return self._clock.monotonic() - started, name
         return None

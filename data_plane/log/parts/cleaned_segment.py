@@ -1,9 +1,9 @@
-"""The segment that will take the place of others, while it is written beside them.
+"""The segment that will replace others, while it is written beside them.
 
-Its files end in `.cleaned`, and every start removes such files. When it is whole, all of it is made durable, and a swap
-(`segment_list`, `swap_files`) may take it into the log. It ends where its sources end: if cleaning has removed their
-last batch, that batch stays without records. So segments still join, and after a crash the cleaned file alone tells
-which segments it stands for.
+Its files end in `.cleaned`, and every start removes such files. When it is whole, all of it is made durable, and a
+swap (`segment_list`, `swap_files`) may take it into the log. It ends where its sources end: if cleaning has removed
+their last batch, that batch stays without records. So segments still join, and after a crash the cleaned file alone
+shows which segments it replaces.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CleanedSegment:
         file = directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
         if file.size:
             file.truncate(0)
-        # A descriptor that is pinned stays: the path is another one after the swap.
+        # A pinned descriptor stays open: the path is another one after the swap.
         file.pin()
         self.segment = Segment(directory, base_offset, file, is_active=False)
 
@@ -124,8 +124,9 @@ class CleanedSegment:
     def finish(self, last: BatchHeader | None, aborted: Iterable[AbortedTransaction]) -> None:
         """End the file where its sources end, and make it durable with its indexes.
 
-        `last` heads the sources' last batch; None: they have none. `aborted` are the transactions of its index: one
-        without batches would make readers drop what its producer has written later. Raises `CleaningAborted`, `DiskError`.
+        `last` heads the sources' last batch; None: they have none. `aborted` are the transactions of its index: a
+        transaction without batches would make readers drop later records of its producer. Raises `CleaningAborted`,
+        `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(_without_records(last))
@@ -162,13 +163,13 @@ class CleanedSegment:
         sync_file(self._directory, name)
 
     def go_live(self, file: File) -> None:
-        """The swap is done: read by this file, which has the segment's own name, from now on."""
+        """Read by this file, which has the segment's own name, from now on: the swap is done."""
         written, self.segment.file = self.segment.file, file
         written.unpin()
         written.close()
 
     def discard(self) -> None:
-        """Give up the file and remove what there is of it; again, where that failed. Raises `DiskError`."""
+        """Give up the file and remove its remains; again, where that failed. Raises `DiskError`."""
         if self.is_handed_over:
             return
         self.give_up()
@@ -191,7 +192,7 @@ class CleanedSegment:
 
 
 def _without_records(header: BatchHeader) -> bytearray:
-    """The batch with this header, emptied as Kafka does it: offsets, producer, epoch and newest timestamp stay."""
+    """Make the batch with this header, emptied as Kafka does it: offsets, producer, epoch and newest timestamp stay."""
     builder = RecordBatchBuilder(
         base_offset=header.base_offset,
         timestamp_type=header.timestamp_type,

@@ -1,7 +1,7 @@
-"""The log's knowledge of its cleaning: up to where it is clean, and the pass that is under way.
+"""The log's knowledge of its cleaning: its first dirty offset, and the pass under way.
 
-The first dirty offset is the one that the next pass begins its map with, kept in the disk's `cleaner-offset-checkpoint`.
-A truncation below it lowers it durably before anything is cut: what is appended next has never been cleaned.
+The next pass begins its map at the first dirty offset, which the disk's `cleaner-offset-checkpoint` keeps. A
+truncation below it lowers it durably before anything is cut: later appends have never been cleaned.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CleaningState:
         """The reason why passes fail at this log; None while all is well. A restart tries again."""
         self.last_pass: PassReport | None = None
         self.passes_failed = 0
-        """Passes that failed since the last one that came to its end, each for a reason that may pass."""
+        """Passes that failed since the last complete one, each for a reason that may pass."""
         self.retry_at = 0.0
         """The monotonic time before which the next try would be too soon."""
 
@@ -76,7 +76,7 @@ class CleaningState:
             self._home.cleaner_offset_moved(durably=False)
 
     def begin(self) -> PassToken:
-        """A pass begins. One that is under way is a panic."""
+        """Begin a pass. A second one beside it is a panic."""
         if self.token is not None:
             raise AssertionError(f"{self._home}: a second pass begins while one is under way")
         self.token = PassToken()
@@ -89,18 +89,18 @@ class CleaningState:
             token.abort_reason = reason
 
     def end(self, token: PassToken) -> None:
-        """The pass with this token is over."""
+        """End the pass with this token."""
         if self.token is not token:
             raise AssertionError(f"{self._home}: a pass ends that is not under way")
         self.token = None
 
     def advance(self, first_dirty_offset: int) -> None:
-        """All below has been cleaned."""
+        """Advance the first dirty offset: all below has been cleaned."""
         self.first_dirty_offset = first_dirty_offset
         self._home.cleaner_offset_moved(durably=False)
 
     def cut(self, offset: int) -> None:
-        """The log is about to be cut at `offset`: a pass ends, and what is behind counts as dirty."""
+        """Prepare a cut of the log at `offset`: a pass ends, and later records count as dirty."""
         self.abort("the log was cut")
         if self.first_dirty_offset > offset:
             self.first_dirty_offset = offset

@@ -1,9 +1,9 @@
 """The durable part of a log: its recovery point, and the flush that moves it.
 
-Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation lowers
-it before anything is cut. `flush` runs in a worker, and a truncation may overtake it. So a flush tells by the number of
-truncations which history it has synced. What it says of an older history counts for nothing. So does
-what it says while a truncation is under way.
+Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation
+lowers it before anything is cut. `flush` runs in a worker, and a truncation may overtake it. So a flush notes the
+number of truncations, which names the synced history. Its result for an older history is dropped. So is its result
+while a truncation is under way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek.data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.env.ports import DiskFull
 
 _NOTHING = (0, 0)
-"""What is durable of a log without records, shared by all such logs."""
+"""The durable state of a log without records, shared by all such logs."""
 
 
 class Durability:
@@ -51,11 +51,11 @@ class Durability:
         return offset if truncations == self.truncations else min(offset, self._truncated_to)
 
     def note_flush(self, now_ms: int) -> None:
-        """A flush begins at this time, by the clock of its caller."""
+        """Note that a flush begins at this time, by the clock of its caller."""
         self.last_flush_ms = now_ms
 
     def begin_cut(self, offset: int) -> None:
-        """Called before anything is cut: what a running flush reports is outdated, the recovery point falls."""
+        """Called before anything is cut: the report of a running flush is outdated, the recovery point falls."""
         recovery_point = self.recovery_point
         self._truncated_to = min(offset, recovery_point)
         self._is_cutting = True
@@ -69,7 +69,7 @@ class Durability:
             self.is_unsaved = False
 
     def end_cut(self) -> None:
-        """All is cut, or nothing is: a flush that begins now counts again."""
+        """End a cut: all is cut, or nothing is. A flush that begins now counts again."""
         self._is_cutting = False
         self._outdate()
 
@@ -93,7 +93,7 @@ class Durability:
         listed = segments.segments
         recovery_point = self.recovery_point
         no_room: DiskFull | None = None
-        # The epoch of a log without records tells nobody anything, and thousands of them begin one at every start.
+        # The epoch of a log without records is useless, and thousands of logs begin one at every start.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
                 # A new log may use this path by now.

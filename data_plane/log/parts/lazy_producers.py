@@ -32,7 +32,7 @@ class LazyProducers:
         """The transactions that are being verified; None before the first."""
 
     def load(self, segments: SegmentList, index_interval_bytes: int) -> ProducerState:
-        """The state, read now if it has not been needed before (blocking, mostly short). Raises `DiskError`."""
+        """Return the state, read now if it has not been needed before (blocking, mostly short). Raises `DiskError`."""
         if self.state is None:
             if self._unread_offset >= 0:
                 self.state = rebuild_producers(
@@ -44,7 +44,7 @@ class LazyProducers:
         return self.state
 
     def stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
-        """The offset below which every transaction is decided, at most the high watermark (on the loop).
+        """Compute the offset below which every transaction is decided, at most the high watermark (on the loop).
 
         The state has been read. Forgets transactions that have ended, with their markers below the high watermark.
         """
@@ -57,7 +57,9 @@ class LazyProducers:
         return _stable_offset(state, high_watermark, log_start_offset)
 
     def stable_offset_in_worker(self, high_watermark: int, log_start_offset: int) -> int:
-        """As `stable_offset`, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while the state has to be read."""
+        """Compute as `stable_offset`, for any thread. Raises `KafkaError` OFFSET_NOT_AVAILABLE while the state has
+        to be read.
+        """
         state = self.state
         if state is not None:
             return _stable_offset(state, high_watermark, log_start_offset)
@@ -70,13 +72,13 @@ class LazyProducers:
         return self._unread_offset == offset
 
     def take(self, state: ProducerState) -> None:
-        """The state as recovery has found it."""
+        """Take the state that recovery has built."""
         self.state = state
         self._unread_offset = _NONE
         self._forget_verified()
 
     def read_at_need(self, offset: int, *, is_settled: bool) -> None:
-        """Forget the state; at its next need it is read anew, as of `offset`."""
+        """Forget the state; at its next need it is read again, as of `offset`."""
         self.state = None
         self._unread_offset = offset
         self.is_settled = is_settled
@@ -127,7 +129,7 @@ class LazyProducers:
     ) -> None:
         """Note a transactional batch that was appended, or a marker that `ends` an open transaction here.
 
-        It ends the producer's verifications. `guard` is that of a batch, of which the coordinator has said yes.
+        It ends the producer's verifications. `guard` is that of a batch which the coordinator has confirmed.
         """
         verifications = self.verifications
         if verifications is None:
@@ -155,14 +157,14 @@ class LazyProducers:
             self.verifications.forget_verified()
 
     def truncate(self, offset: int) -> None:
-        """Forget what comes from `offset` or later: the state is read anew, if there is any such thing."""
+        """Forget state from `offset` or later: if there is any, the state is read anew."""
         if self._unread_offset > offset or (self.state is not None and self.state.reaches(offset)):
             self.read_at_need(offset, is_settled=False)
 
     def write_snapshot(
         self, segments: SegmentList, log_end_offset: int, index_interval_bytes: int, *, sync: bool = False
     ) -> None:
-        """`<log end offset>.snapshot`, on the device if `sync`. Raises `DiskError`."""
+        """Write `<log end offset>.snapshot`, on the device if `sync`. Raises `DiskError`."""
         state = self.load(segments, index_interval_bytes) if self._unread_offset >= 0 else self.state
         write_snapshot(segments.home.directory, state or ProducerState(), log_end_offset, sync=sync)
         segments.mark_dirty()

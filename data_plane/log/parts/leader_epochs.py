@@ -24,7 +24,7 @@ Entries: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class MalformedCheckpoint(Exception):
-    """A checkpoint file's text is not what its format allows."""
+    """A checkpoint file's text is malformed."""
 
 
 class LeaderEpochs:
@@ -36,7 +36,7 @@ class LeaderEpochs:
         self.entries = _shared(entries)
         self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
         self.is_dirty = False
-        """The file on disk says something else."""
+        """True if the file on disk differs."""
 
     def _replace(self, entries: Entries) -> None:
         if entries != self.entries:
@@ -55,7 +55,8 @@ class LeaderEpochs:
             raise AssertionError(f"epoch and start {self.entries[-1]} behind log end offset {log_end_offset}")
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Records of this epoch begin, or go on, at `start_offset`. Entries that contradict it are dropped.
+        """Note that records of this epoch begin, or go on, at `start_offset`. Entries that contradict it are
+        dropped.
 
         A later epoch goes when an earlier one goes on behind its start: it was this replica's own, and empty.
         """
@@ -73,11 +74,11 @@ class LeaderEpochs:
         self._replace((*entries[:kept], (epoch, start_offset)))
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, end offset) of the greatest known epoch not above `epoch` (KIP-320).
+        """Find (epoch, end offset) of the greatest known epoch not above `epoch` (KIP-320).
 
-        The end offset is the start of the next epoch, or the log's end for the latest one. An epoch before
-        all known ones ends where the first one starts. (-1, -1) for epoch -1, for one that is newer than all
-        known ones, and for a log without epochs.
+        The end offset is the start of the next epoch, or the log's end for the latest one. An epoch before all
+        known ones ends at the start of the first. (-1, -1) for epoch -1, for an epoch newer than all known ones,
+        and for a log without epochs.
         """
         entries = self.entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1][0]:
@@ -90,7 +91,7 @@ class LeaderEpochs:
         return entries[above - 1][0], entries[above][1]
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote, or will write, this offset; None before the first entry."""
+        """Find the epoch that wrote, or will write, this offset; None before the first entry."""
         above = bisect_right(self.entries, offset, key=_start)
         return self.entries[above - 1][0] if above else None
 
@@ -99,7 +100,7 @@ class LeaderEpochs:
         self._replace(tuple(entry for entry in self.entries if entry[1] < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end before `start_offset`; the one that holds it then starts there."""
+        """Forget epochs that end before `start_offset`; the epoch that covers it then starts there."""
         above = bisect_right(self.entries, start_offset, key=_start)
         if above:
             self._replace(((self.entries[above - 1][0], start_offset), *self.entries[above:]))
@@ -117,13 +118,13 @@ class LeaderEpochs:
             raise
 
     def encode(self) -> bytes:
-        """Kafka's text: version 0, count, then `epoch offset` lines."""
+        """Encode as Kafka's text: version 0, count, then `epoch offset` lines."""
         lines = [f"{epoch} {start}\n" for epoch, start in self.entries]
         return f"0\n{len(lines)}\n{''.join(lines)}".encode()
 
     @classmethod
     def decode(cls, data: bytes) -> LeaderEpochs:
-        """Raises `MalformedCheckpoint`. An empty file is an empty checkpoint."""
+        """Decode a checkpoint. Raises `MalformedCheckpoint`. An empty file is an empty checkpoint."""
         entries: list[tuple[int, int]] = []
         for fields in checkpoint_lines(data):
             if len(fields) != 2:
@@ -143,7 +144,7 @@ def _shared(entries: Entries) -> Entries:
 
 @lru_cache(maxsize=1024)
 def _one_of_all(entries: Entries) -> Entries:
-    """The first of the equal entries that were given."""
+    """Return the first of equal entries, so that logs share one object."""
     return entries
 
 
@@ -166,7 +167,7 @@ def _number(text: str) -> int:
 
 
 def checkpoint_lines(data: bytes) -> list[list[str]]:
-    """The lines of a version 0 checkpoint, split at blanks. Raises `MalformedCheckpoint`."""
+    """Split the lines of a version 0 checkpoint at blanks. Raises `MalformedCheckpoint`."""
     try:
         lines = data.decode("ascii").split("\n")
     except UnicodeDecodeError:

@@ -63,13 +63,13 @@ class LogHome:
         self.is_short = False
         """True while only the reserve of the disk is left (`odradek.data_plane.log.directory.room`)."""
         self.refuses_appends = False
-        """True while `check_append` has a reason to refuse one: an append looks at this alone."""
+        """True while `check_append` has a reason to refuse; an append reads only this."""
         self.is_closed = False
         self._has_failed = False
         self.is_stalled = False
         """True while the device does not answer."""
         self.is_unsettled = False
-        """True while a change of the log's files goes on for which the loop has not waited to the end."""
+        """True while a change of the log's files is under way for whose end the loop has not waited."""
 
     def __str__(self) -> str:
         return str(self.key)
@@ -94,7 +94,7 @@ class LogHome:
         self.refuses_appends = self.offline or is_short
 
     def check_append(self, *, may_use_reserve: bool) -> None:
-        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline, `DiskFull` for what must leave the reserve alone."""
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline, `DiskFull` for an append that would use the reserve."""
         if self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if self.is_short and not may_use_reserve:
@@ -134,12 +134,11 @@ class LogHome:
     ) -> None:
         """Change files of the log by `work`, then on the loop the log itself by `finish`.
 
-        The work is done by the disk's thread where the loop must not wait (`Dir.in_time`). So it changes nothing of the log
-        that the loop may look at meanwhile. Called on the loop, or where the log has no owner whose loop would wait.
-
-        Raises what `work` raises, and `DiskHung`: nothing was begun; or it goes on, and the log is unsettled until it is
-        finished. The log may be closed meanwhile: then `leave` is called instead, to give up what the work has opened.
-        `undone` is called, sooner or later, if the work fails.
+        The work is done by the disk's thread where the loop must not wait (`Dir.in_time`). So it must not change
+        state of the log that the loop may read meanwhile. Called on the loop, or where the log has no owner whose
+        loop would wait. Raises the errors of `work`, and `DiskHung`: nothing was begun; or it goes on, and the log is
+        unsettled until it is finished. The log may be closed meanwhile: then `leave` is called instead, to give up
+        files that the work has opened. `undone` is called, sooner or later, if the work fails.
         """
 
         def end(result: T) -> None:
@@ -175,17 +174,19 @@ class LogHome:
             raise
 
     def unsettle(self) -> None:
-        """Refuse everything: a change of the files goes on."""
+        """Refuse everything while a change of the files goes on."""
         self.is_unsettled = True
         self._judge()
 
     def settle(self) -> None:
-        """The change that went on has ended."""
+        """End the refusal: the change of the files has ended."""
         self.is_unsettled = False
         self._judge()
 
     def _tell(self, error: Exception) -> None:
-        """Tell the owner of what has kept a change from being made: a failure, or a disk without room (`needing_room`)."""
+        """Report the error that has stopped a change to the owner: a failure, or a disk without room
+        (`needing_room`).
+        """
         if isinstance(error, DiskError):
             self.failed(error)
         elif not isinstance(error, KafkaError):
@@ -197,7 +198,7 @@ class LogHome:
 
     @contextmanager
     def telling_failures(self) -> Iterator[None]:
-        """Tell the owner of what fails within, on the loop."""
+        """Report errors within to the owner, on the loop."""
         try:
             yield
         except DiskError as error:
@@ -221,7 +222,7 @@ class LogHome:
                 self.owner.flush_failed(error)
 
     def refused(self, error: DiskRefused) -> None:
-        """Tell the owner of a lack of room or descriptors."""
+        """Report a lack of room or descriptors to the owner."""
         if self.owner is not None:
             self.owner.disk_refused(error)
 
@@ -260,7 +261,7 @@ class LogHome:
             self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
 
     def remove_later(self, names: list[str]) -> None:
-        """Remove files of the log when those who are opening them have done so; at once where there is no owner."""
+        """Remove files of the log when tasks that are opening them have done so; at once where there is no owner."""
         if self.owner is not None:
             self.owner.remove_later(self.topic, self.partition, self.directory, names)
         else:
@@ -268,7 +269,7 @@ class LogHome:
                 remove_if_present(self.directory, name)
 
     def small_files(self) -> AbstractContextManager[object]:
-        """Held while a small file of the log is replaced, by one writer at a time."""
+        """Hold the lock for replacing a small file of the log: one writer at a time."""
         return nullcontext() if self.owner is None else self.owner.small_files
 
     def sync_entry(self) -> None:
@@ -277,19 +278,19 @@ class LogHome:
             self.owner.sync_entry()
 
     def log_rolled(self) -> None:
-        """Tell the owner of a finished segment, which is to be flushed."""
+        """Report a finished segment, which is to be flushed, to the owner."""
         if self.owner is not None:
             self.owner.log_rolled(self.topic, self.partition)
 
     def log_start_raised(self) -> None:
-        """Tell the owner of deleted records: a restart should not bring them back."""
+        """Report deleted records to the owner: a restart should not bring them back."""
         if self.owner is not None:
             self.owner.log_start_raised()
 
 
 @contextmanager
 def needing_room() -> Iterator[None]:
-    """A block that a cut begins with: where the disk refuses it, nothing was cut (`KafkaError` KAFKA_STORAGE_ERROR)."""
+    """Mark the begin of a cut: where the disk refuses it, nothing was cut (`KafkaError` KAFKA_STORAGE_ERROR)."""
     try:
         yield
     except DiskRefused as error:
@@ -298,7 +299,7 @@ def needing_room() -> Iterator[None]:
 
 @contextmanager
 def half_done() -> Iterator[None]:
-    """A block that changes a part halfway, so a refusal within is as final as any other failure."""
+    """Mark a change that is half done, so that a refusal within is as final as any other failure."""
     try:
         yield
     except DiskRefused as error:

@@ -1,15 +1,15 @@
-"""The offsets between which a log lies, and the rules that hold for them after each change.
+"""The offsets that bound a log, and their rules after each change.
 
     log_start_offset <= high_watermark <= log_end_offset
 
-* The high watermark grows up to the log's end, and falls with truncations alone. Only a leader's word, which a
-  follower hears, may be ahead of the end: the follower cuts it to what it has.
+* The high watermark grows up to the log's end, and falls with truncations alone. Only the leader's own one, which a
+  follower receives, may be ahead of the end: the follower cuts it to its log's end.
 * The log's end grows with appends, and falls with truncations.
 * The log's start grows up to the high watermark, and falls with truncations alone.
-* The stored start is the one that the next process would find: by the checkpoint, or by the first segment's name. It
-  follows the log's start. What a replica says to have deleted lies below its stored start.
+* The next process would find the stored start: by the checkpoint, or by the first segment's name. It follows the
+  log's start. Records that a replica reports as deleted lie below its stored start.
 
-A broken rule raises `AssertionError`: what is read or acknowledged by wrong offsets is lost or made up.
+A broken rule raises `AssertionError`: wrong offsets would lose records, or make some up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LogOffsets:
             self.high_watermark = offset
 
     def extend(self, end_offset: int) -> None:
-        """Records up to `end_offset` have been appended."""
+        """Note that records up to `end_offset` have been appended."""
         if not self.high_watermark <= self.log_end_offset < end_offset:
             raise AssertionError(
                 f"{self}: an append to {end_offset} behind log end offset {self.log_end_offset} and "
@@ -52,7 +52,7 @@ class LogOffsets:
         self.log_end_offset = end_offset
 
     def raise_start(self, offset: int) -> None:
-        """Records below `offset` are gone; a lower offset changes nothing."""
+        """Note that records below `offset` are gone; a lower offset changes nothing."""
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.check_order()
@@ -67,7 +67,7 @@ class LogOffsets:
         self.stored_start_offset = min(max(self.stored_start_offset, offset), self.log_start_offset)
 
     def cut(self, offset: int) -> None:
-        """Records from `offset` on are gone."""
+        """Note that records from `offset` on are gone."""
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         self.log_start_offset = min(self.log_start_offset, offset)

@@ -1,16 +1,16 @@
 """One producer as a log keeps it: packed into bytes, since a log may know many thousands.
 
-A packed entry has a head, then up to five batches, the newest first. The newest is whole. Each older one is told by its
-distance from the next newer one, and its sequence numbers end where those of the newer one begin. So the next append
-reads the head and the newest batch, makes a distance of it, and puts its own batch before it. Packed bytes take 80 bytes
-of memory with one batch, 128 with five. (Slots and integers would take about 200 and 360.) The garbage collector passes
-by them.
+A packed entry has a head, then up to five batches, the newest first. The newest is whole. Each older one is stored as
+its distance from the next newer one, and its sequence numbers end where those of the newer one begin. So the next
+append reads the head and the newest batch, makes a distance of it, and puts its own batch before it. Packed bytes
+take 80 bytes of memory with one batch, 128 with five. (Slots and integers would take about 200 and 360.) The garbage
+collector skips them.
 
-Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, what is older is forgotten: no client still
-waits for its answer. A batch's timestamp is exact only if it is within 24 days of the next newer one's. It matters where
-the broker's clock sets the timestamps, and there a producer that is silent for a day is forgotten.
+Two limits follow. Behind a gap of sequence numbers, or of 2**32 offsets, older batches are forgotten: no client still
+waits for their answers. A batch's timestamp is exact only if it is within 24 days of the next newer one's. It matters
+where the broker's clock sets the timestamps, and there a producer that is silent for a day is forgotten.
 
-`ProducerEntry` is the same with names, for all who are in no hurry.
+`ProducerEntry` is the same with names, for code off the hot path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OLDER = Struct("<iIi")
 """A batch before it: offset delta; by how much its last offset and its timestamp are below those of the next newer."""
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from
-"""Epoch, begin and last sequence: what decides about the next batch. Only for an entry that has batches."""
+"""Reads epoch, begin and last sequence, which decide about the next batch. Only for an entry that has batches."""
 NO_BATCH = (-1, -1, 0, -1)
 """The fields of a batch where none is known."""
 pack_with_batch = Struct("<hiqqiqiq").pack
@@ -42,7 +42,7 @@ _pack_older = OLDER.pack
 HEAD_SIZE = HEAD.size
 _OLDER_AT = HEAD_SIZE + BATCH.size
 _OLDEST_AT = _OLDER_AT + (BATCHES_KEPT - 2) * OLDER.size
-"""Where the oldest of five batches is, which the next one drives out."""
+"""The place of the oldest of five batches, which the next batch replaces."""
 _SILENT_FROM = -2
 _OFFSETS_MAX = (1 << 32) - 1
 _TIME_MAX_MS = (1 << 31) - 1
@@ -58,7 +58,7 @@ class Duplicate(NamedTuple):
 
 
 def find_duplicate(packed: bytes, epoch: int, base_sequence: int, last_sequence: int) -> Duplicate | None:
-    """The batch of a packed entry with exactly these sequences, if any."""
+    """Find the batch of a packed entry with exactly these sequences, if any."""
     if len(packed) == HEAD_SIZE:
         return None
     known_epoch, _, newest_sequence = read_what_decides(packed)
@@ -71,7 +71,9 @@ def find_duplicate(packed: bytes, epoch: int, base_sequence: int, last_sequence:
 
 
 def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """The batches of a packed entry as (last sequence, last offset, offset delta, timestamp), the newest first."""
+    """Yield the batches of a packed entry as (last sequence, last offset, offset delta, timestamp), the newest
+    first.
+    """
     if len(packed) == HEAD_SIZE:
         return
     sequence, last_offset, delta, timestamp_ms = BATCH.unpack_from(packed, HEAD_SIZE)
@@ -86,7 +88,7 @@ def batches_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> bytes:
-    """What stays of a packed entry's batches behind a new batch with these fields, in the form of `OLDER`."""
+    """Pack again the batches of an entry that stay behind a new batch with these fields, in the form of `OLDER`."""
     if len(packed) == HEAD_SIZE:
         return b""
     known_sequence, known_offset, known_delta, known_ms = _read_newest(packed)
@@ -102,12 +104,12 @@ def older_batches(packed: bytes, sequence: int, last_offset: int, delta: int, ti
 
 
 def begin_of_silence(now_ms: int) -> int:
-    """The begin of a producer without a transaction whom a look at `now_ms` has found silent; see `silent_since`."""
+    """Encode the begin of a producer without a transaction that was found silent at `now_ms`; see `silent_since`."""
     return _SILENT_FROM - now_ms
 
 
 def silent_since(begin: int) -> int:
-    """When a look first found this producer silent, in monotonic milliseconds; -1 if none has."""
+    """Decode when a look first found this producer silent, in monotonic milliseconds; -1 if none has."""
     return _SILENT_FROM - begin if begin <= _SILENT_FROM else -1
 
 

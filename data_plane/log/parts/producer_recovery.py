@@ -1,4 +1,4 @@
-"""Rebuild producer state from what is on disk: the last good snapshot, and the batch headers behind it."""
+"""Rebuild producer state from the disk: the last good snapshot, and the batch headers behind it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def note_ended(segment: Segment, state: ProducerState, ended: EndedTransaction) 
 def note_scanned(
     state: ProducerState, segment: Segment, position: int, header: BatchHeader
 ) -> EndedTransaction | None:
-    """Note a batch as `note_batch` does, for one that a scan has found at `position` of a segment's file."""
+    """Note a batch that a scan has found at `position` of a segment's file, as `note_batch` does."""
     if header.producer_id < 0:
         return None
     batch = None
@@ -75,7 +75,7 @@ def note_scanned(
 
 
 def snapshot_offsets(names: list[str]) -> list[int]:
-    """Offsets of the producer snapshots among a directory's names, ascending."""
+    """List offsets of the producer snapshots among a directory's names, ascending."""
     return sorted(
         int(name[: -len(SNAPSHOT_SUFFIX)])
         for name in names
@@ -86,9 +86,9 @@ def snapshot_offsets(names: list[str]) -> list[int]:
 def latest_state(
     directory: Dir, first_offset: int, end_offset: int, names: list[str]
 ) -> tuple[ProducerState, int]:
-    """The newest good snapshot at or below `end_offset`, and its offset; damaged ones are removed.
+    """Find the newest good snapshot at or below `end_offset`, and its offset; damaged ones are removed.
 
-    Without one, an empty state as of `first_offset`, where the log's files begin.
+    Without one, return an empty state as of `first_offset`, the begin of the log's files.
     """
     for offset in reversed(snapshot_offsets(names)):
         if offset > end_offset:
@@ -104,7 +104,9 @@ def latest_state(
 def rebuild_producers(
     directory: Dir, segments: Sequence[Segment], end_offset: int, index_interval_bytes: int
 ) -> ProducerState:
-    """The state as of `end_offset`. Reads the headers behind the last good snapshot (blocking, mostly short)."""
+    """Rebuild the state as of `end_offset`. Reads the headers behind the last good snapshot (blocking, mostly
+    short).
+    """
     state, offset = latest_state(directory, segments[0].base_offset, end_offset, directory.list())
     replay(segments, state, offset, end_offset, index_interval_bytes)
     return state
@@ -117,7 +119,7 @@ def replay(
     end_offset: int,
     index_interval_bytes: int,
 ) -> None:
-    """Note all batches in `[offset, end_offset)`, where the log ends behind `end_offset` or there.
+    """Note all batches in `[offset, end_offset)`; the log ends there or later.
 
     Batches behind damage in their segment are left out. Below the recovery point damage is still unknown, and one
     rotten batch must not keep a node from its start. A reader of that batch meets the damage.
@@ -144,7 +146,7 @@ def replay(
 def aborted_in(
     directory: Dir, segments: Sequence[Segment], segment: Segment, index_interval_bytes: int
 ) -> AbortedIndex:
-    """The aborted transactions of a segment, read now if they have not been needed before.
+    """Return the aborted transactions of a segment, read now if they have not been needed before.
 
     If the file cannot be right, they are read from the batches, and the file is written anew (blocking). Raises
     `DiskError`.
@@ -177,7 +179,7 @@ def _repair_aborted(
 
 
 def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> None:
-    """`<offset>.snapshot`, on the device if `sync`. A disk that refuses is no failure: the log has it all."""
+    """Write `<offset>.snapshot`, on the device if `sync`. A disk that refuses is no failure: the log has it all."""
     name = file_name(offset, SNAPSHOT_SUFFIX)
     try:
         write_whole(directory, name, state.encode())
@@ -191,7 +193,7 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
 
 
 def remove_snapshots_above(directory: Dir, offset: int, names: list[str]) -> None:
-    """Remove those that tell of what lies behind `offset`. Raises `DiskError`."""
+    """Remove snapshots of a later state than `offset`. Raises `DiskError`."""
     for each in snapshot_offsets(names):
         if each > offset:
             remove_if_present(directory, file_name(each, SNAPSHOT_SUFFIX))

@@ -85,7 +85,7 @@ class ActiveProducer(NamedTuple):
 
 
 class ProducerState:
-    """All producers of one log. Change it only with what is appended."""
+    """All producers of one log. Change it only by appended batches."""
 
     __slots__ = ("_packed", "ended", "first_ongoing", "ongoing")
 
@@ -97,8 +97,9 @@ class ProducerState:
         self.first_ongoing = NO_OFFSET
         """The first of them, for all threads."""
         self.ended: deque[tuple[int, int]] = deque()
-        """(marker's offset, first offset) of transactions whose marker may be at the high watermark or behind it. Both
-        ascend: one that ended before a later one's end and began behind its beginning is left out."""
+        """(marker's offset, first offset) of transactions whose marker may be at the high watermark or behind it.
+        Both ascend: a transaction within the range of a later one is left out.
+        """
 
     @property
     def entries(self) -> ProducerEntries:
@@ -113,7 +114,7 @@ class ProducerState:
         last_offset_delta: int,
         is_transactional: bool = False,
     ) -> Duplicate | None:
-        """Check a client's batch before it is appended; the batch it repeats, or None if it is new.
+        """Check a client's batch before it is appended; returns the batch it repeats, or None if it is new.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known one,
@@ -158,7 +159,7 @@ class ProducerState:
     def find_duplicate(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
     ) -> Duplicate | None:
-        """The kept batch that a client's batch repeats, if any."""
+        """Find the kept batch that a client's batch repeats, if any."""
         packed = self._packed.get(producer_id)
         if packed is None:
             return None
@@ -277,17 +278,19 @@ class ProducerState:
         while ended and ended[-1][1] >= first_offset:
             ended.pop()
         ended.append((offset, first_offset))
-        # Last: a worker that looks in between finds the transaction in one of both.
+        # Last: a worker that reads in between finds the transaction in one of the two.
         del self.ongoing[first_offset]
         self.first_ongoing = next(iter(self.ongoing), NO_OFFSET)
         return EndedTransaction(producer_id, first_offset, offset, marker.is_abort)
 
     def stable_behind(self, offset: int) -> int:
-        """The first offset of the earliest open transaction; without one, the offset behind the marker at `offset`."""
+        """Return the first offset of the earliest open transaction; without one, the offset behind the marker at
+        `offset`.
+        """
         return offset + 1 if self.first_ongoing == NO_OFFSET else self.first_ongoing
 
     def first_unstable_offset(self, high_watermark: int) -> int:
-        """The earliest offset of a transaction that is open, or whose marker is not below the high watermark.
+        """Find the earliest offset of a transaction that is open, or whose marker is not below the high watermark.
 
         `NO_OFFSET` without any. May run in a worker.
         """
@@ -305,17 +308,16 @@ class ProducerState:
             ended.popleft()
 
     def reaches(self, offset: int) -> bool:
-        """True if anything known comes from `offset` or later, so that a truncation there would undo it."""
+        """True if any known batch is from `offset` or later, so that a truncation there would undo it."""
         return any(
             entry.last_offset >= offset or entry.coordinator_epoch >= 0 for entry in self.entries.values()
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that have been silent this long; how many.
-
+        """Forget producers without an open transaction that have been silent this long; returns their number.
         `now_ms` is monotonic. Silence counts from the first look that finds nothing new. (Kafka compares the batches'
-        timestamps with the wall clock. With a clock that is off it may forget a producer at work. The next
-        batch of a forgotten producer may stand anywhere, so a lost one may come behind it.)
+        timestamps with the wall clock. With a wrong clock it may forget a producer at work. A forgotten producer's
+        next batch may have any sequence number, so an earlier batch may follow it.)
         """
         expired = []
         for producer_id, packed in self._packed.items():
@@ -338,7 +340,7 @@ class ProducerState:
             )
 
     def encode(self) -> bytes:
-        """A snapshot file."""
+        """Encode a snapshot file."""
         body = bytearray(_SNAPSHOT_HEADER.size)
         count = 0
         for producer_id, packed in self._packed.items():
@@ -390,7 +392,7 @@ class ProducerState:
 
 
 def has_open_transaction(snapshot: bytes) -> bool:
-    """True if a snapshot file tells of an open transaction, or cannot be read."""
+    """True if a snapshot file has an open transaction, or cannot be read."""
     entries = memoryview(snapshot)[_SNAPSHOT_HEADER.size :]
     if len(entries) % _SNAPSHOT_ENTRY.size:
         return True

@@ -49,9 +49,10 @@ def _write(
     now_ms: int,
     base_offset: int,
 ) -> Segment:
-    """The file of the new segment, and what finishes the old one (blocking). Raises `DiskError`."""
+    """Write the new segment's file, and finish the old one (blocking). Raises `DiskError`."""
     old = segments.active
-    # Other indexes can be made anew from the segment alone. A disk that refuses this one gets no new segment.
+    # All other indexes can be derived from the segment alone. A disk that refuses this one gets no new
+    # segment.
     old.write_aborted()
     fresh = segments.create(base_offset, now_ms)
     try:

@@ -1,9 +1,9 @@
 """The list of a log's segments: add, roll, cut, drop, replace, swap.
 
-The list is replaced as a whole, so a reader in a worker goes on with the one that it took. Its last segment is the active
-one. Segments join: each begins behind the one before, where that one ends. Only a gap in the offsets that the
-leader's compaction has left may lie between two. Files are renamed with `.deleted` and removed later, so a reader that opens
-late finds them gone, and one that has pinned them reads on.
+The list is replaced as a whole, so a reader in a worker goes on with its own list. Its last segment is the active
+one. Segments join: each begins at the end of the segment before. Only a gap in the offsets that the leader's
+compaction has left may lie between two. Files are renamed with `.deleted` and removed later. A reader that opens late
+finds them gone, and a reader that has pinned them reads on.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class SegmentList:
         return sum(segment.size for segment in self.segments)
 
     def index_of(self, offset: int) -> int:
-        """The index in the list of the segment that holds `offset`; -1 below the first one."""
+        """Find the index in the list of the segment that holds `offset`; -1 below the first one."""
         return bisect_right(self.segments, offset, key=_base_offset) - 1
 
     def look(self, read: Callable[[], T]) -> T:
-        """What `read` returns, called again whenever the loop has taken segments away meanwhile (in a worker).
+        """Return the result of `read`, called again whenever the loop has removed segments meanwhile (in a worker).
 
         Raises `FileClosed` once the log is closed.
         """
@@ -118,7 +118,7 @@ class SegmentList:
     def read(
         self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
     ) -> LogRead:
-        """What `PartitionLog.read` gives, of a log that lies between these offsets. Raises as that does.
+        """Read as `PartitionLog.read`, from a log between these offsets. Raises as that does.
 
         Batches are indexed each `interval` bytes.
         """
@@ -179,7 +179,9 @@ class SegmentList:
     def read_bytes(
         self, offsets: LogOffsets, offset: int, max_bytes: int, upper_bound: int, interval: int, min_one: bool
     ) -> bytes:
-        """The bytes of what `read` finds (in a worker). Raises as that does, and `FileClosed` once the log is closed."""
+        """Read the bytes of the range that `read` finds (in a worker). Raises as that does, and `FileClosed` once
+        the log is closed.
+        """
 
         def read() -> bytes:
             found = self.read(offsets, offset, max_bytes, upper_bound, interval, min_one)
@@ -195,7 +197,9 @@ class SegmentList:
     # --- the active segment
 
     def must_roll(self, config: LogConfig, max_timestamp_ms: int, now_ms: int) -> bool:
-        """Time and index space (Kafka's `shouldRoll`): `segment.ms` counts by the records' timestamps."""
+        """True if time or index space demand a new segment (Kafka's `shouldRoll`): `segment.ms` counts by the
+        records' timestamps.
+        """
         active = self.active
         first = active.first_timestamp_ms
         waited = max_timestamp_ms - first if first >= 0 else now_ms - active.created_ms
@@ -208,7 +212,7 @@ class SegmentList:
         )
 
     def undo_append(self, size: int, error: DiskError) -> None:
-        """Cut what a failed append has left. A directory that cannot even do that is offline."""
+        """Cut the remains of a failed append. A directory where even that fails is offline."""
         if isinstance(error, DiskRefused):
             self.home.refused(error)
             file = self.active.file
@@ -227,7 +231,7 @@ class SegmentList:
     # --- changes
 
     def create(self, base_offset: int, now_ms: int) -> Segment:
-        """An empty segment on disk, not yet in the list (blocking). Raises `DiskError`."""
+        """Create an empty segment on disk, not yet in the list (blocking). Raises `DiskError`."""
         file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
         self.mark_dirty()
         if file.size:
@@ -237,7 +241,7 @@ class SegmentList:
         return segment
 
     def add(self, fresh: Segment, log_end_offset: int) -> None:
-        """Append to this segment from now on; the one before is finished.
+        """Append to this segment from now on; the segment before is finished.
 
         Raises `AssertionError` where the two do not join.
         """
@@ -251,7 +255,7 @@ class SegmentList:
         self._take((*self.segments, fresh))
 
     def keep_first(self, count: int) -> tuple[Segment, ...]:
-        """Drop all but the first `count` segments; those dropped, the newest first: `discard` them."""
+        """Drop all but the first `count` segments; returns the dropped ones, the newest first: `discard` them."""
         doomed = self.segments[: count - 1 : -1]
         self._take(self.segments[:count])
         self.check_order()
@@ -306,7 +310,7 @@ class SegmentList:
     def replace(
         self, sources: tuple[Segment, ...], cleaned: CleanedSegment, doomed: Callable[[list[str]], None]
     ) -> bool:
-        """Put a finished cleaned segment in the place of its sources. `doomed` gets the names of files that may go now.
+        """Replace the sources by a finished cleaned segment. `doomed` gets the names of files that may go now.
 
         False: the sources are no longer neighbours in the list. Nothing has changed then.
 
@@ -359,18 +363,21 @@ class SegmentList:
     def _swap(
         self, sources: tuple[Segment, ...], cleaned: CleanedSegment, swapped: tuple[Segment, ...]
     ) -> tuple[list[str], File]:
-        """The names of files that may go, and the live file of the cleaned segment (blocking). Raises `DiskError`."""
+        """Swap the files; returns names of files that may go, and the live file of the cleaned segment (blocking).
+        Raises `DiskError`.
+        """
         directory = self.home.directory
         begin_swap(directory, cleaned.base_offset)
         renamed: list[str] = []
         with half_done():
-            # Readers in workers find either list whole: the fresh segment reads by the descriptor it was written with.
-            # Both have the same records, so it does not matter when the loop sees the second one.
+            # Readers in workers find either list whole: the fresh segment reads by the descriptor it was
+            # written with. Both have the same records, so it does not matter when the loop sees the second
+            # one.
             self._take(swapped)
             self.check_order()
             for segment in sources:
                 segment.remove()
-                # The first one's snapshot tells of what lies before it.
+                # The first one's snapshot has the state of earlier records.
                 keeps_snapshot = segment is sources[0]
                 suffixes = tuple(
                     suffix
@@ -382,7 +389,7 @@ class SegmentList:
             return renamed, directory.open(cleaned.segment.name(LOG_SUFFIX))
 
     def make_empty(self, base_offset: int) -> None:
-        """The file of an empty segment, under a name that it has until `put_in_place`. Raises `DiskError`."""
+        """Create the file of an empty segment, under a name that it has until `put_in_place`. Raises `DiskError`."""
         file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX) + _EMPTY_SUFFIX, create=True)
         try:
             if file.size:
@@ -391,7 +398,7 @@ class SegmentList:
             file.close()
 
     def put_in_place(self, base_offset: int, created_ms: int, jitter_ms: int = 0) -> Segment:
-        """The empty segment that `make_empty` has made, in place with one rename (blocking). Raises `DiskError`."""
+        """Put the empty segment of `make_empty` in place with one rename (blocking). Raises `DiskError`."""
         directory = self.home.directory
         name = file_name(base_offset, LOG_SUFFIX)
         directory.rename(name + _EMPTY_SUFFIX, name)
@@ -400,7 +407,7 @@ class SegmentList:
         return fresh
 
     def replace_active(self, fresh: Segment) -> None:
-        """Take an empty segment for the active one, with the same base offset."""
+        """Replace the active segment by an empty one with the same base offset."""
         if fresh.base_offset != self.active.base_offset or fresh.size:
             raise AssertionError(
                 f"{self.home}: segment {fresh.base_offset} of {fresh.size} bytes is no empty one for "
@@ -409,11 +416,13 @@ class SegmentList:
         self._take((*self.segments[:-1], fresh))
 
     def replace_all(self, fresh: Segment) -> None:
-        """Take one segment for all others."""
+        """Replace all segments by a single one."""
         self._take((fresh,))
 
     def write_indexes(self) -> None:
-        """Write what the indexes in memory have, so that the next start need not derive it (blocking). Raises `DiskError`."""
+        """Write the new entries of the indexes in memory, so that the next start need not derive them (blocking).
+        Raises `DiskError`.
+        """
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
@@ -428,7 +437,7 @@ class SegmentList:
         self.entry_is_dirty = True
 
     def sync_topic_id(self) -> None:
-        """Make the topic's id durable before records are: it says whose they are (blocking). Raises `DiskError`.
+        """Make the topic's id durable before its records are (blocking). Raises `DiskError`.
 
         Kafka writes `partition.metadata` to the device before the first append.
         """
@@ -449,7 +458,7 @@ class SegmentList:
 
 
 def _nothing_more(done: None) -> None:
-    """The list is as it was."""
+    """Do nothing: the list is unchanged."""
 
 
 def _base_offset(segment: Segment) -> int:

@@ -1,6 +1,6 @@
-"""The files of a swap: how a cleaned segment takes the place of its sources, name by name, and what a start makes of it.
+"""The files of a swap: a cleaned segment replaces its sources, name by name, and a start completes that.
 
-The names are Kafka's, so that each program finishes what the other has begun:
+The names are Kafka's, so that each program finishes a swap that the other has begun:
 
 1. `NNN.log.cleaned` and its indexes are written and synced. A start removes them.
 2. They become `.swap`, the `.log` last. From here on a start finishes the swap.
@@ -12,7 +12,7 @@ was complete, which is undone, or a later one, which is finished. The sources ar
 base offset up to its end. Kafka may have been interrupted while it split a segment into several. It leaves `.cleaned`
 and `.swap` files side by side then, and the split is undone.
 
-No damage may take the place of what is sound. While the first source has its name, so have all others. A swap whose
+A damaged file must not replace sound ones. While the first source has its name, so have all others. A swap whose
 `.swap` file is damaged is undone then.
 """
 
@@ -62,9 +62,10 @@ def _rename(directory: Dir, name: str, old_suffix: str, new_suffix: str) -> None
 
 
 def put_in_order(directory: Dir, names: list[str], on_undone: Callable[[str, str], None]) -> list[str]:
-    """Finish or undo what a crash interrupted, and remove files marked for it (at start, blocking).
+    """Finish or undo a swap that a crash interrupted, and remove files marked for it (at start, blocking).
 
-    `on_undone` is told the name of each damaged `.swap` file and what is wrong with it. Returns the names that are in the directory now. Raises `DiskError`.
+    `on_undone` is called with the name of each damaged `.swap` file and its fault. Returns the names that are in
+    the directory now. Raises `DiskError`.
     """
     ours = [name for name in names if name[:_NAME_DIGITS].isdigit()]
     cleaned = [name for name in ours if name.endswith(CLEANED_SUFFIX)]
@@ -102,7 +103,7 @@ def _logs(swapped: list[str]) -> list[str]:
 
 
 def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
-    """What is wrong with a cleaned segment; None: nothing."""
+    """Describe the fault of a cleaned segment; None without one."""
     scan = _scan(directory, name, check_crc=True)
     if scan.damage is not None:
         return f"{scan.damage}, at position {scan.position}"
@@ -113,7 +114,7 @@ def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
 
 
 def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> None:
-    """Remove the segments that the cleaned ones stand for, as far as they are still there."""
+    """Remove the segments that the cleaned ones replace, as far as they are still there."""
     logs = _logs(swapped)
     if not logs:
         return
@@ -124,7 +125,8 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
         end = min(end, _last_base(names))
     for name in names:
         base_offset = _base_offset(name)
-        # The snapshot at the start tells of what lies before it. An empty cleaned segment replaces one of its name.
+        # The snapshot at the start has the state of earlier records. An empty cleaned segment replaces one of
+        # its name.
         if (start < base_offset < end and name.endswith(SEGMENT_SUFFIXES)) or (
             base_offset == start and name.endswith((LOG_SUFFIX, *_INDEX_SUFFIXES))
         ):
@@ -132,12 +134,12 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
 
 
 def _last_base(names: list[str]) -> int:
-    """The base offset of the last segment; -1 without any."""
+    """Find the base offset of the last segment; -1 without any."""
     return max((_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)), default=-1)
 
 
 def _scan(directory: Dir, name: str, *, check_crc: bool = False) -> SegmentScan:
-    """A walk over a cleaned segment that has come to its end."""
+    """Scan a cleaned segment to its end."""
     file = directory.open(name)
     try:
         scan = SegmentScan(file, 0, file.size, _base_offset(name), check_crc=check_crc)

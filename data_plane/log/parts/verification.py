@@ -4,18 +4,18 @@ A producer may write to a partition without having added it to its transaction. 
 coordinator writes no marker for them. So the first append of a transaction waits until the coordinator knows the
 partition (KIP-890, part 1):
 
-1. `begin` makes a guard for the producer, or finds the one that is there. The leader asks the coordinator.
-2. The append brings the guard along. It is refused unless the log still has this very guard for the producer.
-3. Whatever transactional is appended voids the guard: the first records, or a marker that came in between. So a late
-   answer of the coordinator never lets records in behind the marker that ended their transaction.
+1. `begin` makes a guard for the producer, or finds an existing one. The leader asks the coordinator.
+2. The append presents the guard. It is refused unless the log still has this very guard for the producer.
+3. Each transactional append voids the guard: the first records, or a marker that came in between. So after a late
+   answer of the coordinator no records follow the marker that ended their transaction.
 
-Later appends of the transaction need no guard, since the log knows that it is open: they bring `ONGOING`. But a producer
-id is no secret, and a client may name a transactional id of its own beside another's producer id. So the log also keeps
-for which transactional id its open transaction was verified. A batch that names another one is verified like a first
-one, and the coordinator of that id refuses it (INVALID_PRODUCER_ID_MAPPING).
+Later appends of the transaction need no guard, since the log knows that it is open: they use `ONGOING`. But a
+producer id is no secret, and a client may name a transactional id of its own beside another's producer id. So the log
+also keeps the transactional id for which its open transaction was verified. A batch with another id is verified like
+a first batch, and the coordinator of that id refuses it (INVALID_PRODUCER_ID_MAPPING).
 
-All of this is soft state. A new leader has none, and each producer's next append is verified again, once. A producer id
-belongs to one transactional id for ever, so what was verified stays true.
+All of this is soft state. A new leader has none, and each producer's next append is verified again, once. A producer
+id belongs to one transactional id for ever, so a verification stays true.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from __future__ import annotations
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
-"""Guards of one log. Beyond it those of the oldest producer are void; it is verified again."""
+"""Guards of one log. Beyond it the oldest producer's guards are void; it is verified again."""
 _NAME_LENGTH_MAX = 64
 
 
 def name_of(transactional_id: str) -> str:
-    """A transactional id as logs keep it: itself, or its digest where it is long, since clients choose the length."""
+    """Shorten a transactional id for logs: itself, or its digest where it is long, since clients choose the length."""
     if len(transactional_id) <= _NAME_LENGTH_MAX:
         return transactional_id
     return blake2b(transactional_id.encode("utf-8", "surrogatepass")).hexdigest()
@@ -57,13 +57,13 @@ ONGOING = VerificationGuard("", -1, -1, False, 0)
 
 
 class Verifications:
-    """The guards of one log by producer id and transactional id, and what was verified for its open transactions."""
+    """The guards of one log by producer id and transactional id, and the verified ids of its open transactions."""
 
     __slots__ = ("_count", "_guards", "verified")
 
     def __init__(self) -> None:
         self._guards: dict[int, dict[str, VerificationGuard]] = {}
-        """Each transactional id has its own, so that a wrong one does nothing to the right one."""
+        """Each transactional id has its own guard, so that a wrong id has no effect on the right one's."""
         self._count = 0
         self.verified: dict[int, str] = {}
         """The transactional id by producer id, of open transactions alone; read it, and change it by the methods below."""
@@ -80,7 +80,9 @@ class Verifications:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """The guard of a producer and its transactional id, for a batch that is about to wait for the coordinator."""
+        """Get the guard of a producer and its transactional id, for a batch that is about to wait for the
+        coordinator.
+        """
         guard = self._guards.get(producer_id, {}).get(name)
         if guard is None:
             if self._count >= GUARDS_MAX:
@@ -106,7 +108,7 @@ class Verifications:
             self._count -= len(guards)
 
     def refuse(self, producer_id: int, name: str) -> None:
-        """End a guard whose coordinator says that the producer id is not of this transactional id."""
+        """End a guard after the coordinator has answered that the producer id is not of this transactional id."""
         guards = self._guards.get(producer_id)
         if guards is not None and guards.pop(name, None) is not None:
             self._count -= 1
@@ -131,7 +133,7 @@ class Verifications:
         self.verified[producer_id] = guard.name
 
     def note_ended(self, producer_id: int) -> None:
-        """Forget for whom the transaction was verified, since it has ended."""
+        """Forget the verified id of a transaction that has ended."""
         self.verified.pop(producer_id, None)
 
     def forget_verified(self) -> None:

@@ -67,7 +67,7 @@ class AbortedIndex:
         del self._fields[self._first_ending_at(offset) * _FIELDS :]
 
     def _first_ending_at(self, offset: int) -> int:
-        """The number of the first entry whose marker is at `offset` or behind it."""
+        """Find the number of the first entry whose marker is at `offset` or behind it."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -88,7 +88,7 @@ class AbortedIndex:
         return False
 
     def encode(self) -> bytes:
-        """The whole file."""
+        """Encode the whole file."""
         return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self)
 
     @classmethod

@@ -29,11 +29,11 @@ class RecentPlaces:
 
     @classmethod
     def beginning(cls, offset: int, position: int) -> RecentPlaces:
-        """Places with one boundary."""
+        """Make places with one boundary."""
         return cls(array("q", (offset,)), array("q", (position,)))
 
     def noted(self, offset: int, position: int) -> RecentPlaces:
-        """The places with the next boundary added; the caller goes on with them."""
+        """Add the next boundary; the caller goes on with the result."""
         self.positions.append(position)
         self.offsets.append(offset)
         if len(self.offsets) < PLACES_MAX:
@@ -41,15 +41,18 @@ class RecentPlaces:
         return RecentPlaces(self.offsets[-PLACES_KEPT:], self.positions[-PLACES_KEPT:])
 
     def position_of(self, offset: int) -> int:
-        """The position of the batch that begins at `offset` or next after it; -1 if `offset` is no boundary known
-        here.
+        """Find the position of the batch that begins at `offset` or next after it.
+
+        -1 if `offset` is no boundary known here.
         """
         offsets = self.offsets
         at = bisect_left(offsets, offset)
         return self.positions[at] if at < len(offsets) and offsets[at] == offset else -1
 
     def cut_at(self, start: int, limit: int) -> tuple[int, int] | None:
-        """(position, offset) of the last boundary in `[start, limit]`, (start, -1) if that is `start`; None: not known."""
+        """Find (position, offset) of the last boundary in `[start, limit]`, (start, -1) if that is `start`; None:
+        not known.
+        """
         offsets = self.offsets
         at = bisect_right(self.positions, limit, 0, len(offsets)) - 1
         if at < 0 or self.positions[at] < start:
@@ -58,7 +61,7 @@ class RecentPlaces:
         return (position, offsets[at]) if position > start else (start, -1)
 
     def next_after(self, position: int) -> tuple[int, int] | None:
-        """(position, offset) of the boundary that follows the one at `position`; None: not known."""
+        """Find (position, offset) of the boundary that follows the one at `position`; None: not known."""
         count = len(self.offsets)
         at = bisect_left(self.positions, position, 0, count)
         if at + 1 >= count or self.positions[at] != position:

@@ -21,9 +21,9 @@ HEADER_CHUNK_BYTES = 32 << 10
 class SegmentScan:
     """Iterates over (position, header) of the batches in `[position, end)` of a file.
 
-    It stops at the first batch that is cut, does not fit behind its predecessor, or (with `check_crc`) has a
-    wrong checksum. Then `position` is where the good batches end, `next_offset` the offset behind them, and
-    `damage` says what is wrong (None when the walk reached `end`).
+    It stops at the first batch that is cut, does not fit behind its predecessor, or (with `check_crc`) has a wrong
+    checksum. Then `position` is the end of the good batches, `next_offset` the offset behind them, and `damage`
+    describes the fault (None when the walk reached `end`).
 
     Raises `DiskError` while iterating.
     """
@@ -104,13 +104,13 @@ class SegmentScan:
                 chunk_start = chunk_end = position
 
     def stop_before(self, position: int, next_offset: int, damage: str | None) -> None:
-        """The batch that begins at `position` is none of these: the good ones end there, for this reason."""
+        """Stop before the batch at `position`, for this reason: the good batches end there."""
         self.position = position
         self.next_offset = next_offset
         self.damage = damage
 
     def _crc_of_large_batch(self, view: memoryview, position: int, size: int) -> int:
-        """The checksum of a batch that the buffer cannot hold at once, piece by piece."""
+        """Compute the checksum of a batch that the buffer cannot hold at once, piece by piece."""
         crc = 0
         at, end = position + CRC_START, position + size
         while at < end:

@@ -48,7 +48,7 @@ _BEGINNING = (0, 0)
 
 @lru_cache(maxsize=256)
 def file_name(offset: int, suffix: str) -> str:
-    """Twenty digits and a suffix, as Kafka names a segment's files.
+    """Write twenty digits and a suffix, as Kafka names a segment's files.
 
     Open files keep their names, and thousands of first segments have the same one.
     """
@@ -96,15 +96,16 @@ class Segment:
         """The numbers of entries of both indexes that are in their files: (offset index, time index)."""
         self.bytes_since_index = 0
         self.first_timestamp_ms = NO_TIMESTAMP
-        """The newest timestamp of the first batch: what `segment.ms` counts from."""
+        """The newest timestamp of the first batch, from which `segment.ms` counts."""
         self.max_timestamp_ms = NO_TIMESTAMP if is_known else UNKNOWN
         """UNKNOWN until the index of an inactive segment has been read."""
         self.max_timestamp_offset = base_offset
         self.created_ms = 0
         self.jitter_ms = 0
         self.read_place = self.bound_place = (base_offset, 0) if base_offset else _BEGINNING
-        """(offset, position of the first batch that ends there or later): where the last read ended, and
-        where it was bounded last. Replaced as a whole, for other threads."""
+        """(offset, position of the first batch that ends there or later): the end of the last read, and its last
+        bound. Replaced as a whole, for other threads.
+        """
         self.recent: RecentPlaces | None = None
         """The ends of the last batches that were appended since the segment was opened or cut; None before the
         first.
@@ -158,7 +159,7 @@ class Segment:
         self.measure_tail()
 
     def cut_durably(self, position: int) -> None:
-        """Cut the file during recovery: what is cut must not come back behind what is appended next. Raises `DiskError`."""
+        """Cut the file during recovery: the cut bytes must not come back behind later appends. Raises `DiskError`."""
         self.size = position
         self.file.truncate(position)
         self.file.sync()
@@ -239,7 +240,7 @@ class Segment:
             self.bytes_since_index += size
 
     def load_index(self, interval: int) -> SegmentIndex:
-        """The index, read from its files or rebuilt where these cannot be right. May read the whole segment."""
+        """Return the index, read from its files or rebuilt where these cannot be right. May read the whole segment."""
         index = self.index
         self.uses = _USED
         if index is None:
@@ -302,19 +303,19 @@ class Segment:
         return index
 
     def rebuild_damaged_index(self, interval: int) -> None:
-        """Drop all entries and remembered places, after one of them turned out wrong."""
+        """Drop all entries and remembered places, after one of them was found wrong."""
         self.forget_places()
         if not self.is_active:
             self._rebuild_in_time(interval)
 
     def newest_timestamp_ms(self, interval: int) -> int:
-        """The newest timestamp in the segment, -1 without one."""
+        """Find the newest timestamp in the segment, -1 without one."""
         if self.max_timestamp_ms == UNKNOWN:
             self.load_index(interval)
         return self.max_timestamp_ms
 
     def write_index(self) -> None:
-        """Append to the index files what they lack. A finished segment's time index gets its last entry too.
+        """Append the missing entries to the index files. A finished segment's time index gets its last entry too.
 
         The files are not synced here: `flush_index` does that. If the disk refuses for lack of room, the segment goes
         on without index files. Raises `DiskHung`.
@@ -385,15 +386,15 @@ class Segment:
         index.append(entry)
 
     def forget_aborted(self) -> None:
-        """Begin anew: all abort markers will be noted again. The file stays until it is written or removed."""
+        """Forget the noted abort markers: all will be noted again. The file stays until it is written or removed."""
         self.aborted = NONE_ABORTED
 
     def expect_aborted(self) -> None:
-        """There is a file of aborted transactions, which is read at first need."""
+        """Expect a file of aborted transactions, which is read at first need."""
         self.aborted = None
 
     def load_aborted(self) -> AbortedIndex:
-        """The aborted transactions, read now if they have not been needed before.
+        """Load the aborted transactions, read now if they have not been needed before.
 
         Raises `DamagedTransactionIndex`, `FileClosed` for a segment that was removed, `DiskError`.
         """
@@ -419,18 +420,18 @@ class Segment:
         return True
 
     def remove_aborted_file(self) -> None:
-        """Remove the file, which says what is no longer so. Raises `DiskError`."""
+        """Remove the outdated file. Raises `DiskError`."""
         remove_if_present(self.directory, self.name(TXN_INDEX_SUFFIX))
 
     # --- finding places
 
     def position_of(self, offset: int, file: File, interval: int) -> tuple[int, int]:
-        """(position, base offset) of the first batch that ends at `offset` or later.
+        """Find (position, base offset) of the first batch that ends at `offset` or later.
 
         (size, -1) when the segment has none. `file` is the segment's file, which the caller may have pinned.
 
         Raises:
-            CorruptBatch: what is in the file are no batches.
+            CorruptBatch: the file has no batches there.
         """
         read_offset, read_position = self.read_place
         if offset == read_offset:
@@ -484,7 +485,7 @@ class Segment:
         return size, -1
 
     def first_batch_end(self, position: int, file: File) -> tuple[int, int]:
-        """(end position, next offset) of the batch at `position`. Raises `CorruptBatch`."""
+        """Find (end position, next offset) of the batch at `position`. Raises `CorruptBatch`."""
         recent = self.recent
         if recent is not None and (found := recent.next_after(position)) is not None:
             return found
@@ -492,7 +493,7 @@ class Segment:
         return end, next_offset
 
     def _batch_end(self, position: int, file: File) -> tuple[int, int, int]:
-        """(base offset, next offset, end position) of the batch at `position`. Raises `CorruptBatch`."""
+        """Read (base offset, next offset, end position) of the batch at `position`. Raises `CorruptBatch`."""
         head = file.pread(HEAD_SIZE, position)
         if len(head) == HEAD_SIZE:
             base_offset, length, _, magic, _, _, delta = HEAD.unpack(head)
@@ -502,7 +503,7 @@ class Segment:
         raise CorruptBatch(f"no batch at {position} of {file.path}")
 
     def cut_at(self, start: int, limit: int, file: File, interval: int) -> tuple[int, int]:
-        """(position, next offset) of the last batch boundary in `[start, limit]`; `start` is one.
+        """Find (position, next offset) of the last batch boundary in `[start, limit]`; `start` is one.
 
         (start, -1) when the first batch is longer than that. Raises `CorruptBatch`.
         """
@@ -567,7 +568,7 @@ class Segment:
                 raise
 
     def pinned_file(self) -> File:
-        """The file, pinned, for a reader in another thread than the loop's. Raises `FileClosed` once removed."""
+        """Return the file, pinned, for a reader in another thread than the loop's. Raises `FileClosed` once removed."""
         file = self.file
         try:
             file.pin()
@@ -596,7 +597,7 @@ _removing = threading.Lock()
 
 
 def _keep(index: SegmentIndex) -> None:
-    """The index is right, though nobody waits for it any more."""
+    """Do nothing: the rebuilt index is on the disk, and its caller has given up."""
 
 
 _EMPTY = SegmentIndex()

@@ -21,7 +21,7 @@ _SWAP = sys.byteorder == "little"
 
 
 class DamagedIndex(Exception):
-    """An index file cannot be what was written; it is rebuilt from its segment."""
+    """An index file differs from its writer's form; it is rebuilt from its segment."""
 
 
 class SegmentIndex:
@@ -43,36 +43,36 @@ class SegmentIndex:
         self.offsets.append(offset)
 
     def append_time(self, timestamp_ms: int, offset: int) -> None:
-        """Does nothing unless the timestamp is above the last one (Kafka's `maybeAppend`)."""
+        """Add an entry, unless its timestamp is not above the last one (Kafka's `maybeAppend`)."""
         times = self.times
         if timestamp_ms > (times[-1] if times else -1):
             self.time_offsets.append(offset)
             times.append(timestamp_ms)
 
     def position_for_offset(self, offset: int) -> tuple[int, int]:
-        """(index of the entry, position) from which a scan for `offset` starts; (-1, 0) before the first entry.
+        """Find (index of the entry, position) from which a scan for `offset` starts; (-1, 0) before the first entry.
 
-        The batch at the position of the greatest entry not above `offset` ends at that entry's offset. So that batch
-        or a later one holds `offset`.
+        The batch at the position of the greatest entry not above `offset` ends at that entry's offset. So that
+        batch or a later one holds `offset`.
         """
         entry = bisect_right(self.offsets, offset) - 1
         return (entry, self.positions[entry]) if entry >= 0 else (-1, 0)
 
     def position_floor(self, position: int) -> int:
-        """The greatest indexed batch position that is at most `position`; 0 before the first entry."""
+        """Find the greatest indexed batch position that is at most `position`; 0 before the first entry."""
         entry = bisect_right(self.positions, position) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int:
-        """A relative offset up to which no record is newer than `timestamp_ms`; 0 before the first entry.
+        """Find a relative offset up to which no record is newer than `timestamp_ms`; 0 before the first entry.
 
-        Kafka's rule: the greatest entry whose timestamp is not above the one asked for.
+        Kafka's rule: the greatest entry whose timestamp is at most the wanted one.
         """
         entry = bisect_right(self.times, timestamp_ms) - 1
         return self.time_offsets[entry] if entry >= 0 else 0
 
     def truncate(self, offset: int, size: int) -> None:
-        """Drop what speaks of offsets from `offset` on or of positions from `size` on."""
+        """Drop entries of offsets from `offset` on or of positions from `size` on."""
         kept = min(bisect_right(self.offsets, offset - 1), bisect_right(self.positions, size - 1))
         del self.offsets[kept:]
         del self.positions[kept:]
@@ -81,7 +81,7 @@ class SegmentIndex:
         del self.time_offsets[kept:]
 
     def offset_bytes(self, start: int, end: int) -> bytes:
-        """Entries `[start, end)` as an `.index` file has them."""
+        """Encode entries `[start, end)` as in an `.index` file."""
         words = array("i", bytes(OFFSET_ENTRY_BYTES * (end - start)))
         words[0::2] = self.offsets[start:end]
         words[1::2] = self.positions[start:end]
@@ -90,7 +90,7 @@ class SegmentIndex:
         return words.tobytes()
 
     def time_bytes(self, start: int, end: int) -> bytes:
-        """Entries `[start, end)` as a `.timeindex` file has them."""
+        """Encode entries `[start, end)` as in a `.timeindex` file."""
         times, offsets = self.times[start:end], self.time_offsets[start:end]
         if _SWAP:
             times.byteswap()

@@ -36,7 +36,7 @@ COMPARED_PER_FILTER = 8
 def create_acls(
     image: MetadataImage, request: CreateAclsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """One result for each ACL that is asked for."""
+    """Create the requested ACLs, with a result for each."""
     if not basis.settings.has_authorizer:
         return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     known = image.access.acl_ids
@@ -74,7 +74,7 @@ def create_acls(
 def delete_acls(
     image: MetadataImage, request: DeleteAclsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """The ACLs that each filter means. One that several filters mean goes with the first of them."""
+    """Delete the ACLs that each filter means. An ACL that several filters mean goes with the first of them."""
     if not basis.settings.has_authorizer:
         return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     acls = image.access.acls
@@ -108,7 +108,7 @@ def delete_acls(
 
 
 def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[bytes, Acl]]:
-    """The ACLs that a filter may mean, with their ids: one, those of a name, or all."""
+    """Find the ACLs that a filter may mean, with their ids: one, those of a name, or all."""
     acls, ids = image.access.acls, image.access.acl_ids
     if len(ids) < len(acls):
         return acls.items()  # the log of another program has the same rule twice
@@ -120,7 +120,7 @@ def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[byte
 
 
 def _as_acl(asked: AclFilter) -> Acl:
-    """The only ACL that a filter with all parts can mean; filters with open parts equal no ACL."""
+    """Make the only ACL that a filter with all parts can mean; filters with open parts equal no ACL."""
     return Acl(
         asked.resource_type,
         asked.resource_name or "",

@@ -39,7 +39,7 @@ _KEYS_OF_CLIENTS: Mapping[str, str] = {
 _KEYS_OF_ADDRESSES: Mapping[str, str] = {"connection_creation_rate": _INT}
 _MAX: Mapping[str, float] = {_LONG: 2.0**63, _INT: 2.0**31 - 1}
 _EPSILON = 1e-6
-"""Kafka's: a value so close to a whole number is one."""
+"""Kafka's: a value so close to a whole number counts as one."""
 
 _Entity: TypeAlias = dict[str, str | None]
 
@@ -47,7 +47,7 @@ _Entity: TypeAlias = dict[str, str | None]
 def alter_client_quotas(
     image: MetadataImage, request: AlterClientQuotasRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """The records of the entries that are sound, and the outcome of each entity."""
+    """Make the records of the sound entries, and the outcome of each entity."""
     records: list[Message] = []
     outcomes: dict[tuple[tuple[str, str | None], ...], tuple[_Entity, int, str | None]] = {}
     for entry in request.entries:
@@ -77,7 +77,7 @@ def alter_client_quotas(
 def _changes(
     image: MetadataImage, entity: tuple[tuple[str, str | None], ...], ops: Iterable[OpData]
 ) -> list[Message]:
-    """The records for what differs from the image."""
+    """Make the records for differences from the image."""
     quotas = image.access.client_quotas
     return [
         ClientQuotaRecord(
@@ -89,7 +89,7 @@ def _changes(
 
 
 def _check_entity(entity: _Entity) -> None:
-    """Raises `KafkaError` INVALID_REQUEST."""
+    """Check an entity. Raises `KafkaError` INVALID_REQUEST."""
     if not entity:
         raise _invalid("Invalid empty client quota entity")
     for kind, name in entity.items():
@@ -114,7 +114,7 @@ def _check_address(address: str | None) -> None:
 
 
 def _check_ops(entity: _Entity, ops: Iterable[OpData]) -> None:
-    """Raises `KafkaError` INVALID_REQUEST."""
+    """Check the changes of an entity. Raises `KafkaError` INVALID_REQUEST."""
     keys = _KEYS_OF_ADDRESSES if _IP in entity else _KEYS_OF_CLIENTS
     for op in ops:
         if op.remove:
@@ -133,7 +133,7 @@ def _check_ops(entity: _Entity, ops: Iterable[OpData]) -> None:
 
 
 def _java_text(entity: _Entity) -> str:
-    """The entity as Kafka's answers print it."""
+    """Write the entity as Kafka's answers print it."""
     named = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity.items())
     return f"ClientQuotaEntity(entries={{{named}}})"
 

@@ -39,7 +39,7 @@ from odradek.wire.structure import Message
 __all__ = ["ExpireTokens", "TokenRequest", "decide_token_request", "expire_tokens"]
 
 EXPIRED_PER_TURN_MAX = 1_000
-"""The most tokens that a turn of the timer removes, so that requests come in between."""
+"""The most tokens that a turn of the timer removes, so that requests are handled in between."""
 PRINCIPAL_BYTES_MAX = 32_767
 """The bytes of a principal in a record. Requests name its type and its name apart, each of which may have as many."""
 Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | ExpireDelegationTokenRequest
@@ -47,7 +47,9 @@ Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | 
 
 @attrs.frozen
 class TokenRequest:
-    """A request about tokens, with what its decision needs besides: who asks, and the time in milliseconds since 1970."""
+    """A request about tokens, with further facts for its decision: who asks, and the time in milliseconds since
+    1970.
+    """
 
     message: Any
     requester: str
@@ -165,8 +167,9 @@ def _create(
 def _room(
     image: MetadataImage, owner: str, now: int, basis: DecisionBasis, secrets: TokenSecrets
 ) -> list[Message] | None:
-    """The records that make room for one more token of an owner: where there are too many, the expired ones go. None:
-    the owner has as many as one may have."""
+    """Make the records that leave room for another token of an owner, by removing expired ones. None: the owner has
+    the allowed number of valid tokens.
+    """
     tokens, most = image.access.delegation_tokens, basis.settings.tokens_per_owner_max
     held = basis.token_ids.held(owner, most, tokens, secrets)
     expired = [each for each in held if is_expired(tokens[each], now)][:EXPIRED_PER_TURN_MAX]
@@ -190,7 +193,7 @@ def _found(
 def _renewed(
     token: DelegationToken, message: RenewDelegationTokenRequest, request: TokenRequest, basis: DecisionBasis
 ) -> int:
-    """The time until which a token is renewed. Raises `KafkaError`."""
+    """Compute the time until which a token is renewed. Raises `KafkaError`."""
     if is_expired(token, request.wall_ms):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
     if not may_renew(token, request.requester):
@@ -202,7 +205,7 @@ def _renewed(
 
 
 def _expiring(token: DelegationToken, message: ExpireDelegationTokenRequest, request: TokenRequest) -> int:
-    """The time at which a token is to end. Raises `KafkaError`."""
+    """Compute the time at which a token is to end. Raises `KafkaError`."""
     if not may_renew(token, request.requester):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     if message.expiry_time_period_ms < 0:

@@ -73,9 +73,9 @@ def register_broker(
 ) -> Decision:
     """Register a broker. It is fenced until its heartbeats unfence it; its epoch is the offset of its record.
 
-    The same incarnation again amends its registration and keeps its epoch. A new incarnation first leaves all leaderships
-    and ISRs. If it cannot prove that the old one stopped cleanly, it leaves all sets of eligible replicas as well (KIP-966).
-    The answer is the broker's epoch, or why it is refused.
+    The same incarnation again amends its registration and keeps its epoch. A new incarnation first leaves all
+    leaderships and ISRs. If it cannot prove that the old one stopped cleanly, it leaves all sets of eligible replicas
+    as well (KIP-966). The answer is the broker's epoch, or the reason of a refusal.
     """
     sessions, settings = basis.sessions, basis.settings
     try:
@@ -117,7 +117,7 @@ def _check_registration(
     context: DecisionContext,
     sessions: BrokerSessions,
 ) -> BrokerImage | None:
-    """The registration that this one replaces or amends. Raises `KafkaError`."""
+    """Find the registration that this one replaces or amends. Raises `KafkaError`."""
     if request.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -185,9 +185,10 @@ def heartbeat(
 ) -> Decision:
     """Prolong a broker's session, and unfence it, fence it or shut it down as it wishes.
 
-    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read its own
-    registration. One that wants to shut down hands over its leaderships, and may stop when every active broker knows of that.
-    The answer says whether the broker has caught up, whether it is fenced, and whether it may stop.
+    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read its
+    own registration. A broker that wants to shut down gives up its leaderships, and may stop when every active
+    broker knows of that. The answer says whether the broker has caught up, whether it is fenced, and whether it may
+    stop.
     """
     sessions, settings = basis.sessions, basis.settings
     broker = image.brokers.get(request.broker_id)
@@ -206,7 +207,7 @@ def heartbeat(
     # A registration cannot say "no directory left", and a broker without one can serve nothing.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # A broker that was let go comes back with a new registration, not with a heartbeat.
+        # A broker that was allowed to stop returns with a new registration, not with a heartbeat.
         if request.want_shut_down or stopping:
             shut_down = True
         elif not want_fence and caught_up:
@@ -240,8 +241,8 @@ def fence(
 ) -> list[Message]:
     """Fence a broker: it loses its leaderships, and its place in every ISR that has another member.
 
-    `is_stopping`: of its own accord, and had nothing to hand over before. Kafka's record says only that such a broker is
-    fenced; ours says why, for those who read the log.
+    `is_stopping`: the broker stops itself, without a controlled shutdown before. Kafka's record says only that such a
+    broker is fenced; ours says why, for readers of the log.
     """
     records = remove_from_isrs(image, broker.broker_id, settings)
     records.append(
@@ -297,7 +298,7 @@ def fence_expired(
 ) -> Decision:
     """Fence one broker whose session has expired; the timer asks again until none is left.
 
-    One at a time, because what the next fencing decides depends on the image after this one.
+    One at a time, because the decision of the next fencing depends on the image after this one.
     """
     sessions, settings = basis.sessions, basis.settings
     sessions.prolong(request.slept_ms, context.now_ms)
@@ -308,7 +309,7 @@ def fence_expired(
 
 
 def _topics(image: MetadataImage) -> list[TopicImage]:
-    """All topics in the order of their names, whatever the history of the image."""
+    """List all topics in the order of their names, whatever the history of the image."""
     return [image.topics[name] for name in sorted(image.topics)]
 
 
@@ -323,7 +324,7 @@ def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
 def remove_from_isrs(
     image: MetadataImage, broker_id: int, settings: ControllerSettings, *, unclean: bool = False
 ) -> list[Message]:
-    """The records that take a broker out of leaderships and ISRs; after an `unclean` restart also out of ELRs."""
+    """Make the records that take a broker out of leaderships and ISRs; after an `unclean` restart also out of ELRs."""
     acceptable = acceptable_leaders(image, without=broker_id)
     records: list[Message] = []
     for topic in _topics(image):
@@ -378,9 +379,7 @@ def _directories_offline(
 
 
 def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
-    """Take over the directories that get no new replicas (KIP-1066); None comes from a broker too old to report
-    them.
-    """
+    """Store the directories that get no new replicas (KIP-1066); None comes from a broker too old to report them."""
     if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
         return []
     return [

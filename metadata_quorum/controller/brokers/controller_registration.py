@@ -25,7 +25,7 @@ def register_controller(
     context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """A controller tells where it is and which feature levels it speaks; telling the same again writes nothing."""
+    """Register a controller's addresses and supported feature levels; a repetition of the same writes nothing."""
     try:
         check_contents(request.controller_id, request.incarnation_id, request.listeners, request.features)
     except KafkaError as error:

@@ -1,17 +1,18 @@
 """The log directory of each replica (KIP-858): the brokers' reports, and their effect on the partitions.
 
 A broker with one directory has no choice, so its replicas are assigned at creation. A broker with several chooses,
-and tells with AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A replica that is
-assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not lead.
+and reports its choice by AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A
+replica that is assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not
+lead.
 
-LOST is a reserved id, by which a broker says that the replica is useless. While others are in sync and active, the
-replica leaves the eligible ones too, for it will begin anew. The leader epoch rises: what it fetched with its old log
-must not let the new, empty one into the ISR.
+LOST is a reserved id, by which a broker says that the replica is useless. While other replicas are in sync and
+active, the replica leaves the eligible ones too, for it will begin anew. The leader epoch rises: fetches with its old
+log must not let the new, empty one into the ISR.
 
 A replica whose directory is gone from its broker, and which is now in another, begins anew as well (`begins_anew`).
 It leaves the ISR and the eligible replicas, and no longer counts as the last leader. If that leaves no replica, the
-partition waits for an operator (an unclean election). The others may hold nearly everything, and this one is empty.
-Kafka elects it.
+partition waits for an operator (an unclean election). The other replicas may hold nearly everything, and this one is
+empty. (Kafka elects it.)
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def assign_replicas_to_dirs(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """Take a broker's word for where its replicas are; an error of one partition leaves the others alone."""
+    """Store the directories of replicas as a broker reports them; an error of one partition leaves all others alone."""
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except KafkaError as error:
@@ -104,7 +105,7 @@ def _assign(
     active = acceptable_leaders(image, without=None if online else broker.broker_id)
 
     def acceptable(partition: PartitionImage, replica: int) -> bool:
-        # A replica that is back in an online directory may be the one that a partition without leader waits for.
+        # A replica that is back in an online directory may be the one for which a leaderless partition waits.
         return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
 
     anew = begins_anew(partition, broker, directory)
@@ -129,10 +130,10 @@ def _assign(
 
 
 def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes) -> bool:
-    """True if the replica that a broker has in `directory` is another one than the metadata knows, and thus empty.
+    """True if the replica that a broker has in `directory` is another than the metadata knows, and thus empty.
 
-    The directory that held it is not registered any more: the disk was replaced. A disk that moved keeps its id, and an
-    id that is reserved never held anything.
+    The directory that held it is not registered any more: the disk was replaced. A disk that moved keeps its id,
+    and a reserved id never held anything.
     """
     before = partition.directory_of(broker.broker_id)
     if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:

@@ -2,8 +2,8 @@
 
 It is written to the metadata log as it comes, and from there to every node's memory, disk and Metadata answers. Kafka
 4.3 checks little of it: it takes a negative id, no incarnation, names of 30 KB or 3,000 features. On an unknown
-security protocol it ends, now and at the replay of each start. Here all of that is INVALID_REGISTRATION. A range of
-feature levels that is none is UNSUPPORTED_VERSION, as in Kafka.
+security protocol it ends, now and at the replay of each start. Here all of that is INVALID_REGISTRATION. An invalid
+range of feature levels is UNSUPPORTED_VERSION, as in Kafka.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_contents(
     rack: str | None = None,
     log_dirs: int = 0,
 ) -> None:
-    """Raises `KafkaError` INVALID_REGISTRATION or UNSUPPORTED_VERSION."""
+    """Check the contents of a registration. Raises `KafkaError` INVALID_REGISTRATION or UNSUPPORTED_VERSION."""
     if node_id < 0:
         raise _invalid(f"node id {node_id} is negative")
     if incarnation_id == _ZERO_ID:

@@ -1,4 +1,4 @@
-"""AlterPartition: a leader tells who is in sync; the controller has the last word (KIP-497, KIP-841, KIP-903).
+"""AlterPartition: a leader reports its in-sync replicas; the controller decides (KIP-497, KIP-841, KIP-903).
 
 The leader's view of its leadership, of the partition or of the brokers may be outdated. Each case has its error, in
 Kafka's order. A whole request is one atomic batch; a refused partition leaves the others alone.
@@ -38,13 +38,13 @@ from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicIdPartition
 
 UNKNOWN_BROKER_EPOCH = -1
-"""The leader cannot say under which registration the replica fetched: that check is left out."""
+"""The leader does not know under which registration the replica fetched: that check is left out."""
 
 
 def alter_partition(
     image: MetadataImage, request: AlterPartitionRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Each partition's new state, or why it stays as it is."""
+    """Decide each partition's new state, or the reason why it stays as it is."""
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except KafkaError as error:
@@ -122,10 +122,10 @@ def _check(
     data: AlterPartitionRequestPartitionData,
     isr: list[BrokerState],
 ) -> ErrorCode:
-    """Kafka's checks in its order."""
+    """Perform Kafka's checks in its order."""
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # A leader that knows more than this controller has talked with a newer one.
+    # A leader with a higher epoch than this controller has talked with a newer controller.
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
         return ErrorCode.NOT_CONTROLLER
     if data.leader_epoch < partition.leader_epoch:
@@ -150,8 +150,9 @@ def _check(
 
 
 def _is_eligible(image: MetadataImage, partition: PartitionImage, state: BrokerState) -> bool:
-    """Registered, active, its directory online (Kafka does not look), and under the registration under which it
-    fetched."""
+    """True if a replica is registered, active, its directory online (Kafka skips that), and fetched under the
+    current registration.
+    """
     broker = image.brokers.get(state.broker_id)
     if broker is None or not broker.is_active or not partition.is_online(state.broker_id, broker):
         return False

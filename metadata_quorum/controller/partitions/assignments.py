@@ -13,8 +13,9 @@ Assignment = tuple[list[int], list[int]]
 
 
 def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
-    """Replicas as they were placed, with those in sync. Each ISR has a member, since the placer gives every partition
-    an active broker.
+    """Combine placed replicas with their in-sync ones.
+
+    Each ISR has a member, since the placer gives every partition an active broker.
     """
     found: dict[tuple[int, ...], Assignment] = {}
     assignments = []
@@ -27,12 +28,12 @@ def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignme
 
 
 def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
-    """The replicas whose brokers are active, so that they may be in sync from the start."""
+    """Select the replicas whose brokers are active, so that they may be in sync from the start."""
     return [replica for replica in replicas if image.brokers[replica].is_active]
 
 
 def check_told_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
-    """One partition's assignment by hand. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
+    """Check one partition's assignment by hand. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
     previous = None
@@ -54,16 +55,17 @@ def check_told_replicas(image: MetadataImage, replicas: list[int], factor: int |
 
 
 def bad_assignment(message: str) -> KafkaError:
-    """The error of assignments by hand."""
+    """Make the error of assignments by hand."""
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def partition_records(
     image: MetadataImage, topic_id: bytes, first: int, assignments: Iterable[Assignment]
 ) -> list[PartitionRecord]:
-    """New partitions from number `first` on. Records share the lists that are equal.
+    """Make records of new partitions from number `first` on. Records share equal lists.
 
-    The first replica in sync leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and that of another is not.
+    The first replica in sync leads, unless its directory is troubled (`odradek.serving.disk_troubles`) and
+    another's is sound.
     """
     troubled = {each for ids in image.troubled_directories.values() for each in ids}
     directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
@@ -90,6 +92,6 @@ def partition_records(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """A broker with one directory has no choice; others tell later where they put the replica."""
+    """Choose the directory of a broker that has a single one. A broker with several reports its choice later."""
     directories = image.brokers[broker_id].log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

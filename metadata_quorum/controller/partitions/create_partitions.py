@@ -28,9 +28,9 @@ from odradek.wire.structure import Message
 def create_partitions(
     image: MetadataImage, request: CreatePartitionsRequest, context: DecisionContext, _basis: DecisionBasis
 ) -> Decision:
-    """One atomic batch for all topics that can grow; the others get their errors.
+    """Create the partitions of all topics that can grow in one atomic batch; the other topics get their errors.
 
-    A topic with which the request would write more than `RECORDS_PER_REQUEST_MAX` records is refused. Those after it
+    A topic with which the request would write more than `RECORDS_PER_REQUEST_MAX` records is refused. Later topics
     are still tried. (Kafka writes as many as fit and answers with an unknown server error.)
     """
     counts: dict[str, int] = {}
@@ -55,14 +55,14 @@ def create_partitions(
 
 
 def new_partitions_asked(image: MetadataImage, asked: CreatePartitionsTopic) -> int:
-    """The number of partitions by which a topic would grow; 0 where the request is wrong."""
+    """Count the partitions by which a topic would grow; 0 where the request is wrong."""
     topic: TopicImage | None = image.topics.get(asked.name)
     additional = 0 if topic is None else max(0, asked.count - len(topic.partitions))
     return additional if asked.assignments is None or len(asked.assignments) == additional else 0
 
 
 def too_many_partitions() -> KafkaError:
-    """The error of a topic that would grow by too many."""
+    """Make the error of a topic that would grow by too many."""
     return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 

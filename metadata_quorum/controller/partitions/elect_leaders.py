@@ -47,13 +47,17 @@ class BalanceLeaders:
 
 @attrs.frozen
 class ElectLeaderless:
-    """Asked by the controller's own timer: leaders for partitions without one. Its response is how many changed."""
+    """A request of the controller's own timer: leaders for partitions without one. Its response is the number of
+    changes.
+    """
 
 
 def elect_leaders(
     image: MetadataImage, request: ElectLeadersRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Preferred or unclean elections. Where all partitions are asked for, the answer lists those that changed or failed."""
+    """Perform preferred or unclean elections. For a request about all partitions, the answer lists those that
+    changed or failed.
+    """
     records: list[Message] = []
     results = []
     try:
@@ -130,7 +134,7 @@ def _elect(
 def balance_leaders(
     image: MetadataImage, _request: BalanceLeaders, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Preferred elections wherever another replica leads, at most `ELECTIONS_PER_TURN_MAX` of them."""
+    """Perform preferred elections wherever another replica leads, at most `ELECTIONS_PER_TURN_MAX` of them."""
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
@@ -153,9 +157,10 @@ def balance_leaders(
 def elect_leaderless(
     image: MetadataImage, _request: ElectLeaderless, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Elections for partitions without a leader, unclean where the topic allows it.
+    """Elect leaders for partitions without one, unclean where the topic allows it.
 
-    A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large change.
+    A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large
+    change.
     """
     records = []
     acceptable = acceptable_leaders(image)
@@ -174,7 +179,7 @@ def elect_leaderless(
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """All partitions, in an order that does not depend on how the image came to be."""
+    """Yield all partitions, in an order that does not depend on the image's history."""
     for name in sorted(image.topics):
         topic = image.topics[name]
         for number, partition in topic.partitions.items():

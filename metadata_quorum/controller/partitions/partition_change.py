@@ -5,17 +5,17 @@ together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for rea
 
 * **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the leader
   if it still qualifies, else the first in the order of assignment. One on a directory that takes no records now
-  (`odradek.serving.disk_troubles`) leads only if all others are on such a one too. With no ISR left, an eligible replica (ELR);
-  then the last known leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last
-  two may lack acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says
-  otherwise.
+  (`odradek.serving.disk_troubles`) leads only if all others are in such a directory too. With no ISR left, an
+  eligible replica (ELR); then the last known leader; then, where `unclean.leader.election.enable` says so, any
+  acceptable replica. The last two may lack acknowledged records: the ISR is that leader alone, and the partition is
+  RECOVERING until it says otherwise.
 * **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`. So a replica
   that leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there
   are none.
 * **Without the feature** the last in-sync replica stays in the ISR when its broker goes away.
-* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If that
-  empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with the
-  feature, we always do.)
+* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If
+  that empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with
+  the feature, we always do.)
 * **Replaced disks.** A replica that begins anew is empty: it leaves all of these sets, so clean elections pass over
   it. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
 * **Reassignment.** `replicas` holds old and new ones until all that stay are in sync. Then those that are being
@@ -45,7 +45,7 @@ Acceptable = Callable[[PartitionImage, int], bool]
 
 
 class Election(Enum):
-    """The kind of an election: which replica is preferred, and which ones may lead in the end."""
+    """The kind of an election: its preferred replica, and the replicas that may lead in the end."""
 
     ONLINE = "the leader stays while it can"
     PREFERRED = "the first of the assignment, if it is in sync"
@@ -55,7 +55,7 @@ class Election(Enum):
 def acceptable_leaders(
     image: MetadataImage, *, also: int | None = None, without: int | None = None
 ) -> Acceptable:
-    """A test whether a broker may lead a partition, as `image` has it; `also` counts as active, `without` as not."""
+    """Make a test whether a broker may lead a partition in `image`; `also` counts as active, `without` as not."""
     brokers = image.brokers
 
     def acceptable(partition: PartitionImage, broker_id: int) -> bool:
@@ -84,7 +84,7 @@ class _Target:
 
 @attrs.frozen
 class Change:
-    """A change that a partition shall undergo. What is left out stays as it is."""
+    """A change of a partition. Missing values stay as they are."""
 
     isr: tuple[int, ...] | None = None
     removed: int | None = None
@@ -92,7 +92,7 @@ class Change:
     unclean: bool = False
     """`removed` leaves the ISR also as its last member, and the eligible replicas."""
     begun_anew: int | None = None
-    """A replica that is empty: it leaves all sets, and is nobody who led."""
+    """A replica that is empty: it leaves all sets, and does not count as a former leader."""
     replicas: tuple[int, ...] | None = None
     adding: tuple[int, ...] | None = None
     removing: tuple[int, ...] | None = None
@@ -115,7 +115,7 @@ def change_partition(
     rules: TopicRules = TopicRules(),  # noqa: B008  (frozen)
     change: Change = NO_CHANGE,
 ) -> PartitionChangeRecord | None:
-    """The record that makes a partition what it shall be, None when nothing changes."""
+    """Make the record for the wanted state of a partition, None when nothing changes."""
     isr = partition.isr if change.isr is None else change.isr
     gone = change.removed if change.begun_anew is None else change.begun_anew
     unclean = change.unclean or change.begun_anew is not None
@@ -147,7 +147,7 @@ def change_partition(
 
 
 def _complete_reassignment(target: _Target) -> None:
-    """All that stay are in sync: those that are being removed go (KIP-455)."""
+    """Complete a reassignment if all remaining replicas are in sync: the leaving ones go (KIP-455)."""
     if not target.adding and not target.removing:
         return
     isr = tuple(each for each in target.isr if each not in target.removing)
@@ -209,7 +209,7 @@ def _elect(
 
 
 def _empty_last(target: _Target) -> tuple[int, ...]:
-    """The replicas in the order in which an unclean election looks at them."""
+    """Sort replicas in the order in which an unclean election tries them."""
     return tuple(sorted(target.replicas, key=lambda each: each == target.begun_anew))
 
 

@@ -32,9 +32,9 @@ class _Place:
 def place_replicas(
     brokers: list[BrokerImage], partition_count: int, replication_factor: int, random: Random
 ) -> list[list[int]]:
-    """The replicas of each partition, leader first. Raises `TooFewBrokers`.
+    """Choose the replicas of each partition, leader first. Raises `TooFewBrokers`.
 
-    Partitions far from each other may have the same list: it is not to be changed.
+    Distant partitions may share a list: do not change it.
     """
     usable = [
         broker
@@ -70,7 +70,7 @@ def _place(broker: BrokerImage) -> _Place:
 
 
 def _ring(places: list[_Place]) -> list[_Place]:
-    """Neighbours in different racks and on different hosts, as far as their numbers allow."""
+    """Sort brokers so that neighbours are in different racks and on different hosts, as far as their numbers allow."""
     racks: dict[str, dict[str, list[_Place]]] = {}
     for place in sorted(places, key=lambda place: place.broker_id):
         racks.setdefault(place.rack, {}).setdefault(place.host, []).append(place)

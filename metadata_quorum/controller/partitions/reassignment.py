@@ -53,7 +53,7 @@ def alter_partition_reassignments(
     _context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    """One atomic batch; a refused partition leaves the others alone."""
+    """Change replicas in one atomic batch; a refused partition leaves all others alone."""
     allow_factor_change = request.allow_replication_factor_change
     records: list[Message] = []
     seen: set[TopicPartition] = set()
@@ -78,7 +78,7 @@ def alter_partition_reassignments(
             responses.append(ReassignableTopicResponse(topic.name, answers))
     except KafkaError as error:
         return Decision([], refuse(request, error.code, error.message))
-    # Kafka answers an empty request before it comes to fill in a text.
+    # Kafka answers an empty request before it fills in a text.
     text = None if request.topics else ""
     response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
     return Decision(records, response)
@@ -138,7 +138,7 @@ def _reassign(
 
 
 def _check_factor(partition: PartitionImage, wanted: list[int]) -> None:
-    """KIP-860. While a reassignment goes on, the factor is what it leads to."""
+    """Check the factor (KIP-860). During a reassignment it is the target's."""
     factor = len(set(partition.replicas) - set(partition.removing_replicas))
     if factor != len(wanted):
         raise KafkaError(
@@ -180,8 +180,9 @@ def list_partition_reassignments(
     _context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """The reassignments that are under way, of all topics or of those asked for. Unknown partitions and those at rest
-    are left out.
+    """List the reassignments under way, of all topics or of the requested ones.
+
+    Unknown partitions and those at rest are left out.
     """
     topics: list[OngoingTopicReassignment] = []
     if request.topics is None:

@@ -16,7 +16,7 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 @attrs.frozen
 class TopicRules:
-    """Rules that hold for all partitions of one topic."""
+    """Rules for all partitions of one topic."""
 
     min_isr: int = topic_setting(MIN_ISR)
     """The configured minimum; a partition of fewer replicas needs all that it has."""
@@ -25,11 +25,11 @@ class TopicRules:
     eligible_replicas: bool = False
     """True if replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
-    """A replica on one of these leads only where no other can that holds everything."""
+    """A replica on one of these leads only where no other replica with all records can."""
 
 
 def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: TopicImage) -> TopicRules:
-    """The rules of one topic, as its overrides, the cluster's defaults and the properties file have them."""
+    """Make the rules of one topic by its overrides, the cluster's defaults and the properties file."""
     return settings_of(
         TopicRules,
         layers_for(image, settings.static_config),

@@ -323,7 +323,7 @@ def _is_alone(config: NodeConfig) -> bool:
 
 
 def _directories(config: NodeConfig) -> list[str]:
-    """List the log directories, and the metadata directory where it is none of them."""
+    """List the log directories, and the metadata directory where it is separate."""
     paths = list(config.log_dirs)
     return paths if config.metadata_log_dir in paths else [*paths, config.metadata_log_dir]
 

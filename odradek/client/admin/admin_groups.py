@@ -127,7 +127,7 @@ def describe_groups(
 ) -> Operation[list[GroupDescription]]:
     """Describe groups, each asked of its coordinator, in the order of `group_ids`.
 
-    A group that is none of the classic protocol is looked for among those of KIP-848, where the broker has them. A group
+    A group that does not use the classic protocol is sought among those of KIP-848, where the broker has them. A group
     that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so. Raises `ClientError`.
     """
     from odradek.wire.messages.describe_groups import DescribeGroupsRequest

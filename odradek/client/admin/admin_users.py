@@ -60,7 +60,8 @@ def describe_user_scram_credentials(
 ) -> Operation[dict[str, Mapping[str, int] | KafkaError]]:
     """Return the iterations by mechanism, or an error, for each user (None: for all users).
 
-    The answer is the asked broker's knowledge. Raises `KafkaError` and `ClientError`."""
+    The answer is the asked broker's knowledge. Raises `KafkaError` and `ClientError`.
+    """
     from odradek.wire.messages.describe_user_scram_credentials import (
         DescribeUserScramCredentialsRequest,
         UserName,

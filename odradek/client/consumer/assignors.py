@@ -53,7 +53,8 @@ _PROTOCOL_VERSION_MAX = 3
 class MemberSubscription:
     """The subscription that a member sends when it joins.
 
-    `generation` is that of the assignment which gave it the claimed partitions, or -1."""
+    `generation` is that of the assignment which gave it the claimed partitions, or -1.
+    """
 
     member_id: str
     topics: tuple[str, ...]

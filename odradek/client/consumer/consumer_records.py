@@ -68,7 +68,7 @@ class BatchRecords:
         """True once all records were taken, and nothing is wrong behind them."""
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
-        """Decode the next records, at most so many; fewer before a record that cannot be decoded, which the next
+        """Decode the next records, up to a maximum; fewer before a record that cannot be decoded, which the next
         call raises.
         """
         if self._error is not None:

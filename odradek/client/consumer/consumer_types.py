@@ -60,7 +60,8 @@ class ConsumerRecord(NamedTuple):
 class RawBatch(NamedTuple):
     """One record batch as it lies in the log, checksum verified if `check.crcs`; `data` keeps its fetch in memory.
 
-    A broker sends whole batches only, so drop records below `start_offset`: they were read before."""
+    A broker sends whole batches only, so drop records below `start_offset`: they were read before.
+    """
 
     topic: str
     partition: int
@@ -246,7 +247,8 @@ class OffsetsOutOfRange(ClientError):
 class TruncationDetected(ClientError):
     """The log was truncated below the position: records that were read are no longer part of it (KIP-320).
 
-    `diverging` is the end of the common history, None where the broker does not know it."""
+    `diverging` is the end of the common history, None where the broker does not know it.
+    """
 
     def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:
         where = "at an unknown offset" if diverging is None else f"at {diverging.offset}"

@@ -121,7 +121,8 @@ class PartitionState:
 class Subscription:
     """The topics, pattern or single partitions that the application subscribed to, and the partitions that it reads.
 
-    Only one of the three kinds may be in use; a call for another kind raises `RuntimeError`."""
+    Only one of the three kinds may be in use; a call for another kind raises `RuntimeError`.
+    """
 
     def __init__(self) -> None:
         self.topics: tuple[str, ...] = ()

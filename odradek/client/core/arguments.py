@@ -109,7 +109,7 @@ def as_seconds(what: str, value: Any) -> float | None:
 
 
 def as_callback(what: str, value: Any) -> Any:
-    """Check that a value can be called, or is None; returns it."""
+    """Check that a value can be called, or is None; return it."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is {kind_of(value)}, expected something to call, or None")
     return value

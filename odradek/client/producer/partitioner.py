@@ -44,5 +44,5 @@ _remembered = lru_cache(maxsize=_REMEMBERED_KEYS_MAX)(_murmur2)
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Choose the partition of a key in a topic with so many partitions."""
+    """Choose the partition of a key in a topic with this number of partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -33,7 +33,7 @@ def produce_request(
     for lane, batch in taken:
         if lane.topic_id == NO_TOPIC_ID:
             version_max = PRODUCE_TOPIC_IDS - 1
-        # By id, too: a queue with something in flight still speaks of the topic that it was sent to.
+        # By id, too: a queue with a request in flight still belongs to the topic that it was sent to.
         key = lane.topic, lane.topic_id
         topic = topics.get(key)
         if topic is None:

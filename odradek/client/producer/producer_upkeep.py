@@ -67,7 +67,8 @@ class IdentityKeeper(_Beside):
     """The producer id, fetched when it is needed (KIP-98). `current` is None before it is known. `needed` is
     false when idempotence is off or the broker does not support it.
 
-    `refused` is called with an error that no repetition can mend, `troubled` with any other error."""
+    `refused` is called with an error that no repetition can mend, `troubled` with any other error.
+    """
 
     def __init__(
         self,

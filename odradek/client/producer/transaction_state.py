@@ -12,7 +12,8 @@
 | ABORTABLE_ERROR | something is lost, so the transaction must not commit | abort_transaction |
 | FATAL_ERROR | the producer is fenced, or the coordinator refuses it | close |
 
-A call that timed out leaves the state as it is, and is made again: what the coordinator did is unknown."""
+A call that timed out leaves the state as it is, and is made again: what the coordinator did is unknown.
+"""
 
 from __future__ import annotations
 

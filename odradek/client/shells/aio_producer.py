@@ -113,7 +113,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     ) -> SentRecord:
         """Send a record, and return as soon as it is in a batch; arguments and errors are those of the blocking `Producer.send`.
 
-        Lets other tasks run once in a batch."""
+        Lets other tasks run once in a batch.
+        """
         settings = self.settings
         if settings.value_serializer is not None:
             value = settings.value_serializer(value)

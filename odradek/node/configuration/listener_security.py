@@ -313,7 +313,7 @@ def _plain_users(keys: _Keys) -> Mapping[str, str]:
 
 
 def _refuse_foreign(keys: _Keys, mechanisms: Sequence[str]) -> None:
-    """Raise `ConfigError` for a class of Java that is none of Kafka's own."""
+    """Raise `ConfigError` for a Java class other than Kafka's own."""
     for key in _FOREIGN:
         for mechanism in mechanisms or ("",):
             value = keys.mechanism_value(key, mechanism) if mechanism else keys.value(key)

@@ -64,7 +64,9 @@ class StartRules:
 
 
 def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | None:
-    """Return the authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class that is none of Kafka's."""
+    """Return the authorizer that `authorizer.class.name` names. Raises `ConfigError` for a Java class other than
+    Kafka's.
+    """
     key = "authorizer.class.name"
     name = values[key]
     if not name:

@@ -447,7 +447,7 @@ class AnswerQueue:
 
     def judge_wait(self) -> None:
         """Wait only for the debts that are left, now that quotas have changed. Any debt counts, up to the wait that the
-        client was asked for. Else each change of somebody's quota would let a request of every debtor in."""
+        client was asked for. Else each change of any quota would let a request of every debtor in."""
         charging, now = self.services.charging, self.services.clock.monotonic()
         until = 0.0
         if charging is not None:

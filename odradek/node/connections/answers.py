@@ -150,7 +150,7 @@ class HeldAnswers:
         return self.bytes_held > self.bytes_max
 
     def change(self, count: int) -> None:
-        """Count so many bytes more; fewer where `count` is negative."""
+        """Add `count` bytes, which may be negative."""
         was_full = self.is_full
         self.bytes_held += count
         if was_full and not self.is_full:

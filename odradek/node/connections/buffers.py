@@ -33,7 +33,7 @@ KEPT_BYTES_MIN = 4096
 KEEP_FREE_BYTES = 16 * 1024 * 1024
 SMALL_FRAME_BYTES = 2 * 1024 * 1024
 SMALL_SHARE = 4
-"""One in so many bytes is kept for small frames."""
+"""Small frames have 1 / `SMALL_SHARE` of the bytes for themselves."""
 WAIT_SECONDS_MAX = 5.0
 BYTES_PER_SECOND_MIN = 64 * 1024
 EVICTED_AT_ONCE_MAX = 100

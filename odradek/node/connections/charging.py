@@ -57,7 +57,7 @@ class Charging:
         quotas = self._quotas
         is_produce = api_key == _PRODUCE
         if not is_produce and (api_key in _OF_NODES or (api_key == _FETCH and self._is_follower(request))):
-            # Neither the answer nor the processor time is charged to anybody: others may share a node's accounts.
+            # Neither the answer nor the processor time is charged: other clients may share a node's accounts.
             context.quota = _OF_A_NODE
             quotas.note_exempt(size)
             return 0

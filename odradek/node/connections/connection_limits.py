@@ -22,7 +22,7 @@ from odradek.metadata_quorum.quotas.quota_levels import CONNECTION_CREATION_RATE
 
 INT_MAX = (1 << 31) - 1
 LOGS_SHARE = 4
-"""One in so many descriptors is kept for logs."""
+"""Logs have 1 / `LOGS_SHARE` of the descriptors for themselves."""
 OWN_DESCRIPTORS = 64
 """Kept for listeners, peers, small files and the event loop."""
 CLIENT_ROOM_MIN = 16

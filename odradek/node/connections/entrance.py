@@ -4,7 +4,7 @@ First the TLS handshake, then the login by SASL, as the listener's protocol has 
 `ENTER_SECONDS_MAX`. Frames are read one by one and are small (`sasl.server.max.receive.size`). So a client that has
 not shown who it is costs little memory, and reaches three APIs only.
 
-Each entrance takes so many clients at a time (`HALF_OPEN_MAX`). When there are more, the oldest of the address with
+Each entrance admits `HALF_OPEN_MAX` clients at a time. When there are more, the oldest of the address with
 the most gives way.
 """
 

@@ -4,7 +4,7 @@ A password is checked by the same keys as in a login by SCRAM. That takes 2 to 1
 loop, one at a time. A password that was right is remembered as a keyed digest, until the user's keys change. So a
 scraper that comes again and again costs one check.
 
-Who guesses is held back: so many checks of one address, and so many of all together. Who is remembered needs none.
+Guessing is limited: a rate of checks for one address, and another for all together. A remembered login needs no check.
 """
 
 from __future__ import annotations

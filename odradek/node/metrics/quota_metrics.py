@@ -12,7 +12,7 @@ SHOWN_MAX = 200
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:
-    """Add the accounts of one broker, so many of them by name."""
+    """Add the accounts of one broker, a limited number of them by name."""
     statistics = quotas.statistics()
     page.gauge("odradek_quota_accounts", "Quotas that clients are charged to now.")
     page.one(statistics["accounts"])

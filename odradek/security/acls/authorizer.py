@@ -13,7 +13,7 @@ One `Authorizer` per node has the index of ACLs of the newest image. A question 
 `Rights` belong to one connection: they remember up to `REMEMBERED_MAX` decisions, until `generation` grows with the next
 change of an ACL. So the hot path costs one lookup in a dict.
 
-A refusal is put down for the audit log, until `take_denials`. Other questions use `would_allow`, as
+A refusal is recorded for the audit log, until `take_denials`. Other questions use `would_allow`, as
 Kafka's brokers ask without `logIfDenied`: which topics to list, or whether one right stands for another.
 """
 
@@ -184,7 +184,7 @@ class DenialObserver(Protocol):
     """Learns of refusals."""
 
     def denied(self, rights: Rights, api_key: int, denials: Sequence[Denial], further: int) -> None:
-        """Called when a request of this API met these refusals, and `further` ones that nobody put down."""
+        """Called when a request of this API met these refusals, and `further` refusals without a record."""
 
 
 class Rights:
@@ -232,7 +232,7 @@ class Rights:
         return self._known
 
     def allows(self, operation: int, resource_type: int, name: str) -> bool:
-        """True if the client may do this to the resource. A refusal is put down."""
+        """True if the client may do this to the resource. A refusal is recorded for the audit log."""
         if self._generation == self._authorizer.generation and self._known.get(
             (operation, resource_type, name)
         ):
@@ -253,7 +253,7 @@ class Rights:
         )
 
     def allows_any(self, operation: int, resource_type: int) -> bool:
-        """True if the client may do this to some resource of the type. A refusal is put down."""
+        """True if the client may do this to some resource of the type. A refusal is recorded for the audit log."""
         known: bool | None = None
         if self._generation == self._authorizer.generation:
             known = self._known.get((operation, resource_type, None))
@@ -265,7 +265,7 @@ class Rights:
         return known or self._put_down(operation, resource_type, None)
 
     def _put_down(self, operation: int, resource_type: int, name: str | None) -> bool:
-        """Put down a refusal for the audit log; returns False, the decision."""
+        """Record a refusal for the audit log; return False, the decision."""
         if self._authorizer.auditor is not None:
             if self._denials is None:
                 self._denials = {}

@@ -1,0 +1,1 @@
+"""The audit log: the record of logins, denials and changes."""

@@ -1,14 +1,14 @@
 """Bytes of the audit log that one principal, one address, and all strangers together may write. PURE.
 
-Each of them has an account for each event: so many bytes at once, and so many a second from then on. A line is
-written while all of its payers have something left. Otherwise it is only counted, and a line with `"further": true`
-reports the count: at once for the first time, then once a minute.
+Each of them has an account for each event: a burst of bytes at once, and a rate of bytes a second from then on. A
+line is written while all of its payers have something left. Otherwise it is only counted, and a line with
+`"further": true` reports the count: at once for the first time, then once a minute.
 
 The first line of a kind (an API and operation, say) is written for a principal in any case. So a flood of one kind does
 not hide that its author has tried something else.
 
 A client that has not authenticated (`User:ANONYMOUS`, too) pays by the address, and from the account of all strangers.
-So many addresses together write no faster than that account allows.
+Therefore many addresses together write no faster than that account allows.
 
 Accounts are bounded. A full account is forgotten when there are too many. When none of them is full, all new
 addresses share one, and so do all new principals.

@@ -127,7 +127,8 @@ class AuditLog:
     def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
         """Put a line into the log; the fields' order is kept. Secrets do not belong into any field.
 
-        `payer` is charged for the line's bytes; `count` says for how many equal lines it stands."""
+        `payer` is charged for the line's bytes; `count` says for how many equal lines it stands.
+        """
         self.put(prepared(event, payer, **fields), count)
 
     def put(self, line: PreparedLine, count: int = 1) -> None:

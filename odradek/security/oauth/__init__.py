@@ -1,0 +1,1 @@
+"""Logins by OAUTHBEARER: the token of an issuer."""

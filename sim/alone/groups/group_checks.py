@@ -9,7 +9,8 @@ here record by record, and answers are held against it at the moment when a coor
   to records of its own epoch and before.
 * An offset stands behind the record of the generation in whose name it was committed, and before the next one.
 * In a generation each partition has one owner, who received the assignment in the log. Generations never fall.
-* A coordinator's loaded state equals the log, and the state of the coordinator that wrote the log."""
+* A coordinator's loaded state equals the log, and the state of the coordinator that wrote the log.
+"""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class GroupPromises:
         return commit
 
     def committed(self, commit: OpenCommit, now: float, *, times: int = 1) -> None:
-        """Check an acknowledged commit that was sent so many times. Raises `SafetyViolation`."""
+        """Check an acknowledged commit that was sent this number of times. Raises `SafetyViolation`."""
         if commit.late and self._may_begin_anew(commit.owner, commit.generation + 1, now):
             self._begin_anew(commit.generation)
             commit.late = False

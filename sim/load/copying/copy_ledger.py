@@ -9,7 +9,8 @@ count:
    tried to commit, is invisible.
 3. No original is copied by two transactions that count. The originals below the group's offset are those that have been
    copied. The offset is that of a transaction that counts.
-4. Records that a reader has seen at any time are there at the end."""
+4. Records that a reader has seen at any time are there at the end.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The clients of a compacted topic: idempotent writers of few keys, a reader of everything, an operator. PORTED.
 
-All answers go into a `KeyedHistory`. Writers come and go, so that the log has producers of the past."""
+All answers go into a `KeyedHistory`. Writers come and go, so that the log has producers of the past.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ BATCHES_MAX = 100
 """Far more than the quota allows in the measured time."""
 FREE_BATCHES = 8
 FREE_SECONDS_MAX = 8.0
-"""The most seconds for so many batches without a quota; with it, they take twice as long."""
+"""The most seconds for these batches without a quota; with it, they take twice as long."""
 NODES_SECONDS_MAX = 30.0
 REFUSED = (ErrorCode.INVALID_REQUEST,)
 OF_BOTH: QuotaEntity = (("client-id", CLIENT), ("user", None))
@@ -190,7 +190,7 @@ class Quotas(Duty):
         await self.must_hold(look)
 
     async def _move(self, batches: int, seconds: float) -> tuple[int, set[int]]:
-        """Append batches until there are so many, or the time is over; returns their number, and the leaders."""
+        """Append batches until there are `batches`, or the time is over; return their number, and the leaders."""
         deadline, moved, leaders = self.world.now + seconds, 0, set()
         while moved < batches and self.world.now < deadline:
             try:

@@ -103,7 +103,7 @@ class Topics(Duty):
             raise made.error
         topic_id = made.topic_id
         if topic_id == bytes(16) and self.site.cluster.shape.older:
-            topic_id = await self._id_of(name)  # CreateTopics tells it from version 7 on
+            topic_id = await self._id_of(name)  # CreateTopics returns it from version 7 on
         if topic_id in (bytes(16), *name.gone):
             raise SafetyViolation(f"{name.name} was made anew with the id {topic_id.hex()}")
         name.is_known = True
@@ -156,7 +156,7 @@ class Topics(Duty):
         if known.topic(name).topic_id != life.topic_id:
             return  # the broker does not know the new topic yet
         count = len(known.topic(name).partitions)
-        now_ms = self.world.node_env(self.site.name).clock.wall_ms()  # what is old is removed by retention
+        now_ms = self.world.node_env(self.site.name).clock.wall_ms()  # retention removes old records
         partition, records = self.random.randrange(count), []
         for _ in range(self.random.choice((1, 5, 20))):
             self._serial += 1

@@ -1,1 +1,1 @@
-"""Topics of one cluster into another, exactly once; see README.md."""
+"""Topics of one cluster into another, exactly once."""

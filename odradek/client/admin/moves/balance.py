@@ -84,7 +84,7 @@ def resize(
     *,
     only: Collection[TopicPartition] | None = None,
 ) -> list[Move]:
-    """Plan the moves that give every partition so many replicas; preferred leaders stay. Raises `CannotPlan`."""
+    """Plan the moves that give every partition this number of replicas; preferred leaders stay. Raises `CannotPlan`."""
     if not 0 < replicas <= len(sites):
         raise CannotPlan(f"{replicas} replicas need as many brokers, and there are {len(sites)}")
     cluster = PlannedCluster(sites, partitions, only)

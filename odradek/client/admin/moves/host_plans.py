@@ -50,7 +50,7 @@ class _Host:
         return self.bytes / self.scale
 
     def target_for(self, size: int) -> str | None:
-        """Choose the emptiest disk with room for so many bytes."""
+        """Choose the emptiest disk with room for this number of bytes."""
         loads = self.loads
         fitting = [disk.path for disk in loads.disks.values() if disk.takes and loads.room(disk.path) >= size]
         return min(fitting, key=lambda path: (loads.load(path), path), default=None)

@@ -1,6 +1,6 @@
-"""The plan of a cluster from its inventory: every node with its addresses, disks and settings; what is wrong with it.
+"""The plan of a cluster from its inventory: every node with its addresses, disks and settings; the problems found.
 
-PURE: the same inventory gives the same plan, so that every playbook and every host computes the same one.
+PURE: the same inventory gives the same plan, so that every playbook and every host computes the same.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ PLAINTEXT, BESIDE, WITHIN, ONLY = STAGES = ("plaintext", "beside", "within", "on
 
 
 def directory_id(cluster_id: str, node_id: int) -> str:
-    """The id of a first voter's metadata directory: all hosts must know it before one of them is formatted."""
+    """Return the id of a first voter's metadata directory: all hosts must know it before any of them is formatted."""
     return base64.urlsafe_b64encode(uuid.uuid5(_NAMESPACE, f"{cluster_id}/{node_id}").bytes).decode()[:22]
 
 
 def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """All nodes of the cluster, and the problems of the inventory as sentences that say what to do."""
+    """Plan all nodes of the cluster; return the problems of the inventory as sentences that say what to do."""
     problems: list[str] = []
     nodes: list[dict[str, Any]] = []
     for host, values in variables.items():
@@ -103,7 +103,7 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list[dict[str, Any]]:
     told_disks = values.get("odradek_disks") or []
-    # Discovered on the host: none are known of one that cannot be reached, which is refused elsewhere.
+    # Disks are discovered on the host. An unreachable host has no known disks; another check refuses it.
     unknown = told_disks == DISCOVER
     if isinstance(told_disks, str):
         if not unknown:
@@ -180,7 +180,9 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
 
 
 def _shared_hosts(nodes: list[dict[str, Any]]) -> list[str]:
-    """Replicas are kept apart by rack: with several nodes on a host there must be a rack for each replica."""
+    """Check the racks of shared hosts: replicas are kept apart by rack, so that there must be a rack for each
+    replica.
+    """
     brokers = [node for node in nodes if "broker" in node["roles"]]
     hosts = Counter(node["host"] for node in brokers)
     if not hosts or max(hosts.values()) == 1:

@@ -76,7 +76,7 @@ _RESOURCES = ("topic", "group", "transactional_id", "cluster")
 
 
 def rule_problem(rule: dict) -> str | None:
-    """A sentence if the inventory's rule is none."""
+    """Return a sentence if the inventory's rule is not valid."""
     unknown = sorted(set(rule) - {*_RESOURCES, "user", "operation", "prefixed", "host", "deny", "state"})
     if unknown:
         return f"A rule has no key {', '.join(unknown)}."
@@ -90,7 +90,7 @@ def rule_problem(rule: dict) -> str | None:
 
 
 def rule_words(rule: dict) -> list[str]:
-    """The rule as `odradek acl add` takes it."""
+    """Return the rule as arguments of `odradek acl add`."""
     words = ["--user", str(rule["user"]), "--operation", str(rule["operation"])]
     for name in _RESOURCES:
         if rule.get(name):
@@ -102,7 +102,7 @@ def rule_words(rule: dict) -> list[str]:
 
 
 def listed(rule: dict) -> tuple:
-    """The rule as `odradek acl list --json` shows it, to be compared."""
+    """Return the rule as `odradek acl list --json` shows it, for comparison."""
     kind = next(name for name in _RESOURCES if rule.get(name))
     user = str(rule["user"])
     return (
@@ -117,7 +117,7 @@ def listed(rule: dict) -> tuple:
 
 
 def shown(acl: dict) -> tuple:
-    """One rule of `odradek acl list --json`."""
+    """Convert one rule of `odradek acl list --json`."""
     names = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
     return tuple(acl[name] for name in names)
 
@@ -185,7 +185,7 @@ def _set_rules(cluster: Cluster, rules: list[dict]) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     user_options = {
         "name": {"type": "str", "required": True},
         "password": {"type": "str", "no_log": True},

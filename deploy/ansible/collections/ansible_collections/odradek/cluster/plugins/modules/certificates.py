@@ -69,7 +69,7 @@ _DAY_SECONDS = 86400
 
 
 def alternative_names(names: list) -> str:
-    """Names and addresses as a certificate has them."""
+    """Format names and addresses for a certificate's subjectAltName."""
     found = []
     for name in dict.fromkeys(map(str, names)):
         try:
@@ -85,7 +85,7 @@ def _openssl(*words: str) -> str:
 
 
 def make_authority(directory: str, common_name: str) -> None:
-    """The authority's key and certificate; the certificate comes last, so that it stands for both."""
+    """Make the authority's key and certificate; the certificate is written last, so that it proves that both exist."""
     with tempfile.TemporaryDirectory(dir=directory) as work:
         key, certificate = os.path.join(work, "key"), os.path.join(work, "certificate")
         _openssl(
@@ -98,7 +98,7 @@ def make_authority(directory: str, common_name: str) -> None:
 
 
 def make_certificate(directory: str, host: str, names: list, common_name: str, days: int) -> None:
-    """A host's key and certificate in one file, which is replaced at once."""
+    """Make a host's key and certificate in one file, which is replaced at once."""
     authority = os.path.join(directory, "authority.pem")
     with tempfile.TemporaryDirectory(dir=directory) as work:
         key, request, certificate = (os.path.join(work, name) for name in ("key", "request", "certificate"))
@@ -127,7 +127,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def what_is_wrong(directory: str, host: str, names: list, renew_days: int) -> str | None:
-    """Why a host needs another certificate; None if it does not."""
+    """Return why a host needs another certificate; None if it does not."""
     path = os.path.join(directory, f"{host}.pem")
     if not os.path.exists(path):
         return "it has none"
@@ -146,7 +146,7 @@ def what_is_wrong(directory: str, host: str, names: list, renew_days: int) -> st
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "directory": {"type": "path", "required": True},

@@ -110,12 +110,12 @@ _SAMPLE_BYTES = 64 << 10
 
 
 def label_of(name: str) -> str:
-    """The label of a disk's file system: at most 12 bytes in XFS."""
+    """Return the label of a disk's file system: at most 12 bytes in XFS."""
     return f"{_LABEL}{name}"[:_LABEL_BYTES_MAX]
 
 
 def _probe(device: str) -> dict[str, str]:
-    """The signatures that blkid reads from the device itself, past its cache; empty for a device without one."""
+    """Read the device's signatures by blkid, past its cache; empty for a device without one."""
     done = subprocess.run(
         ["blkid", "--probe", "--output", "export", device], capture_output=True, text=True, check=False
     )
@@ -140,7 +140,7 @@ def _holds_data(device: str, size: int) -> bool:
 
 
 def _children(device: str) -> list[str]:
-    """Partitions of a disk: the kernel knows them even where the table is gone."""
+    """Return the partitions of a disk: the kernel knows them even where the table is gone."""
     name = os.path.basename(os.path.realpath(device))
     directory = f"/sys/class/block/{name}"
     if not os.path.isdir(directory):
@@ -149,7 +149,7 @@ def _children(device: str) -> list[str]:
 
 
 def _judged(disk: dict, bytes_min: int) -> tuple[str | None, str | None]:
-    """UUID of a disk that is ours already, or what is wrong with it; neither for an empty one."""
+    """Judge a disk: return the UUID of an own disk, or the problem; neither for an empty disk."""
     name, device = disk["name"], disk["device"]
     if not stat.S_ISBLK(os.stat(device).st_mode):
         return None, f"disk {name}: {device} is no block device"
@@ -171,7 +171,7 @@ def _judged(disk: dict, bytes_min: int) -> tuple[str | None, str | None]:
 
 
 def _is_mounted(root: str, name: str) -> bool:
-    """Mounted now and at the next boot."""
+    """Check that a disk is mounted, now and at the next boot."""
     unit = f"{root.strip('/').replace('/', '-')}-{name}.mount"
     return os.path.ismount(os.path.join(root, name)) and os.path.exists(
         f"/etc/systemd/system/multi-user.target.wants/{unit}"
@@ -179,7 +179,9 @@ def _is_mounted(root: str, name: str) -> bool:
 
 
 def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], dict[str, list[str]], list[str]]:
-    """Empty disks, ours by name, and why all others are refused; by device names that stay wherever they are plugged in."""
+    """List empty disks, own ones by name, and why all others are refused, by device names that are stable across
+    ports.
+    """
     stable: dict[str, str] = {}
     if os.path.isdir("/dev/disk/by-id"):
         for name in sorted(os.listdir("/dev/disk/by-id")):
@@ -208,7 +210,7 @@ def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], dict[s
 
 
 def _line(path: str) -> str:
-    """Content of a small file; empty if there is none."""
+    """Read the content of a small file; empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
@@ -217,7 +219,7 @@ def _line(path: str) -> str:
 
 
 def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
-    """Disks that this host was given before, by their mount units: device by name."""
+    """Return the disks assigned to this host before, by their mount units: device by name."""
     begin = f"{root.strip('/').replace('/', '-')}-"
     names = [each for each in os.listdir(units) if each.startswith(begin) and each.endswith(".mount")]
     found = {}
@@ -229,7 +231,9 @@ def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
 
 
 def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -> list[dict]:
-    """Name and device of each disk: ours under their names, an empty one in the place of one that is gone, then further ones."""
+    """Return name and device of each disk: own ones under their names, an empty one for each missing one, then
+    further ones.
+    """
     devices = dict(ours)
     gone = [name for name in sorted(expected) if name not in devices]
     letters = list(string.ascii_lowercase)
@@ -249,7 +253,7 @@ def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -
 
 
 def _discover(module: AnsibleModule) -> None:
-    """Ends the module with the disks of this host."""
+    """End the module with the disks of this host."""
     params = module.params
     empty, ours, refused = _candidates(params["find_prefixes"], params["bytes_min"])
     for name, devices in ours.items():
@@ -269,7 +273,7 @@ def _discover(module: AnsibleModule) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "disks": {

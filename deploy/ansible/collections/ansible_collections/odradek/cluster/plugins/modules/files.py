@@ -95,16 +95,17 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r|\Z)")
 
 
 def masked(content: str) -> str:
-    """The content with the values of secret keys hidden.
+    """Hide the values of secret keys in the content.
 
-    Lines count as Java counts them. A value may go on behind a backslash, and stand behind C(=), C(:) or blanks; a key
-    may have escapes. A comment that speaks of a secret is hidden as a whole, for it may be a line of before.
+    Lines count as Java counts them. A value may continue after a backslash, and follow C(=), C(:) or blanks; a key
+    may have escapes. A comment that mentions a secret is hidden as a whole, for it may be a line that was commented
+    out.
     """
     return "".join(_shown(raw) for raw in _logical_lines(content))
 
 
 def _logical_lines(content: str) -> list[str]:
-    """The lines with their ends; those that go on behind a backslash are one."""
+    """Split into lines with their ends; lines continued by a backslash are one."""
     found: list[str] = []
     goes_on = False
     for raw in _LINE.findall(content):
@@ -164,7 +165,7 @@ class _Module(AnsibleModule):  # type: ignore[misc]  # Ansible has no types
     """Neither the host's journal nor C(-vvv) gets a content that has secrets."""
 
     def _log_invocation(self) -> None:
-        """Log no arguments: their contents have secrets, and paths alone tell little."""
+        """Log no arguments: their contents have secrets, and paths alone say little."""
 
     def hide(self, contents: list[str]) -> None:
         """Have Ansible take these contents out of all that it prints."""
@@ -207,7 +208,7 @@ def _keep(keep: str, paths: list[str]) -> None:
 
 
 def _restore(keep: str, paths: list[str]) -> list[str]:
-    """Paths that were put back."""
+    """Restore files; return the paths that were restored."""
     done = []
     for path in paths:
         if os.path.exists(_kept(keep, path)):
@@ -224,7 +225,7 @@ def _restore(keep: str, paths: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     module = _Module(
         argument_spec={
             "files": {

@@ -97,7 +97,7 @@ def _asked(odradek: str, bootstrap: str) -> tuple[dict | None, str]:
 
 
 def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
-    """The conditions that the cluster misses, worst first; empty if the cluster is as wanted."""
+    """Return the conditions that the cluster misses, worst first; empty if the cluster is as wanted."""
     found = []
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
@@ -128,7 +128,7 @@ def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
 
 
 def _fallen(service: str) -> str | None:
-    """A sentence if the service has ended again and again since it was started."""
+    """Return a sentence if the service has ended again and again since it was started."""
     shown = subprocess.run(
         ["systemctl", "show", "--property=NRestarts,ActiveState", service],
         capture_output=True,
@@ -158,7 +158,7 @@ def _some(names: list, most: int = 5) -> str:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "bootstrap": {"type": "str", "required": True},

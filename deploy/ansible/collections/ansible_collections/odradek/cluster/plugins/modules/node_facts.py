@@ -92,7 +92,7 @@ def _is_stale(node: int) -> bool:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "nodes": {"type": "list", "elements": "dict", "required": True},

@@ -71,7 +71,7 @@ def _linked(root: str, link: str) -> str | None:
 
 
 def _switch(root: str, link: str, name: str) -> None:
-    """Rename is atomic: at every moment the link names a whole release."""
+    """Switch a link by a rename, which is atomic: at every moment the link names a whole release."""
     new = os.path.join(root, f".{link}.new")
     if os.path.lexists(new):
         os.unlink(new)
@@ -138,7 +138,7 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},

@@ -59,7 +59,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "node": {"type": "int", "required": True},

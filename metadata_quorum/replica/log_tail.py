@@ -1,0 +1,71 @@
+"""The batches of a leader that its own disk does not have yet, because a sync is late.
+
+Where the other voters are a majority, they can commit without this leader's disk. The thesis says so in 10.2.1: "The leader may
+even commit an entry before it has been written to its own disk". So a leader whose sync is late gives new batches to its followers
+from here. The file gets them when the sync has ended, so it never holds two writes that a crash may tear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.metadata_quorum.ports import ReplicatedLog
+from odradek.metadata_quorum.raft.log_state import Batch
+
+__all__ = ["LogTail", "append_batches"]
+
+
+class LogTail:
+    """The batches behind the end of the file. The loop changes them; workers may read at any time."""
+
+    __slots__ = ("_batches", "size_bytes")
+
+    def __init__(self) -> None:
+        self._batches: tuple[Batch, ...] = ()
+        """Replaced as a whole, so a worker reads one state of it."""
+        self.size_bytes = 0
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        return self._batches
+
+    def add(self, batch: Batch) -> None:
+        """Keep a batch that continues the log."""
+        self._batches = (*self._batches, batch)
+        self.size_bytes += len(batch.data)
+
+    def drop(self, written: Sequence[Batch]) -> None:
+        """Forget the oldest batches, which the file has now."""
+        self._batches = self._batches[len(written) :]
+        self.size_bytes -= sum(len(batch.data) for batch in written)
+
+    def read(self, offset: int, bytes_max: int, upper_bound: int | None) -> bytes | None:
+        """Read whole batches as `ReplicatedLog.read` does; None if the file has the batch with this offset."""
+        batches = self._batches
+        if not batches or offset < batches[0].base_offset:
+            return None
+        found: list[bytes] = []
+        size = 0
+        for batch in batches:
+            if batch.last_offset < offset:
+                continue
+            is_beyond = upper_bound is not None and batch.last_offset >= upper_bound
+            if is_beyond or (found and size + len(batch.data) > bytes_max):
+                break
+            found.append(batch.data)
+            size += len(batch.data)
+        return b"".join(found)
+
+
+def append_batches(log: ReplicatedLog, batches: Sequence[Batch]) -> None:
+    """Append these batches to the log as one write, or what an earlier try has left of them. Blocks.
+
+    Raises `DiskRefused` (try again later), `DiskError`.
+    """
+    rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
+    if len(rest) < len(batches):
+        # The disk was full between two segments: what has got through is one write, the rest another.
+        log.flush()
+    if rest:
+        data = bytearray().join(batch.data for batch in rest)
+        log.append(data, rest[-1].epoch, count=len(rest))

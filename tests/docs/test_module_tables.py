@@ -1,0 +1,36 @@
+"""READMEs list the modules of their folder, as the modules' docstrings say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT
+from tests.docs.module_tables import BEGIN, END, first_sentence, folders, with_table
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_a_readme_lists_the_modules_of_its_folder(folder: Path) -> None:
+    """A table is as the docstrings would write it now: `python -m tests.docs.module_tables`."""
+    page = folder / "README.md"
+    assert page.exists(), (
+        f"{page.relative_to(ROOT)} is missing: a heading, a sentence, and the comments {BEGIN}{END}"
+    )
+    text = page.read_text()
+    assert with_table(folder, text) == text
+
+
+@pytest.mark.parametrize(
+    ("docstring", "sentence"),
+    [
+        ('"""One thing."""', "One thing"),
+        ('"""One thing: a|b, v4.3 too. More.\n\nRest."""', "One thing: a\\|b, v4.3 too"),
+        ('"""One thing over\ntwo lines.\n"""', "One thing over two lines"),
+    ],
+)
+def test_a_row_has_the_first_sentence(docstring: str, sentence: str, tmp_path: Path) -> None:
+    """A docstring's first sentence may go on in its second line."""
+    module = tmp_path / "module.py"
+    module.write_text(docstring + "\n")
+    assert first_sentence(module) == sentence

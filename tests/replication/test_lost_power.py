@@ -1,0 +1,98 @@
+"""An acknowledged record and the power of one node, of two, of all: with and without `flush.messages`."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from odradek.env.ports import ConnectionLost
+from tests.replication.brokers import NODES, ReplicatedTopic
+
+FLUSH_CYCLE_SECONDS = 70.0
+"""Within a minute each log is synced once; a little more, for the turns."""
+
+
+async def acknowledged(cluster: ReplicatedTopic, leader: int, values: range) -> None:
+    for value in values:
+        try:
+            code, _ = await cluster.produce(leader, b"%d" % value)
+        except ConnectionLost:
+            # The connection is of the time before the node lost its power, so the request has reached nobody.
+            code, _ = await cluster.produce(leader, b"%d" % value)
+        assert code == 0
+
+
+async def lead(cluster: ReplicatedTopic) -> int:
+    """Wait for the leader that the controller has named."""
+    leader = cluster.controller.partitions[0].leader
+    await cluster.until(lambda: leader in cluster.members and cluster.members[leader].partition().is_leader)
+    return leader
+
+
+async def all_come_back(cluster: ReplicatedTopic, order: tuple[int, ...]) -> int:
+    """Have all nodes lose power at once; the controller fences them in this order, so the last one leads. Its id."""
+    for node_id in NODES:
+        cluster.crash(node_id, "synced")
+    for node_id in order:
+        cluster.controller.fence(node_id)
+    for node_id in NODES:
+        await cluster.start(node_id)
+    leader = await lead(cluster)
+    assert leader == order[-1]
+    return leader
+
+
+def values(cluster: ReplicatedTopic, node_id: int) -> list[int]:
+    return [int(value) for value in cluster.contents(node_id).values()]
+
+
+@pytest.mark.parametrize("victims", [(1,), (2,), (1, 2), (2, 3)])
+def test_a_replica_in_sync_that_lives_has_all(victims: tuple[int, ...]) -> None:
+    """acks=all without flush.messages: what others have lost with their power, they fetch again."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await acknowledged(cluster, 1, range(20))
+        for node_id in victims:
+            cluster.crash(node_id, "synced")
+        for node_id in victims:
+            cluster.controller.fence(node_id)
+        leader = await lead(cluster)
+        assert values(cluster, leader) == list(range(20))
+        for node_id in victims:
+            await cluster.start(node_id)
+        await cluster.in_sync(*NODES)
+        await acknowledged(cluster, leader, range(20, 25))
+        for node_id in NODES:
+            assert values(cluster, node_id) == list(range(25))
+
+    ReplicatedTopic(min_isr=1).play(script)
+
+
+@pytest.mark.parametrize("order", list(permutations(NODES)))
+def test_all_lose_power_with_flush_messages(order: tuple[int, ...]) -> None:
+    """flush.messages=1: each replica in sync has each acknowledged record on its disk, so any of them may lead."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await acknowledged(cluster, 1, range(20))
+        leader = await all_come_back(cluster, order)
+        assert values(cluster, leader) == list(range(20))
+        await cluster.in_sync(*NODES)
+        await acknowledged(cluster, leader, range(20, 25))
+
+    cluster = ReplicatedTopic(min_isr=2)
+    cluster.controller.topic_configs = {"flush.messages": "1"}
+    cluster.play(script)
+
+
+def test_all_lose_power_without_flush_messages() -> None:
+    """Records older than a minute stay, and the newest go: flush.messages is for them."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await acknowledged(cluster, 1, range(20))
+        await cluster.world.sleep(FLUSH_CYCLE_SECONDS)
+        await acknowledged(cluster, 1, range(20, 25))
+        leader = await all_come_back(cluster, (1, 2, 3))
+        assert values(cluster, leader) == list(range(20))
+
+    ReplicatedTopic(min_isr=2).play(script)
