@@ -185,7 +185,7 @@ def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResp
 
 
 def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
-    """Admit everybody; only clients that may DESCRIBE the cluster get the operations on it."""
+    """Let everybody in; only clients that may DESCRIBE the cluster get the operations on it."""
     if not request.include_cluster_authorized_operations:
         return None
 

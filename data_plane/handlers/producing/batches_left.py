@@ -5,7 +5,7 @@ Theory of operation
 
 `ProduceHandler` appends partition by partition. It waits where an append raises `OffLoop`, and after
 `PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes `BatchesLeft`, which copies the rest, since
-the receive buffer is used again. `ready` lets a worker decompress the next batch and some behind it. Then the handler
+the receive buffer is used again. A request without a wait costs no generator. `ready` lets a worker decompress the next batch and some behind it. Then the handler
 goes on with that batch. Anything may have happened in between: leadership, log, topic, limits and checksum are
 checked again. Only what the bytes themselves decide is kept: what they decompress to, and whether their records keep
 the rules.
@@ -18,13 +18,16 @@ batches behind it when a request has become unusually much. There is one `large`
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+from odradek.data_plane.handlers.producing.delayed_produce import DelayedProduce
 from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
 from odradek.data_plane.handlers.producing.recompression_on_append import Batch
 from odradek.data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.steps import TURN, Steps, in_turn, in_worker, until
-from odradek.wire.messages.produce import ProduceRequest
+from odradek.wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
 
 PARTITIONS_PER_TURN = 256
 """Appends of one request between two turns of the loop: about 4 ms of small batches."""
@@ -35,11 +38,25 @@ SLICE_BYTES = 4 << 20
 ANY_SIZE = 1 << 62
 _OF_NO_TOPIC = LogConfig()
 
+Begun: TypeAlias = tuple[
+    list[TopicProduceResponse], list[PartitionProduceResponse], DelayedProduce | None, bool
+]
+"""The answers of whole topics, those of the topic under way, the answer that waits, and whether something was refused."""
+
 
 class BatchesLeft:
     """The batches from one place of a request on. A place is the number of a topic, and of a partition in it."""
 
-    __slots__ = ("_batches", "_left", "_loop_work", "_starts", "_turns_at_once", "_workers", "budget")
+    __slots__ = (
+        "_batches",
+        "_left",
+        "_loop_work",
+        "_starts",
+        "_turns_at_once",
+        "_workers",
+        "begun",
+        "budget",
+    )
 
     def __init__(
         self,
@@ -51,6 +68,8 @@ class BatchesLeft:
         first_partition: int = 0,
     ) -> None:
         """Copy the records from this place on, also in the request itself."""
+        self.begun: Begun | None = None
+        """The answers so far, while the loop of appends waits."""
         self._loop_work = desk.loop_work
         self._workers = desk.produce_workers
         self._turns_at_once = TURNS_AT_ONCE
@@ -138,4 +157,4 @@ def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
     return False
 
 
-__all__ = ["PARTITIONS_PER_TURN", "SLICE_BYTES", "BatchesLeft"]
+__all__ = ["PARTITIONS_PER_TURN", "SLICE_BYTES", "BatchesLeft", "Begun"]

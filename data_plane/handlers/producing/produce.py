@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.handlers.producing.batches_left import PARTITIONS_PER_TURN, BatchesLeft
+from collections.abc import Iterable
+from itertools import chain
+
+from odradek.data_plane.handlers.producing.batches_left import PARTITIONS_PER_TURN, BatchesLeft, Begun
 from odradek.data_plane.handlers.producing.delayed_produce import (
     ACKS_ALL,
     DelayedProduce,
@@ -67,109 +70,151 @@ class ProduceHandler:
 
     def handle(self, context: Context, request: ProduceRequest) -> Result:
         """Append each batch, once it is verified and has its topic's codec."""
-        if request.transactional_id is None and not self._partitions.recompressed:
-            return self._begin(self._append(context, request, None, None))
-        return self._begin(self._prepare_and_append(context, request))
-
-    def _prepare_and_append(self, context: Context, request: ProduceRequest) -> Steps[Result]:
-        """Verify transactional batches with their coordinator, give batches their topics' codec, and append them."""
-        partitions, transaction, left = self._partitions, None, None
+        partitions, transaction = self._partitions, None
         if request.transactional_id is not None:
             transaction = TransactionalBatches(self._desk, partitions, request, context.api_version)
-            for _ in transaction.collect(context.api_version >= PRODUCE_TOPIC_IDS, PARTITIONS_PER_TURN):
-                if left is None:
-                    context, left = self._hold(context, request)
-                yield TURN
+            looks = transaction.collect(context.api_version >= PRODUCE_TOPIC_IDS, PARTITIONS_PER_TURN)
+            for look in looks:
+                return self._begin(self._prepare(context, request, transaction, chain((look,), looks)))
             if transaction.error:
                 return self._refuse_all(request, transaction.error)
             if transaction.must_ask:
-                if left is None:
-                    context, left = self._hold(context, request)
-                yield from transaction.verify()
-        batches = find_batches(partitions, context, request) if partitions.recompressed else []
-        if left is None and are_quick(batches):
+                return self._begin(self._prepare(context, request, transaction))
+        if partitions.recompressed:
+            batches = find_batches(partitions, context, request)
+            if not are_quick(batches):
+                return self._begin(self._prepare(context, request, transaction))
             for batch in batches:
                 batch.recompress()
-        elif batches:
-            if left is None:
-                context, left = self._hold(context, request)
-            yield from left.recompress(batches)
-        return (yield from self._append(context, request, transaction, left))
+        return self._append(context, request, transaction, None)
 
-    def _hold(
+    def _prepare(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        transaction: Transaction,
+        looks: Iterable[None] = (),
+    ) -> Steps[Result]:
+        """Verify transactional batches with their coordinator, give batches their topics' codec, and append them."""
+        context, left = context.for_later(), self._left(context, request)
+        for _ in looks:
+            yield TURN
+        if transaction is not None:
+            if transaction.error:
+                return self._refuse_all(request, transaction.error)
+            if transaction.must_ask:
+                yield from transaction.verify()
+        if self._partitions.recompressed:
+            yield from left.recompress(find_batches(self._partitions, context, request))
+        result = self._append(context, request, transaction, left)
+        return (yield from self._append_rest(context, request, transaction, left, result))
+
+    def _left(
         self, context: Context, request: ProduceRequest, topic_at: int = 0, partition_at: int = 0
-    ) -> tuple[Context, BatchesLeft]:
-        """Copy what goes away when the request waits: the facts of the client, and the batches from this place on."""
+    ) -> BatchesLeft:
+        """Copy the batches from this place on, which go away when the request waits."""
         by_id = context.api_version >= PRODUCE_TOPIC_IDS
-        return context.for_later(), BatchesLeft(
-            self._desk, self._partitions, request, by_id, topic_at, partition_at
-        )
+        return BatchesLeft(self._desk, self._partitions, request, by_id, topic_at, partition_at)
 
     def _append(
         self, context: Context, request: ProduceRequest, transaction: Transaction, left: BatchesLeft | None
-    ) -> Steps[Result]:
-        """Append batch by batch, in as many turns as it takes, and answer. `left` is there if the request has waited."""
+    ) -> Result:
+        """Append batch by batch, and answer. `left` is there if the request has waited: it has the answers before.
+
+        The loop ends early where it has to wait. What it has done so far then stands in `left.begun`.
+        """
         desk, partitions, acks = self._desk, self._partitions, request.acks
         connection, now_ms = context.note_append(), desk.clock.wall_ms()
         by_id, are_acks_valid = context.api_version >= PRODUCE_TOPIC_IDS, -1 <= acks <= 1
         responses: list[TopicProduceResponse] = []
-        work: BatchWork = desk.loop_work
+        answers: list[PartitionProduceResponse] = []
         delayed, failed, appends = None, False, PARTITIONS_PER_TURN
-        for topic in request.topic_data:
+        topics = request.topic_data
+        work: BatchWork = desk.loop_work
+        if left is not None and left.begun is not None:
+            (responses, answers, delayed, failed), left.begun = left.begun, None
+            topics = topics[len(responses) :]
+        for topic in topics:
             hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)
-            answers: list[PartitionProduceResponse] = []
-            for data in topic.partition_data:
-                answer = None
-                while answer is None:
-                    if not appends:
-                        if left is None:
-                            context, left = self._hold(context, request, len(responses), len(answers))
-                        yield from left.ready(len(responses), len(answers))
-                        context.note_append()
-                        appends, now_ms = PARTITIONS_PER_TURN, desk.clock.wall_ms()
-                        hosted = partitions.topic(topic.topic_id if by_id else topic.name)
-                    appends -= 1
-                    partition = None if hosted is None else hosted.partitions.get(data.index)
-                    if (
-                        partition is None
-                        or not (partition.is_leader and are_acks_valid)
-                        or partition.is_internal
-                        or (acks == ACKS_ALL and not partition.has_min_isr)
-                    ):
-                        answer, failed = self._refuse(topic, by_id, partition, data.index, acks), True
-                        continue
-                    try:
-                        if data.records is None or context.api_version < PRODUCE_ZSTD:
-                            parse_produced(data.records or b"", context.api_version)
-                        if left is not None:
-                            work = left.work_at(len(responses), len(answers))
-                        guard = transaction and transaction.guard_at(len(responses), len(answers))
-                        result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # a view, as decoded
-                    except OffLoop:
-                        appends = 0
-                    except (KafkaError, DiskError) as error:
-                        answer, failed = self._not_appended(context, data, partition, error), True
-                    else:
-                        if desk.on_produced is not None:
-                            desk.on_produced(connection, context.number, partition.log, result)
-                        log, offset, at_ms = partition.log, result.base_offset, result.log_append_time_ms
-                        answer = PartitionProduceResponse(
-                            data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
-                        )
-                        if (
-                            log.high_watermark <= result.last_offset
-                            if acks < 0
-                            else acks and partition.flushes
-                        ):
-                            if delayed is None:
-                                delayed = self._delayed(context, request, responses)
-                            # From now on: a leadership that is lost and won again during a wait must be noticed.
-                            delayed.wait_for(partition, result.last_offset, answer, acks)
+            for data in topic.partition_data[len(answers) :] if answers else topic.partition_data:
+                if not appends:
+                    begun = (responses, answers, delayed, failed)
+                    return self._halt(context, request, transaction, left, begun)
+                appends -= 1
+                partition = None if hosted is None else hosted.partitions.get(data.index)
+                if (
+                    partition is None
+                    or not (partition.is_leader and are_acks_valid)
+                    or partition.is_internal
+                    or (acks == ACKS_ALL and not partition.has_min_isr)
+                ):
+                    answers.append(self._refuse(topic, by_id, partition, data.index, acks))
+                    failed = True
+                    continue
+                try:
+                    if data.records is None or context.api_version < PRODUCE_ZSTD:
+                        parse_produced(data.records or b"", context.api_version)
+                    if left is not None:
+                        work = left.work_at(len(responses), len(answers))
+                    guard = transaction and transaction.guard_at(len(responses), len(answers))
+                    result = partition.append_as_leader(data.records, now_ms, work, guard)  # type: ignore[arg-type]  # a view, as decoded
+                except OffLoop:
+                    begun = (responses, answers, delayed, failed)
+                    return self._halt(context, request, transaction, left, begun)
+                except (KafkaError, DiskError) as error:
+                    answers.append(self._not_appended(context, data, partition, error))
+                    failed = True
+                    continue
+                log = partition.log
+                if desk.on_produced is not None:
+                    desk.on_produced(connection, context.number, log, result)
+                offset, at_ms = result.base_offset, result.log_append_time_ms
+                answer = PartitionProduceResponse(
+                    data.index, 0, offset, at_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
+                )
                 answers.append(answer)
+                if log.high_watermark <= result.last_offset if acks < 0 else acks and partition.flushes:
+                    if delayed is None:
+                        delayed = self._delayed(context, request, responses)
+                    # From now on: a leadership that is lost and won again during a wait must be noticed.
+                    delayed.wait_for(partition, result.last_offset, answer, acks)
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+            answers = []
         if delayed is None and not failed and acks:
             return ProduceResponse(responses, 0, _NO_ENDPOINTS)
         return self._answer(context, request, responses, delayed, failed)
+
+    def _halt(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        transaction: Transaction,
+        left: BatchesLeft | None,
+        begun: Begun,
+    ) -> Result:
+        """End a turn of the request. The first one suspends the connection, the others are `_append_rest`'s."""
+        if left is not None:
+            left.begun = begun
+            return None
+        responses, answers, _, _ = begun
+        left = self._left(context, request, len(responses), len(answers))
+        left.begun = begun
+        return self._begin(self._append_rest(context.for_later(), request, transaction, left))
+
+    def _append_rest(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        transaction: Transaction,
+        left: BatchesLeft,
+        result: Result = None,
+    ) -> Steps[Result]:
+        """Go on with the loop behind each of its waits. Returns its last result."""
+        while left.begun is not None:
+            responses, answers, _, _ = left.begun
+            yield from left.ready(len(responses), len(answers))
+            result = self._append(context, request, transaction, left)
+        return result
 
     def _delayed(
         self, context: Context, request: ProduceRequest, responses: list[TopicProduceResponse]
