@@ -32,6 +32,7 @@ from odradek.data_plane.produce_workers import ProduceWorkers
 from odradek.data_plane.producer_ids import ProducerIds
 from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
 from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.replication import Replication
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
@@ -108,6 +109,7 @@ class Broker:
         self.transactions = TransactionCoordinator(
             self, settings.transactions, self.producer_ids, self.marker_writer.write
         )
+        self.leaderless = LeaderlessReplicas(self.node_id, self.newest, hosted, controller)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
         """Asked before the first append of a transaction to a partition."""
         self.troubles = DirectoryTroubles(self)
@@ -219,6 +221,7 @@ class Broker:
         self.replication.brokers_changed(delta.changed_brokers)
         if image.troubled_directories != before.troubled_directories:
             self.replication.troubles_changed()
+        self.leaderless.follow(image, delta)
         self.rotten.look_again()
         if delta.changed_quotas:
             self.quotas.apply(image.access.client_quotas, delta.changed_quotas)
@@ -355,6 +358,7 @@ class Broker:
             "groups": self.groups.statistics(),
             "transactions": self.transactions.statistics(),
             "replication": self.replication.statistics(),
+            "leaderless": self.leaderless.statistics(),
             "rot": self.rotten.statistics(),
             "cleaner": self.cleaner.statistics(),
             "fetch_sessions": self.sessions.statistics(),

@@ -423,7 +423,7 @@ def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """Return the replica that fetches, negative for a consumer; since version 15 it stands in a field of its own."""
+    """Return the replica that fetches, negative for a consumer; since version 15 it is in a field of its own."""
     return max(request.replica_state.replica_id, request.replica_id)
 
 

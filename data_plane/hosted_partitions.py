@@ -25,7 +25,12 @@ import attrs
 from odradek.data_plane.disks.directory_assignments import DirectoryAssignments
 from odradek.data_plane.disks.log_making import LogMaker
 from odradek.data_plane.disks.replica_moves import ReplicaMoves
-from odradek.data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
+from odradek.data_plane.disks.replica_placement import (
+    DirectoryAway,
+    LogUnreadable,
+    ReplicaPlacement,
+    log_of,
+)
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.ports import BrokerHost
 from odradek.data_plane.replication.hosted_topics import HostedTopic, HostedTopics
@@ -196,6 +201,7 @@ class HostedPartitions:
         log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
         if log_dir is None:
             try:
+                placement.check_readable(hosted.name, index)
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
                     # The swap was reported, and has not come: the log is on a disk that is away.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
@@ -212,6 +218,8 @@ class HostedPartitions:
                     self._log.error(
                         "partition.not_hosted", topic=hosted.name, partition=index, error=str(error)
                     )
+                if isinstance(error, LogUnreadable) and told != LOST_DIRECTORY:
+                    self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                 if isinstance(error, DiskRefused):
                     self._try_again_later(replica, is_new=is_new)
                 return None

@@ -1,4 +1,4 @@
-"""Threads for what clients' batches ask for, beside those for disks and loading: as many ask, as few are at work."""
+"""Threads for the work on clients' batches, beside those for disks and loading: a few for all requests."""
 
 from __future__ import annotations
 

@@ -27,6 +27,11 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
 }
 """Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
 
+REPLICA_LOG_INFO = "odradek.replica.log.info"
+OWN_FEATURES: dict[str, tuple[int, int]] = {REPLICA_LOG_INFO: (0, 1)}
+"""Features that only nodes name to each other, when they register. They have no finalized level, and are hidden from
+clients. Each stands for tagged fields of ours (docs/internals/own-fields.md)."""
+
 BOOTSTRAP_FEATURES: dict[str, int] = {
     METADATA_VERSION: METADATA_VERSION_4_3,
     ELIGIBLE_LEADER_REPLICAS: 1,
@@ -51,6 +56,13 @@ class Release:
     features: Mapping[str, tuple[int, int]]
     versions_behind: int = 0
     versions_kept: frozenset[int] = frozenset()
+    own_features: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
+    """What its nodes name beside `features` when they register."""
+
+    @property
+    def registered_features(self) -> dict[str, tuple[int, int]]:
+        """The levels of all features, sorted by name, as a node of this release registers them."""
+        return dict(sorted({**self.features, **self.own_features}.items()))
 
     def client_versions(self, key: int) -> tuple[int, int]:
         """Return the first and last version of an API that its brokers answer themselves."""
@@ -58,7 +70,7 @@ class Release:
         return first, last if key in self.versions_kept else max(first, last - self.versions_behind)
 
 
-THIS_RELEASE = Release(SUPPORTED_FEATURES)
+THIS_RELEASE = Release(SUPPORTED_FEATURES, own_features=OWN_FEATURES)
 
 
 def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:

@@ -209,8 +209,11 @@ class PeerChannel(Protocol):
 class PeerChannels(Protocol):
     """A node's channels to the other nodes, by address."""
 
-    def channel(self, host: str, port: int) -> PeerChannel:
-        """Return the channel to this address."""
+    def channel(self, host: str, port: int, *, address: str | None = None) -> PeerChannel:
+        """Return the channel to this host and port; with `address`, at this one of the host's addresses."""
+
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
 
     def close(self) -> None:
         """End all connections; requests fail from now on."""

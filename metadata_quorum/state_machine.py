@@ -251,7 +251,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
 
         A node that does not lead answers NOT_CONTROLLER at once. One whose disk is too slow answers
         REQUEST_TIMED_OUT, which clients retry. Raises the errors of the machine's `decide`, and of a log that refuses
-        an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision may stand, in
+        an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision may remain, in
         the log and in the state. Then the caller begins anew from the log.
         """
         refusal = None

@@ -1,4 +1,4 @@
-"""The logs of all replicas, read from their disks behind the nodes' backs, and held against each other. PURE.
+"""The logs of all replicas, read from their disks without the nodes, and compared with each other. PURE.
 
 Three rules:
 

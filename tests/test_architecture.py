@@ -96,6 +96,10 @@ ALLOWED = {
         "import threading",
     ): "a lock: a disk's thread takes segments away beside the loop",
     (
+        "data_plane/log/segments/walked_times.py",
+        "import threading",
+    ): "a lock: workers for look-ups, retention and the cleaner walk over one segment",
+    (
         "odradek/node/configuration/node_config.py",
         "open() passes the ports by",
     ): "the configuration is read before there is an Env",

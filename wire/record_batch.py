@@ -191,10 +191,11 @@ def validate_for_append(
 
 def check_timestamps(
     header: BatchHeader, timestamp_type: int, now_ms: int, before_ms_max: int, after_ms_max: int
-) -> None:
+) -> bool:
     """Check a client's timestamps against the topic's `message.timestamp.type`, `.before.max.ms`, `.after.max.ms`.
 
-    Kafka looks at each record; here the first record's timestamp and the batch's largest stand for all.
+    Kafka looks at each record; here the first record's timestamp and the batch's largest stand for all. Returns whether
+    these two contradict each other: then only the records know the largest.
 
     Raises:
         KafkaError: INVALID_TIMESTAMP.
@@ -204,9 +205,10 @@ def check_timestamps(
             raise KafkaError(
                 ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
             )
-        return
+        return False
     newest, oldest = header.max_timestamp, header.base_timestamp
-    if newest != NO_TIMESTAMP and newest - now_ms > after_ms_max:
+    if newest - now_ms > after_ms_max:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {newest} is too far ahead of {now_ms}")
     if oldest != NO_TIMESTAMP and now_ms - oldest > before_ms_max:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is too far behind {now_ms}")
+    return newest < oldest

@@ -1,8 +1,8 @@
-"""The base of all messages: attrs classes whose fields carry the versions in which they travel.
+"""The base of all messages: attrs classes whose fields carry the versions in which they are encoded.
 
-Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a record) are
-also a `Message`. A field's wire type and versions stand in its attrs metadata, put there by `kafka(...)`. They stand
-nowhere else: both codecs work from this metadata alone.
+Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a
+record) are also a `Message`. A field's wire type and versions are in its attrs metadata, put there by `kafka(...)`.
+They are nowhere else: both codecs work from this metadata alone.
 
 Comparison and representation are written once here, over the attributes, instead of being compiled into every class
 by attrs. That halves the time it takes to load a module of messages.

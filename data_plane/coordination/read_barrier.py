@@ -1,4 +1,4 @@
-"""Reads that must not come from a coordinator whose successor serves already (PORTED).
+"""Reads that must not come from a coordinator whose successor serves already. PORTED.
 
 A deposed leader may not know it yet. Its writes fail, but what it would read is old. So a read waits until each other
 in-sync replica has fetched twice in one session since the read began. It sent the second of these fetches after the answer

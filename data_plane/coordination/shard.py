@@ -1,4 +1,4 @@
-"""The coordinator of one led partition of an internal topic, for one leadership (PORTED).
+"""The coordinator of one led partition of an internal topic, for one leadership. PORTED.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""All shards of a broker over one internal topic, and which of them a key belongs to (PORTED)."""
+"""All shards of a broker over one internal topic, and which of them a key belongs to. PORTED."""
 
 from __future__ import annotations
 

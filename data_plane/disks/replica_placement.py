@@ -15,6 +15,8 @@ makes the log, and reports it to the controller (`DirectoryAssignments`).
 * If a replica's directory is no longer configured, and all configured directories are there, then its disk has been
   replaced. The replica begins anew, with an error in the log. The controller takes it out of the eligible leaders
   when it learns of the new directory, and until then the replica is offline.
+* **No empty log takes the place of an unreadable one.** A damaged `partition.metadata` leaves open whose log it is. The
+  metadata then calls the replica LOST: another replica leads, or the partition waits for an operator.
 * Where two directories hold the same replica, the assigned one counts, and the other copy is set aside as a stray.
 
 PURE but for the logs' own files.
@@ -41,6 +43,10 @@ _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 class DirectoryAway(Exception):
     """The replica's directory is offline, or is perhaps an offline one."""
+
+
+class LogUnreadable(DirectoryAway):
+    """A log of the replica's name is here, and nothing says whose it is."""
 
 
 class ReplicaPlacement:
@@ -81,6 +87,13 @@ class ReplicaPlacement:
                 self._log.warning("partition.stray", topic=topic, partition=index, directory=log_dir.path)
                 log_dir.set_stray(topic, index)
         return holders[0] if holders else None
+
+    def check_readable(self, topic: str, index: int) -> None:
+        """Raise `LogUnreadable` where a log of this name lies in a directory and could not be opened."""
+        for log_dir in self.log_dirs:
+            file = log_dir.unreadable.get(TopicPartition(topic, index))
+            if file is not None:
+                raise LogUnreadable(f"{file} does not say whose records lie there")
 
     def create(
         self, topic: str, index: int, topic_id: bytes, config: LogConfig, assigned: bytes, *, is_new: bool

@@ -1,4 +1,4 @@
-"""The group coordinators of a broker: one shard per led partition of `__consumer_offsets` (PORTED).
+"""The group coordinators of a broker: one shard per led partition of `__consumer_offsets`. PORTED.
 
 A marker for such a partition is the shard's to append. It settles the offsets that its transaction has committed.
 """

@@ -37,7 +37,7 @@ from odradek.wire.messages.sync_group import SyncGroupRequest
 
 
 def is_of_transaction(request: object) -> bool:
-    """True if a decision stands alone in the log, as one batch of a transaction or as its marker."""
+    """True if a decision is separate in the log, as one batch of a transaction or as its marker."""
     return isinstance(request, EndTransaction) or (
         isinstance(request, CommitOffsets) and request.producer is not None
     )

@@ -1,4 +1,4 @@
-"""The handlers of a broker, each behind its door."""
+"""The handlers of a broker, each called by its door."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BETWEEN_BROKERS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.WRITE_TXN_MARKERS)
 def build_table(
     broker: Broker, kraft_version: Callable[[], int] = lambda: 0, authorizer: Authorizer | None = None
 ) -> ApiTable:
-    """Build the API table of a broker's client listener. With an authorizer each handler stands behind its door."""
+    """Build the API table of a broker's client listener. With an authorizer each handler is called by its door."""
     release = broker.settings.release
     served = {
         int(key): api_versions(key) if api.is_of_cluster else release.client_versions(key)
@@ -51,14 +51,14 @@ def _guarded(broker: Broker, authorizer: Authorizer, key: int, handle: Handler) 
     door = api.door
     if key == ApiKey.METADATA:
         door = metadata_door(lambda: broker.settings.auto_create_topics_enable)
-    return GuardedHandler(
+    guarded = GuardedHandler(
         handle,
         door,
         authorizer,
         lambda: broker.image,
         api.again,
-        decisions=None if api.decisions is None else partial(api.decisions, broker),
         long_work=broker.long_work,
         after_work=broker.run_woken,
         api_key=key,
-    ).handle
+    )
+    return guarded.counting(None if api.decisions is None else partial(api.decisions, broker)).handle

@@ -73,7 +73,7 @@ class BatchWork(Protocol):
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
-    ) -> None:
+    ) -> int:
         """Do what `odradek.data_plane.log.record_rules.check_records` does, or raise `OffLoop`."""
 
 
@@ -85,8 +85,8 @@ class _AtOnce:
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
-    ) -> None:
-        check_records(batch, header, config, now_ms, name)
+    ) -> int:
+        return check_records(batch, header, config, now_ms, name)
 
 
 AT_ONCE: BatchWork = _AtOnce()
@@ -138,7 +138,7 @@ class LoopWork:
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
-    ) -> None:
+    ) -> int:
         cost = header.record_count * RECORD_COST
         if header.compression_type:
             cost += self._size * CODEC_COSTS.get(header.compression_type, 1)
@@ -147,7 +147,7 @@ class LoopWork:
         if header.compression_type:
             self._inflated.bytes_made += self._size
         self._take(cost)
-        check_records(batch, header, config, now_ms, name)
+        return check_records(batch, header, config, now_ms, name)
 
     def _take(self, cost: int) -> None:
         if self._left == RATION:
@@ -233,7 +233,7 @@ def _kept(error: KafkaError) -> KafkaError:
 class HandedOff:
     """One batch whose costly checks workers do, between attempts to append it. Used by one thread at a time."""
 
-    __slots__ = ("_budget", "_check", "_is_checked", "_refusal", "config", "loop_work", "records", "size")
+    __slots__ = ("_budget", "_check", "_newest_ms", "_refusal", "config", "loop_work", "records", "size")
 
     def __init__(
         self, records: memoryview, config: LogConfig, budget: RequestBudget, loop_work: LoopWork
@@ -245,8 +245,9 @@ class HandedOff:
         self.size: int | KafkaError | None = None
         """The decompressed size of the records, or why they were refused; None while it is unknown."""
         self._budget = budget
-        self._check: Callable[[], None] | None = None
-        self._is_checked = False
+        self._check: Callable[[], int] | None = None
+        self._newest_ms: int | None = None
+        """The outcome of the check: the newest timestamp of the records. None while it is unknown, or they were refused."""
         self._refusal: KafkaError | None = None
 
     # -- on the loop
@@ -263,19 +264,18 @@ class HandedOff:
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
-    ) -> None:
-        if self._is_checked:
-            if self._refusal is not None:
-                raise self._refusal
-        elif header.compression_type:
+    ) -> int:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._newest_ms is not None:
+            return self._newest_ms
+        try:
+            if header.compression_type:
+                raise OffLoop
+            return self.loop_work.check_records(batch, header, config, now_ms, name)
+        except OffLoop:
             self._check = partial(check_records, batch, header, config, now_ms, name)
-            raise OffLoop
-        else:
-            try:
-                self.loop_work.check_records(batch, header, config, now_ms, name)
-            except OffLoop:
-                self._check = partial(check_records, batch, header, config, now_ms, name)
-                raise
+            raise
 
     def tell_size(self) -> None:
         """Note the results for the loop's estimates of such batches."""
@@ -329,10 +329,9 @@ class HandedOff:
         try:
             count = parse_header(self.records).record_count
             self._budget.take_records(min(count, RECORDS_PARSED_MAX))
-            check()
+            self._newest_ms = check()
         except KafkaError as error:
             self._refusal = _kept(error)
-        self._is_checked = True
 
 
 def check_rare(
@@ -343,16 +342,24 @@ def check_rare(
     guard: object | None,
     work: BatchWork,
     log: object,
-) -> None:
-    """Make the checks that most batches do not need: of transactions, of records, of a foreign timestamp type. `log`
-    is named in messages. Raises `KafkaError`, and the errors of `work`.
+    *,
+    is_unsure: bool,
+) -> BatchHeader:
+    """Make the checks that most batches do not need: of transactions, of records, of a foreign timestamp type.
+
+    Returns the header that the batch has then: records that were looked at decide about its newest timestamp, as in Kafka.
+    `is_unsure`: the header's one cannot be right, or is out of bounds. `log` is named in messages.
+    Raises `KafkaError`, and what `work` raises.
     """
     if header.is_transactional and guard is None:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
         )
-    if config.checks_records:
-        work.check_records(batch, header, config, now_ms, str(log))
-    if header.timestamp_type and not config.uses_append_time:
-        # Otherwise consumers would take the largest timestamp for every record's.
-        set_max_timestamp(batch, 0, header.max_timestamp, 0)
+    newest = header.max_timestamp
+    if config.checks_records or is_unsure:
+        newest = work.check_records(batch, header, config, now_ms, str(log))
+    if not config.uses_append_time and (newest != header.max_timestamp or header.timestamp_type):
+        # A foreign timestamp type would make consumers take the newest timestamp for every record's.
+        set_max_timestamp(batch, 0, newest, 0)
+        return parse_header(batch)
+    return header

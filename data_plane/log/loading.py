@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import attrs
+
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
 from odradek.data_plane.log.partition_log import PartitionLog
@@ -40,6 +42,7 @@ from odradek.data_plane.log.parts.log_home import LogHome
 from odradek.data_plane.log.parts.producer_recovery import latest_state, replay, snapshot_offsets
 from odradek.data_plane.log.parts.producer_state import has_open_transaction
 from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.parts.splitting import reaches_too_far, split_segment
 from odradek.data_plane.log.parts.swap_files import put_in_order
 from odradek.data_plane.log.recovery import LoadingStopped, LoadOptions, Recovery
 from odradek.data_plane.log.salvage import keep_segment
@@ -60,7 +63,23 @@ from odradek.env.ports import Dir, FileMissing
 from odradek.wire.topic_partition import TopicPartition
 from odradek.wire.uuid_text import uuid_from_text, uuid_to_text
 
-__all__ = ["LoadOptions", "LoadingStopped", "open_partition_log", "read_topic_id", "write_topic_id"]
+__all__ = [
+    "LoadOptions",
+    "LoadingStopped",
+    "UnreadableId",
+    "open_partition_log",
+    "read_topic_id",
+    "write_topic_id",
+]
+
+
+class UnreadableId(Exception):
+    """There are records, and `file` does not say whose they are, as after a loss of power: it may be empty, or zeros."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"{file} names no topic")
+        self.file = file
+
 
 _NAME_DIGITS = 20
 _SMALL_FILE_BYTES = 16 << 20
@@ -78,6 +97,7 @@ def open_partition_log(
 
     Raises:
         DiskError
+        UnreadableId: nobody knows whose log it is, and `options.must_know_id` asks for that; nothing has changed.
         LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
     """
     home = LogHome(directory, TopicPartition(topic, partition), owner)
@@ -87,6 +107,7 @@ def open_partition_log(
         lambda file, reason: options.warn("log.swap_undone", home, file=file, reason=reason),
     )
     found = _find_segments(directory, names, options.now_ms)
+    topic_id = _topic_id(directory, names, found, options)
     begins = not found
     if begins:
         base_offset = max(options.log_start_offset, 0)
@@ -103,12 +124,15 @@ def open_partition_log(
         end_offset = recovery.log_end_offset
         recovery_point = min(options.recovery_point, end_offset)
         producers.take(recovery.producers)
+    if _split(segments, end_offset, options):
+        return open_partition_log(
+            directory, topic, partition, config, owner, attrs.evolve(options, gaps_are_known=True)
+        )
     jitter_ms = 0
     if config.segment_jitter_ms and options.random is not None:
         jitter_ms = options.random.randrange(min(config.segment_jitter_ms, config.roll_ms))
     segments.active.begin(options.now_ms, jitter_ms)
     durability = Durability(home, recovery_point)
-    topic_id = _shared_id(read_topic_id(directory, names))
     first_dirty_offset = options.first_dirty_offset
     cleaning = None if first_dirty_offset == NEVER_CLEANED else CleaningState(home, first_dirty_offset)
     log = PartitionLog(topic_id, segments, epochs, producers, durability, cleaning, end_offset, config)
@@ -116,6 +140,17 @@ def open_partition_log(
     if producers.state is None:
         _find_producers(log, names)
     return log
+
+
+def _topic_id(directory: Dir, names: list[str], found: list[Segment], options: LoadOptions) -> bytes:
+    """Read the id of the topic whose log it is; zero where none is known. Raises `UnreadableId`."""
+    topic_id = read_topic_id(directory, names)
+    has_records = any(segment.size for segment in found)
+    if options.must_know_id and has_records and topic_id == NO_TOPIC_ID and METADATA_FILE_NAME in names:
+        for segment in found:
+            segment.file.close()
+        raise UnreadableId(f"{directory.path}/{METADATA_FILE_NAME}")
+    return _shared_id(topic_id)
 
 
 def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segment]:
@@ -190,6 +225,25 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
     active.activate()
     active.measure_tail()
     return end_offset
+
+
+def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool:
+    """Split the segments whose offsets lie too far apart for an index; true if there were any: all is to be opened anew."""
+    listed, directory = segments.segments, segments.home.directory
+    ends = [*(each.base_offset for each in listed[1:]), end_offset]
+    is_changed = False
+    for segment, end in zip(listed, ends, strict=True):
+        if reaches_too_far(segment, end):
+            try:
+                bases = split_segment(directory, segment)
+            except DamagedTransactionIndex:
+                bases = []
+            options.warn("log.segment_split", segments.home, file=segment.file.path, base_offsets=bases)
+            is_changed = is_changed or bool(bases)
+    if is_changed:
+        for segment in listed:
+            segment.file.close()
+    return is_changed
 
 
 def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:

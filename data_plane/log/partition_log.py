@@ -20,12 +20,12 @@ Rules
 * One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may run in a
   worker at the same time. They share segment lists, indexes, epochs and remembered places with the loop. All of these
   are replaced as a whole, or only grow. `flush` notices a truncation that overtook it.
-* A broken rule is a panic (`AssertionError`) before anything builds on it. Bytes that a disk has changed break no
-  rule.
+* A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
+* An error that no rule foresees, behind the write of an append, ends all appends to this log until the next start.
 
-What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
-stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What belongs to
-a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
+What a log is made of lies in `parts/`: each part owns its state and knows nothing of the code above it. On top of
+them are `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What
+belongs to a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from odradek.data_plane.log.parts.verification import VerificationGuard
 from odradek.data_plane.log.replica_append import ReplicaAppend
 from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
 from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.data_plane.log.time_lookup import TimeLookup
 from odradek.data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from odradek.data_plane.log.truncation import Truncation
@@ -275,7 +276,7 @@ class PartitionLog(LogOffsets):
                 inflation=work,
             )
             try:
-                check_timestamps(
+                is_unsure = check_timestamps(
                     header,
                     append_time,
                     now_ms,
@@ -283,10 +284,10 @@ class PartitionLog(LogOffsets):
                     config.message_timestamp_after_max_ms,
                 )
             except KafkaError:
-                work.check_records(batch, header, config, now_ms, str(self))
-                raise
-            if config.checks_records or header.attributes & _RARE_ATTRIBUTES:
-                check_rare(batch, header, config, now_ms, guard, work, self)
+                # The header may be wrong about its records: each of them is looked at.
+                is_unsure = True
+            if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
+                header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
@@ -344,16 +345,23 @@ class PartitionLog(LogOffsets):
         except DiskError as error:
             segments.undo_append(position, error)
             raise
-        if written_at != position:
-            raise AssertionError(f"{active.file.path}: a batch for position {position} is at {written_at}")
-        active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
-        if leader_epoch != self.epochs.latest:
-            self.epochs.assign(leader_epoch, base_offset)
-        self.log_end_offset = last_offset + 1
-        if producers is not None:
-            ended = note_batch(producers, header, base_offset, max_timestamp, batch)
-            if header.attributes & TRANSACTIONAL_MASK:
-                self._note_transaction(active, producers, producer_id, ended, guard)
+        try:
+            if written_at != position:
+                raise AssertionError(
+                    f"{active.file.path}: a batch for position {position} is at {written_at}"
+                )
+            active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
+            if leader_epoch != self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            self.log_end_offset = last_offset + 1
+            if producers is not None:
+                ended = note_batch(producers, header, base_offset, max_timestamp, batch)
+                if header.attributes & TRANSACTIONAL_MASK:
+                    self._note_transaction(active, producers, producer_id, ended, guard)
+        except Exception:
+            # Half of the log knows of the batch.
+            self.home.break_down()
+            raise
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     # --- transactions
@@ -466,19 +474,24 @@ class PartitionLog(LogOffsets):
             self.home.failed_in_worker(error)
             raise
 
-    def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, upper_bound: int, budget: WalkBudget | None = None
+    ) -> tuple[int, int, int] | None:
         """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
 
-        Blocking: it parses records, so it belongs into a worker. Raises `KafkaError`, `DiskError`.
+        Blocking: it parses records, so it belongs into a worker. `budget` bounds what it walks over only to see whether
+        batches are right about their records. Raises `KafkaError`, `DiskError`.
         """
-        return self._times().offset_for_timestamp(timestamp_ms, upper_bound)
+        return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
 
-    def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
+    def offset_of_max_timestamp(
+        self, upper_bound: int, budget: WalkBudget | None = None
+    ) -> tuple[int, int, int] | None:
         """Find (timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
-        return self._times().offset_of_max_timestamp(upper_bound)
+        return self._times(budget).offset_of_max_timestamp(upper_bound)
 
-    def _times(self) -> TimeLookup:
-        return TimeLookup(self, self.segment_list, self.config)
+    def _times(self, budget: WalkBudget | None) -> TimeLookup:
+        return TimeLookup(self, self.segment_list, self.config, budget or WalkBudget(UNBOUNDED))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """See `LeaderEpochs.end_offset_for`."""
@@ -557,6 +570,17 @@ class PartitionLog(LogOffsets):
             self.abort_cleaning("records were deleted")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
+    def needs_look_at_ages(self, now_ms: int) -> bool:
+        """True if `look_at_ages` should be called before `prepare_retention`."""
+        return retention.needs_look(self, self.segment_list, self.config, now_ms)
+
+    def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:
+        """Find out how old the oldest segments are, from their records where their batches may be wrong (in a worker).
+
+        False: the budget is used up before all is known. Raises `FileClosed` for what was removed meanwhile, `DiskError`.
+        """
+        return retention.look_at_ages(self, self.segment_list, self.config, now_ms, budget)
+
     def prepare_retention(self, now_ms: int) -> bool:
         """True if `delete_old_segments` has something to do.
 
@@ -609,7 +633,8 @@ class PartitionLog(LogOffsets):
             return
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
-        if end_offset and not self.producers.is_unread_at(end_offset):
+        # After a bug in an append, the next start reads again what producers have sent.
+        if end_offset and not self.home.is_broken and not self.producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
             self.producers.write_snapshot(self.segment_list, end_offset, interval, sync=True)
         self.flush()

@@ -1,7 +1,7 @@
 """Rules of a topic for single records: keys where it is compacted, timestamps within its bounds.
 
-Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or the answer
-must list the refused records. Texts and the order of checks are Kafka's (KIP-467).
+Records are parsed in two cases only. A rule needs them (compacted topics, a bound on old timestamps), or the timestamps
+in their header contradict each other or the topic's bounds. Texts and the order of checks are Kafka's (KIP-467).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class RecordsRefused(KafkaError):
         self.record_errors = record_errors
 
 
-def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str) -> None:
-    """Look at every record; `name` is the partition's, for the texts.
+def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str) -> int:
+    """Look at every record, and return their newest timestamp; `name` is the partition's, for the texts.
 
     Raises:
         RecordsRefused: INVALID_TIMESTAMP if any record's timestamp is at fault, else INVALID_RECORD.
@@ -39,11 +39,14 @@ def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now
             f"batch of {header.record_count} records where {RECORDS_PARSED_MAX} are allowed",
         )
     errors: list[tuple[int, str]] = []
+    newest = NO_TIMESTAMP
     count = 0
     code = ErrorCode.INVALID_RECORD
     for index, record in enumerate(
         records(batch, decompressed_bytes_max=config.decompressed_bytes_max, crc=False)
     ):
+        if record.timestamp > newest:
+            newest = record.timestamp
         if config.is_compacted and record.key is None:
             reason = f"Compacted topic cannot accept message without key in topic partition {name}"
         else:
@@ -56,7 +59,7 @@ def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now
         if count <= RECORD_ERRORS_MAX:
             errors.append((index, reason))
     if not errors:
-        return
+        return newest
     if code == ErrorCode.INVALID_TIMESTAMP:
         message = "One or more records have been rejected due to invalid timestamp"
     else:

@@ -10,7 +10,7 @@ from random import Random
 
 import attrs
 
-from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_home import LogHome
 from odradek.data_plane.log.parts.producer_recovery import (
@@ -56,6 +56,10 @@ class LoadOptions:
     """A structlog-like logger for repairs."""
     buffer: bytearray | None = None
     """Scratch memory for recovery, shared by the logs of a directory."""
+    must_know_id: bool = False
+    """True if a log with records must say whose it is, where it has a file for that."""
+    gaps_are_known: bool = False
+    """True if gaps between segments are no loss: this start has split a segment at them."""
     is_stopping: Callable[[], bool] = lambda: False
     """True once the log is unwanted; recovery asks at every batch."""
 
@@ -96,7 +100,8 @@ class Recovery:
         self._config = config
         self._options = options
         self._buffer = bytearray()
-        self._known_offset = max(options.recovery_point, options.first_dirty_offset)
+        known_offset = max(options.recovery_point, options.first_dirty_offset)
+        self._known_offset = LONG_MAX if options.gaps_are_known else known_offset
         """Gaps below it are no loss: all of it was on the device, or has been cleaned."""
         self._has_gaps = False
         """True if batches behind that place have gaps between them, as a compacted leader's."""
@@ -246,14 +251,17 @@ class Recovery:
             if limit is not None and last_offset >= limit:
                 scan.stop_before(position, end_offset, None)
                 break
-            if last_offset > relative_max:
+            is_in_reach = last_offset <= relative_max
+            if not is_in_reach and last_offset >= recovery_point:
                 reason = f"offset {last_offset} is out of the segment's reach"
                 scan.stop_before(position, end_offset, reason)
                 break
             if header.base_offset >= known_offset and _is_thinned(header, end_offset):
                 self._has_gaps = True
             end_offset = last_offset + 1
-            note(position, header.size, last_offset, header.max_timestamp, interval)
+            if is_in_reach:
+                # What old versions of Kafka wrote beyond it is split off when all of the log is known (`parts/splitting.py`).
+                note(position, header.size, last_offset, header.max_timestamp, interval)
             epoch = header.partition_leader_epoch
             if epoch != latest and (epoch > latest or header.base_offset >= recovery_point):
                 epochs.assign(epoch, header.base_offset)

@@ -6,12 +6,16 @@ before others go: the file that shows the log's end, and the snapshot of the pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_home import half_done
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
 from odradek.data_plane.log.parts.segment_list import SegmentList
-from odradek.data_plane.log.segments.segment import LOG_SUFFIX, Segment
+from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.segment_times import is_known, modified_ms, walk_times
+from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.env.ports import DiskHung
 from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -69,7 +73,58 @@ def delete_old_segments(
 
 
 def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:
-    """Count the oldest segments that may go; before all may, a new one must be begun. Raises `DiskError`."""
+    """Count the oldest segments that may go; before all may, a new one must be begun.
+
+    A segment whose age `look_at_ages` has not settled stays.
+    """
+    limit_ms = now_ms - config.retention_ms
+    return _count(offsets, segments, config, lambda segment: _is_known_to_be_old(segment, limit_ms))
+
+
+def look_at_ages(
+    offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int, budget: WalkBudget
+) -> bool:
+    """Settle the ages of the segments that retention would delete next (blocking, in a worker). False: the budget is used up.
+
+    Batches that claim to be old are believed where the file says the same: nothing was appended to it for as long. Else the
+    records are walked, and also where batches claim to be from the future. Raises `FileClosed` for what was removed meanwhile, `DiskError`.
+    """
+    limit_ms = now_ms - config.retention_ms
+
+    def is_old(segment: Segment) -> bool:
+        newest = segment.newest_timestamp_ms(config.index_interval_bytes)
+        if is_known(segment):
+            modified_ms(segment)
+        elif limit_ms <= newest <= now_ms:
+            return False
+        elif modified_ms(segment) >= limit_ms or newest > now_ms:
+            walk_times(segment, None, budget, config)
+        return _is_known_to_be_old(segment, limit_ms)
+
+    _count(offsets, segments, config, is_old)
+    return not budget.is_used_up
+
+
+def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> bool:
+    """True if `look_at_ages` may find something that `deletable` does not know (on the loop)."""
+    limit_ms = now_ms - config.retention_ms
+    unknown = False
+
+    def is_old(segment: Segment) -> bool:
+        nonlocal unknown
+        if _is_known_to_be_old(segment, limit_ms):
+            return True
+        unknown = segment.needs_index or not limit_ms <= segment.max_timestamp_ms <= now_ms
+        return False
+
+    _count(offsets, segments, config, is_old)
+    return unknown
+
+
+def _count(
+    offsets: LogOffsets, segments: SegmentList, config: LogConfig, is_old: Callable[[Segment], bool]
+) -> int:
+    """Count the oldest segments that may go, where `is_old` judges by age."""
     listed = segments.segments
     excess = -1
     if config.deletes_by_retention and config.retention_bytes >= 0:
@@ -84,16 +139,22 @@ def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now
         if not expired and excess >= segment.size:
             expired = True
         if not expired and by_age:
-            expired = now_ms - _newest_ms(segment, config) > config.retention_ms
+            expired = is_old(segment)
         if not expired:
             return at
         excess -= segment.size
     return len(listed)
 
 
-def _newest_ms(segment: Segment, config: LogConfig) -> int:
-    """Find the timestamp that is the age of a segment: its newest record's, or its file's where records have none."""
-    newest = segment.newest_timestamp_ms(config.index_interval_bytes)
-    if newest < 0 and segment.size:
-        return segment.directory.modified_ms(segment.name(LOG_SUFFIX))
-    return newest
+def _is_known_to_be_old(segment: Segment, limit_ms: int) -> bool:
+    """True if the newest record is older than `limit_ms`, for certain; the file where records have no timestamps."""
+    if segment.aged is None or segment.aged[0] != segment.size or segment.needs_index:
+        return False
+    is_old_file = segment.aged[1] < limit_ms
+    walked = segment.walked
+    if walked is None or not walked.covers(segment.size):
+        return segment.max_timestamp_ms < limit_ms and is_old_file
+    newest = max(walked.newest_ms, walked.emptied_ms)
+    if walked.is_damaged:
+        newest = max(newest, segment.max_timestamp_ms)
+    return is_old_file if newest < 0 else newest < limit_ms

@@ -1,8 +1,19 @@
-"""Find records by timestamp: all of it blocks and runs in workers. No record is made; a batch is read up to the first match."""
+"""Find records by timestamp: all of it blocks and runs in workers. No record is made; a batch is read up to the first match.
+
+Theory of operation
+-------------------
+A look-up passes over segments, and over batches, whose records are all older. Headers and time indexes repeat what
+producers have claimed of that. So the records are walked first (`segments/walked_times.py`), from where the last walk
+ended up to the match. A segment whose file is older than the time in question is passed over unwalked, by its headers.
+Only records from the future are newer than their append.
+
+The caller's budget bounds the walks. Where it is used up, headers are believed; the next look-up walks on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import attrs
 
@@ -12,9 +23,15 @@ from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.record_rules import RECORDS_PARSED_MAX
 from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment import Segment
+from odradek.data_plane.log.segments.segment_times import modified_ms, walk_times
+from odradek.data_plane.log.segments.walked_times import WalkBudget, newest_in
+from odradek.env.ports import File
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.batches.record_times import record_times
+
+_Found: TypeAlias = tuple[int, int, int]
+"""Timestamp, offset and leader epoch of a record."""
 
 
 @attrs.frozen
@@ -24,29 +41,29 @@ class TimeLookup:
     offsets: LogOffsets
     segments: SegmentList
     config: LogConfig
+    budget: WalkBudget
 
-    def offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> tuple[int, int, int] | None:
+    def offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> _Found | None:
         """See `PartitionLog.offset_for_timestamp`."""
         return self.segments.look(lambda: self._offset_for_timestamp(timestamp_ms, upper_bound))
 
-    def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
+    def offset_of_max_timestamp(self, upper_bound: int) -> _Found | None:
         """See `PartitionLog.offset_of_max_timestamp`."""
         return self.segments.look(lambda: self._offset_of_max_timestamp(upper_bound))
 
-    def _offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> tuple[int, int, int] | None:
+    # --- the first record that is not older
+
+    def _offset_for_timestamp(self, timestamp_ms: int, upper_bound: int) -> _Found | None:
         start_offset = self.offsets.log_start_offset
-        interval = self.config.index_interval_bytes
         segments = self.segments.segments
         for at, segment in enumerate(segments):
             if segment.base_offset >= upper_bound:
                 return None
             if at + 1 < len(segments) and segments[at + 1].base_offset <= start_offset:
                 continue
-            if segment.newest_timestamp_ms(interval) < timestamp_ms:
+            position = self._place_of(segment, timestamp_ms, start_offset)
+            if position is None:
                 continue
-            index = segment.load_index(interval)
-            known = index.offset_for_timestamp(timestamp_ms)
-            _, position = index.position_for_offset(max(known, start_offset - segment.base_offset))
             for header, found in self._batches(segment, position, timestamp_ms):
                 if header.base_offset >= upper_bound:
                     return None
@@ -55,42 +72,116 @@ class TimeLookup:
                         return timestamp, offset, header.partition_leader_epoch
         return None
 
-    def _offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
+    def _place_of(self, segment: Segment, timestamp_ms: int, start_offset: int) -> int | None:
+        """Find the position from which to search the segment; None: all its records are older."""
         interval = self.config.index_interval_bytes
+        claimed = segment.newest_timestamp_ms(interval)
+        if claimed < timestamp_ms and not self._may_be_newer(segment, timestamp_ms):
+            return None
+        size = segment.size
+        # Where records of it were deleted, the first that is found may be one of them.
+        until_ms = timestamp_ms if start_offset <= segment.base_offset else None
+        walked = walk_times(segment, until_ms, self.budget, self.config)
+        if walked.newest_ms < timestamp_ms:
+            if walked.position >= size or claimed < timestamp_ms:
+                return None
+            # The rest was not walked: its headers are believed.
+            return max(walked.position, self._indexed(segment, timestamp_ms, start_offset))
+        if walked.is_settled and walked.are_claims_true:
+            return self._indexed(segment, timestamp_ms, start_offset)
+        position = walked.place_of(timestamp_ms)
+        if until_ms is None:
+            file = segment.pinned_file()
+            try:
+                position = max(position, segment.position_of(start_offset, file, interval)[0])
+            finally:
+                file.unpin()
+        return position
+
+    def _may_be_newer(self, segment: Segment, timestamp_ms: int) -> bool:
+        """True if a segment may have such a new record although its batches claim otherwise."""
+        walked = segment.walked
+        if walked is not None and walked.covers(segment.size):
+            return walked.newest_ms >= timestamp_ms
+        return segment.is_active or modified_ms(segment) >= timestamp_ms
+
+    def _indexed(self, segment: Segment, timestamp_ms: int, start_offset: int) -> int:
+        """Find the position at which the segment's own index has a search begin."""
+        index = segment.load_index(self.config.index_interval_bytes)
+        known = index.offset_for_timestamp(timestamp_ms)
+        return index.position_for_offset(max(known, start_offset - segment.base_offset))[1]
+
+    # --- the newest record
+
+    def _offset_of_max_timestamp(self, upper_bound: int) -> _Found | None:
         segments = self.segments.segments
-        candidates: list[tuple[int, int]] = []
-        for at, segment in enumerate(segments):
-            if segment.base_offset >= upper_bound:
+        candidates = [
+            (-self._newest_possible(segment), at)
+            for at, segment in enumerate(segments)
+            if segment.base_offset < upper_bound and segment.size
+        ]
+        best: _Found | None = None
+        for negative, at in sorted(candidates):
+            if best is not None and best[0] > -negative:
                 break
             is_last = at + 1 == len(segments)
             end_offset = self.offsets.log_end_offset if is_last else segments[at + 1].base_offset
-            if end_offset <= upper_bound:
-                newest = segment.newest_timestamp_ms(interval)
-            else:
-                newest = _newest_below(segment, upper_bound)
-            if newest >= 0:
-                candidates.append((-newest, at))
-        best: tuple[int, int, int] | None = None
-        # The newest segment has it, unless compaction has taken the record and left its batch, or the header is wrong.
-        for negative, at in sorted(candidates):
-            if best is not None and best[0] >= -negative:
-                break
-            found = self._first_at(segments[at], -negative, upper_bound)
-            if found is None:
-                found = self._first_at(segments[at], _newest_below(segments[at], upper_bound), upper_bound)
-            if found is not None and (best is None or found[0] > best[0]):
+            found = self._newest_in(segments[at], end_offset, upper_bound)
+            if found is not None and (best is None or (found[0], -found[1]) > (best[0], -best[1])):
                 best = found
         return best
 
-    def _first_at(self, segment: Segment, timestamp_ms: int, upper_bound: int) -> tuple[int, int, int] | None:
+    def _newest_possible(self, segment: Segment) -> int:
+        """Return a time than which no record of the segment is newer, unless it came from the future."""
+        claimed = segment.newest_timestamp_ms(self.config.index_interval_bytes)
+        walked = segment.walked
+        if walked is not None and walked.position >= segment.size:
+            return walked.newest_ms
+        return max(claimed, modified_ms(segment))
+
+    def _newest_in(self, segment: Segment, end_offset: int, upper_bound: int) -> _Found | None:
+        """Find the first of the newest records below `upper_bound` in a segment, which ends at `end_offset`."""
+        size = segment.size
+        walked = walk_times(segment, None, self.budget, self.config)
+        if end_offset > upper_bound:
+            newest = self._newest_below(segment, upper_bound)
+        elif walked.position >= size:
+            newest = walked.newest_ms
+        else:
+            newest = max(walked.newest_ms, segment.newest_timestamp_ms(self.config.index_interval_bytes))
+        found = self._first_at(segment, newest, upper_bound)
+        if found is None and walked.position < size:
+            # The header of a batch that no walk has come to is wrong.
+            found = self._first_at(segment, self._newest_below(segment, upper_bound), upper_bound)
+        return found
+
+    def _first_at(self, segment: Segment, timestamp_ms: int, upper_bound: int) -> _Found | None:
         """Find the first record of the segment with exactly this timestamp; None without one, and for -1."""
         if timestamp_ms < 0:
             return None
-        for header, found in self._batches(segment, 0, timestamp_ms):
+        walked = segment.walked
+        position = 0 if walked is None or walked.is_settled else walked.place_of(timestamp_ms)
+        for header, found in self._batches(segment, position, timestamp_ms):
             for offset, timestamp in found:
                 if timestamp == timestamp_ms and offset < upper_bound:
                     return timestamp, offset, header.partition_leader_epoch
         return None
+
+    def _newest_below(self, segment: Segment, upper_bound: int) -> int:
+        """Find the newest timestamp of the batches below `upper_bound` that have records, -1 without one."""
+        newest = -1
+        file = segment.pinned_file()
+        try:
+            for at, header in SegmentScan(file, 0, segment.size, segment.base_offset):
+                if header.last_offset >= upper_bound:
+                    break
+                if header.record_count:
+                    newest = max(newest, self._newest_of(segment, file, at, header))
+        finally:
+            file.unpin()
+        return newest
+
+    # --- batches
 
     def _batches(
         self, segment: Segment, position: int, timestamp_ms: int
@@ -106,7 +197,10 @@ class TimeLookup:
         try:
             scan = SegmentScan(file, position, segment.size, segment.base_offset)
             for at, header in scan:
-                if header.max_timestamp >= timestamp_ms:
+                if (
+                    header.max_timestamp >= timestamp_ms
+                    or self._newest_of(segment, file, at, header) >= timestamp_ms
+                ):
                     batch = file.pread(header.size, at)
                     yield (
                         header,
@@ -121,17 +215,9 @@ class TimeLookup:
         finally:
             file.unpin()
 
-
-def _newest_below(segment: Segment, upper_bound: int) -> int:
-    """Find the newest timestamp of the batches below `upper_bound` that have records, -1 without one."""
-    newest = -1
-    file = segment.pinned_file()
-    try:
-        for _, header in SegmentScan(file, 0, segment.size, segment.base_offset):
-            if header.last_offset >= upper_bound:
-                break
-            if header.record_count:
-                newest = max(newest, header.max_timestamp)
-    finally:
-        file.unpin()
-    return newest
+    def _newest_of(self, segment: Segment, file: File, position: int, header: BatchHeader) -> int:
+        """Return the newest timestamp of a batch: its header's, unless headers of this segment were found to be wrong."""
+        walked = segment.walked
+        if walked is None or walked.are_claims_true or position >= walked.position:
+            return header.max_timestamp
+        return newest_in(file.pread(header.size, position), header, self.config.decompressed_bytes_max)

@@ -1,4 +1,4 @@
-"""The transaction coordinators of a broker: one shard per led partition of `__transaction_state` (PORTED).
+"""The transaction coordinators of a broker: one shard per led partition of `__transaction_state`. PORTED.
 
 After a load, a coordinator first completes what an earlier one has promised. It writes the markers of the transactions
 in PrepareCommit and PrepareAbort again, once the log that it has loaded is committed.

@@ -1,6 +1,6 @@
 """Markers on their way: a coordinator's decision is sent to each partition of the transaction. PORTED.
 
-A transaction's outcome stands as soon as its state record is committed. From then on markers are written until every
+A transaction's outcome is final as soon as its state record is committed. From then on markers are written until every
 partition has one, through changes of leaders. A partition whose topic is deleted needs none. Only then the machine is
 notified (`MarkersWritten`), and the next transaction of that producer may begin.
 

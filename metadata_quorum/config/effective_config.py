@@ -270,7 +270,7 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
         running = running_def(name)
         definition = running or _listener_def(name)
         is_hidden = definition is None or definition.sensitive
-        # As in Kafka, the key of all listeners stands behind the key of one listener.
+        # As in Kafka, the key of all listeners comes after the key of one listener.
         in_turn = (name,) if definition is None or running is not None else (name, definition.name)
         synonyms = tuple(_synonyms(in_turn, broker, is_hidden=is_hidden))
         kind = 0 if definition is None else CONFIG_TYPES[definition.type]

@@ -1,7 +1,7 @@
 """Typed settings from the layers of configuration: a class names its keys and gets typed values. PURE.
 
 A class of settings is an attrs class. Each field that follows a key of Kafka's is made by `setting` or `topic_setting`,
-so its default stands in `config_defs.tsv` alone. `settings_of` fills the class by the layers, the strongest first
+so its default is in `config_defs.tsv` alone. `settings_of` fills the class by the layers, the strongest first
 (`effective_config.py`). A part takes such a class and knows nothing of keys, texts and layers.
 """
 

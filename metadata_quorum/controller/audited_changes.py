@@ -1,4 +1,4 @@
-"""The audit log's line about records of the metadata log: who asked for them, and where they stand. PURE."""
+"""The audit log's line about records of the metadata log: who asked for them, and where they are. PURE."""
 
 from __future__ import annotations
 

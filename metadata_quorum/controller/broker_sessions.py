@@ -6,6 +6,10 @@ metadata offset as soon as the broker's first heartbeat names it.
 
 A broker that shuts down may end only when every active broker knows of the leaders that replace it. So the end of the
 log is noted when its leaderships have been moved, and compared with the offsets that the others report.
+
+A session that a new controller gives says nothing of the broker's life: only a heartbeat does. `heard_since` knows the
+difference. A broker that left, and whose place in some ISR waits for heartbeats of the other members, is listed here
+as waiting (`odradek.metadata_quorum.controller.brokers.leaving_isrs`).
 """
 
 from __future__ import annotations
@@ -18,9 +22,25 @@ SLEEPS_PER_TIMEOUT = 3
 """A timer that is late by more than this part of a session timeout means that the controller stood still."""
 
 
+NEVER = -(1 << 62)
+"""A time before all others."""
+
+
+@attrs.define
+class _Wait:
+    """A broker that left while other members of its ISRs were silent."""
+
+    since_ms: int
+    silent: tuple[int, ...] | None = None
+    """The unfenced brokers that were silent when it was last looked at; None: it was not looked at."""
+
+
 @attrs.define
 class _Contact:
     heard_ms: int
+    """When the session began anew: with a heartbeat, a registration, or a controller that took over."""
+    beat_ms: int = NEVER
+    """When the last heartbeat came."""
     was_prolonged: bool = False
     metadata_offset: int = -1
     shutdown_offset: int | None = None
@@ -32,12 +52,14 @@ class BrokerSessions:
     def __init__(self, session_timeout_ms: int) -> None:
         self._timeout_ms = session_timeout_ms
         self._contacts: dict[int, _Contact] = {}
+        self._waiting: dict[int, _Wait] = {}
 
     def start(self, image: MetadataImage, now_ms: int) -> None:
         """Forget everything; unfenced brokers are as good as heard of now."""
         self._contacts = {
             broker.broker_id: _Contact(now_ms) for broker in image.brokers.values() if not broker.fenced
         }
+        self._waiting = {}
 
     def begin(self, broker_id: int, now_ms: int) -> None:
         """Begin the session of a new registration: earlier contacts no longer count."""
@@ -46,7 +68,7 @@ class BrokerSessions:
     def touch(self, broker_id: int, now_ms: int, metadata_offset: int) -> None:
         """Note a broker's heartbeat: its session begins again, and it has read the metadata to `metadata_offset`."""
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
-        contact.heard_ms = now_ms
+        contact.heard_ms = contact.beat_ms = now_ms
         contact.was_prolonged = False
         contact.metadata_offset = metadata_offset
 
@@ -56,6 +78,49 @@ class BrokerSessions:
     def is_valid(self, broker_id: int, now_ms: int) -> bool:
         contact = self._contacts.get(broker_id)
         return contact is not None and now_ms - contact.heard_ms < self._timeout_ms
+
+    def recently(self, now_ms: int) -> int:
+        """Return the time, half a session ago, since when each living broker has sent a heartbeat."""
+        return now_ms - self._timeout_ms // 2
+
+    def heard_since(self, broker_id: int, since_ms: int) -> bool:
+        """True if a heartbeat of this registration has come after `since_ms`."""
+        contact = self._contacts.get(broker_id)
+        return contact is not None and contact.beat_ms > since_ms
+
+    def wait(self, broker_id: int, since_ms: int) -> None:
+        """Note a broker that stays in ISRs until their other members have been heard since, or are gone."""
+        known = self._waiting.get(broker_id)
+        if known is None or known.since_ms != since_ms:
+            self._waiting[broker_id] = _Wait(since_ms)
+
+    def waits_since(self, broker_id: int) -> int:
+        """Return when a broker began to wait; `NEVER` if it does not."""
+        known = self._waiting.get(broker_id)
+        return NEVER if known is None else known.since_ms
+
+    def waiting(self, image: MetadataImage) -> dict[int, int]:
+        """List the brokers that wait, and since when, if others have been heard or fenced since the last look.
+
+        Once all others have been heard, a broker is listed for the last time.
+        """
+        due: dict[int, int] = {}
+        for broker_id, wait in sorted(self._waiting.items()):
+            broker = image.brokers.get(broker_id)
+            if broker is None or broker.is_active:
+                del self._waiting[broker_id]
+                continue
+            silent = tuple(
+                other_id
+                for other_id, other in sorted(image.brokers.items())
+                if other.is_active and not self.heard_since(other_id, wait.since_ms)
+            )
+            if silent != wait.silent:
+                wait.silent = silent
+                due[broker_id] = wait.since_ms
+            if not silent:
+                del self._waiting[broker_id]
+        return due
 
     def prolong(self, slept_ms: int, now_ms: int) -> None:
         """Add to all sessions what the controller itself slept (a paused process), because it could not hear the

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from odradek.metadata_quorum.config.effective_config import MIN_ISR
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
 from odradek.metadata_quorum.controller.partitions.partition_change import (
     Acceptable,
@@ -36,7 +36,7 @@ from odradek.wire.structure import Message
 
 
 def with_partition_changes(
-    image: MetadataImage, records: Sequence[Message], context: DecisionContext, settings: ControllerSettings
+    image: MetadataImage, records: Sequence[Message], context: DecisionContext, basis: DecisionBasis
 ) -> list[Message]:
     """Add the partition changes that follow from the configuration records of one decision."""
     names = _affected_topics(image, records)
@@ -54,7 +54,7 @@ def with_partition_changes(
     elections: list[Message] = []
     for name in names:
         topic: TopicImage = future.topics[name]
-        rules = topic_rules(future, settings, topic)
+        rules = topic_rules(future, basis, topic)
         for number, partition in topic.partitions.items():
             leaderless = partition.leader == NO_LEADER and rules.unclean_election
             if not partition.elr and not (leaderless and len(elections) < ELECTIONS_PER_TURN_MAX):
@@ -64,13 +64,11 @@ def with_partition_changes(
                 (elections if leaderless else changes).append(change)
     moved = []
     if future.troubled_directories != image.troubled_directories:
-        moved = _moved_leaderships(future, acceptable, settings)
+        moved = _moved_leaderships(future, acceptable, basis)
     return [*changes, *records, *elections, *moved]
 
 
-def _moved_leaderships(
-    image: MetadataImage, acceptable: Acceptable, settings: ControllerSettings
-) -> list[Message]:
+def _moved_leaderships(image: MetadataImage, acceptable: Acceptable, basis: DecisionBasis) -> list[Message]:
     """Elect other leaders for the partitions that are led from troubled directories, where there are any."""
     troubled = frozenset(each for ids in image.troubled_directories.values() for each in ids)
     moved: list[Message] = []
@@ -79,7 +77,7 @@ def _moved_leaderships(
         rules = None
         for number, partition in topic.partitions.items():
             if partition.directory_of(partition.leader) in troubled:
-                rules = rules or topic_rules(image, settings, topic)
+                rules = rules or topic_rules(image, basis, topic)
                 change = change_partition(topic.topic_id, number, partition, acceptable, rules)
                 if change is not None:
                     moved.append(change)

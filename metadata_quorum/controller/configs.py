@@ -87,7 +87,7 @@ class AlterConfigs:
         response = self.response_class(0, results)
         if request.validate_only:
             return Decision([], response)
-        return Decision(with_partition_changes(image, records, context, basis.settings), response)
+        return Decision(with_partition_changes(image, records, context, basis), response)
 
 
 def _operated(

@@ -27,6 +27,7 @@ from odradek.metadata_quorum.controller.brokers import broker_registration as br
 from odradek.metadata_quorum.controller.brokers import directories
 from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from odradek.metadata_quorum.controller.brokers.controller_registration import register_controller
+from odradek.metadata_quorum.controller.brokers.leaving_isrs import begin_waiting
 from odradek.metadata_quorum.controller.brokers.unregistration import unregister_broker
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
@@ -114,6 +115,7 @@ class Controller:
 
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
         """Decide a request; returns records and response. Changes only soft state."""
+        self._basis.recovery.now_ms = context.now_ms
         if type(request) in _OF_CLIENTS:
             try:
                 check_named(request)
@@ -157,6 +159,7 @@ class Controller:
         self, image: MetadataImage, request: Activate, context: DecisionContext, basis: DecisionBasis
     ) -> Decision:
         basis.sessions.start(image, context.now_ms)
+        begin_waiting(image, context.now_ms, basis)
         if image.features:
             return Decision((), image.offset)
         records = list(request.bootstrap)

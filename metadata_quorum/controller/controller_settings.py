@@ -24,6 +24,10 @@ class ControllerSettings:
         "leader.imbalance.check.interval.seconds", seconds_as_milliseconds
     )
     unclean_leader_election_interval_ms: int = setting("unclean.leader.election.interval.ms")
+    unclean_recovery_manager_enabled: bool = True
+    """True if the replica with the longest log leads where all that were in sync may have lost records (KIP-966)."""
+    unclean_recovery_timeout_ms: int = 300_000
+    """The milliseconds for which replicas are waited for then."""
     token_max_lifetime_ms: int = setting("delegation.token.max.lifetime.ms")
     token_expiry_ms: int = setting("delegation.token.expiry.time.ms")
     token_expiry_check_interval_ms: int = setting("delegation.token.expiry.check.interval.ms")

@@ -10,6 +10,7 @@ import attrs
 
 from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.unclean_recovery import UncleanRecovery
 from odradek.security.tokens import TokenSecrets
 
 __all__ = ["DecisionBasis", "TokenIds"]
@@ -72,8 +73,18 @@ class TokenIds:
 
 @attrs.frozen
 class DecisionBasis:
-    """One for as long as a controller is active. The sessions and the index of tokens are its only soft state."""
+    """One for as long as a controller is active. The sessions, the reports of logs and the index of tokens are its only
+    soft state."""
 
     settings: ControllerSettings
     sessions: BrokerSessions
     token_ids: TokenIds = attrs.field(factory=TokenIds)
+    recovery: UncleanRecovery = attrs.field(init=False)
+
+    @recovery.default
+    def _make_recovery(self) -> UncleanRecovery:
+        settings = self.settings
+        return UncleanRecovery(
+            is_enabled=settings.unclean_recovery_manager_enabled,
+            timeout_ms=settings.unclean_recovery_timeout_ms,
+        )

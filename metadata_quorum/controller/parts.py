@@ -11,8 +11,8 @@ between. A part that is refused leaves the others alone, just as a refused thing
 * **Results are one per thing**, in the order of the request; where Kafka lists refused ones separately, each part
   does, too.
 
-Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). Here stands
-what the controller knows of them: how much each weighs and writes, and which are judged together.
+Where the things are, and how answers are joined, says the row of the API (`odradek.wire.schema.anatomy`). This module
+has the controller's knowledge of them: how much each weighs and writes, and which are judged together.
 
 A part shares its things with the request that it comes from, so nobody may change either.
 """

@@ -194,6 +194,23 @@ class RaftCore(CoreState):
             self._retry_at[self.role.leader_id] = now + self.config.retry_backoff_seconds
         self._ask()
 
+    def abstain(self, abstains: bool, now: float) -> None:
+        """Keep this replica out of votes, candidacies and fetches, or let it take part again.
+
+        It abstains while another process may run with its directory.
+        Raft's argument needs that a voter votes once in an epoch, and keeps what it has promised. Two processes with one
+        directory do neither.
+        """
+        self._at(now)
+        if abstains == self.abstains:
+            return
+        self.abstains = abstains
+        if abstains:
+            election.abstain(self)
+        else:
+            election.take_part_again(self)
+        self._ask()
+
     def resign(self, now: float) -> None:
         """Give up leadership, if there is any, and send the other voters the preferred successors (a clean stop)."""
         self._at(now)

@@ -88,6 +88,8 @@ class CoreState:
         self._under_way: dict[tuple[int, type[Request]], Request] = {}
         self._retry_at: dict[int, float] = {}
         self._saved = stored
+        self.abstains = False
+        """True while another process may be running with this replica's directory: see `RaftCore.abstain`."""
         self.resigned_late_at = float("-inf")
         """The last time at which this replica resigned because its disk was late."""
         self.role: Role = self._first_role(stored)
@@ -143,12 +145,15 @@ class CoreState:
 
     @property
     def may_stand(self) -> bool:
-        """True if this replica may ask for votes: a voter, or a replica whose removal is not known to be committed.
+        """True if this replica may ask for votes: a voter that takes part, or a replica whose removal is not known to
+        be committed.
 
         This is the thesis, 4.2.2, on a server that its newest set leaves out. It "should still start new elections,
         as it might still be needed until" that set is committed. Its log alone may be long enough.
         """
         history = self.log.voter_history
+        if self.abstains:
+            return False
         if self.is_voter:
             return True
         return (

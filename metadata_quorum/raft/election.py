@@ -230,7 +230,8 @@ def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
     core.learn(request.epoch, None, request.sender.node_id)
     mine = core.log.end
     up_to_date = (request.log_end.epoch, request.log_end.offset) >= (mine.epoch, mine.offset)
-    granted = up_to_date and (_would_vote(core) if request.pre_vote else _may_vote(core, request.sender))
+    would = _would_vote(core) if request.pre_vote else _may_vote(core, request.sender)
+    granted = up_to_date and would and not core.abstains
     role = core.role
     if granted and not request.pre_vote and role.voted is None:
         core.enter(Unattached(role.epoch, request.sender, None, core.random_election_deadline()))
@@ -286,7 +287,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 
 
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
-    """Take a leader's resignation: its first choice stands at once, all other voters give it a head start."""
+    """Take a leader's resignation: its first choice is a candidate at once, all other voters give it a head start."""
     if request.epoch < core.epoch:
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
         return
@@ -314,6 +315,10 @@ def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAns
         return
     if answer.error not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
         return
+    voter = core.voters.get(node_id)
+    if voter is None or voter.key != request.voter:
+        # A vote is that of the replica that the request named, not of its node.
+        return
     (role.granted if answer.granted else role.rejected).append(node_id)
     _count_votes(core)
 
@@ -330,6 +335,19 @@ def on_broken_connection(core: CoreState, node_id: int) -> None:
         role.has_fetched = False
         jitter = BROKEN_CONNECTION_JITTER * core.config.election_timeout_seconds * core.rng.random()
         role.fetch_deadline = min(role.fetch_deadline, core.now + jitter)
+
+
+def abstain(core: CoreState) -> None:
+    """Give up a candidacy; a leader leads on, since its epoch was won before."""
+    role = core.role
+    if isinstance(role, Prospective | Candidate):
+        core.enter(Unattached(role.epoch, role.voted, None, core.random_election_deadline()))
+
+
+def take_part_again(core: CoreState) -> None:
+    """Stand soon if nobody leads: the time of the last election may be long over."""
+    if isinstance(core.role, Unattached):
+        core.role.election_deadline = min(core.role.election_deadline, core.random_election_deadline())
 
 
 def resign(core: CoreState) -> None:

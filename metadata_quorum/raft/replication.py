@@ -191,9 +191,11 @@ def on_time(core: CoreState) -> None:
 
 
 def ask(core: CoreState) -> None:
-    """Fetch, when all that was fetched before is on the disk."""
+    """Fetch, when all that was fetched before is on the disk. A fetch is a promise, and a voter that abstains
+    makes none.
+    """
     role = core.role
-    if core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
+    if core.abstains or core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
         return
     target: int | None = None
     if isinstance(role, Follower) and not role.loading_snapshot:

@@ -1,12 +1,12 @@
 """The driving loop as the parts of a replica at work see it, and the settings that all of them share. PORTED.
 
-`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_peers.py`, `quorum_requests.py`,
-`quorum_snapshots.py`) report to the core through it and leave to it what must wait for the disk.
+`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`,
+and those in `asking/`) report to the core through it and leave to it what must wait for the disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -50,6 +50,11 @@ class QuorumSettings:
     listener: str | None = None
     """The name of the listener at which it reaches controllers: the first of `controller.listener.names`.
     None: at the first endpoint that they name."""
+
+    def chosen(self, endpoints: Sequence[Endpoint]) -> tuple[str, int]:
+        """Choose the endpoint at which this node reaches another: that of the listener of the same name."""
+        mine = (each for each in endpoints if each[0] == self.listener)
+        return next(mine, endpoints[0])[1:]
 
 
 @attrs.frozen

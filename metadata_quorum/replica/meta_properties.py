@@ -1,4 +1,4 @@
-"""`meta.properties`: whose a log directory is (version 1: cluster.id, node.id, directory.id), as Kafka writes it."""
+"""`meta.properties`: the owner of a log directory (version 1: ids of cluster, node, directory), as Kafka writes it."""
 
 from __future__ import annotations
 

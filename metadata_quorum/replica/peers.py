@@ -119,11 +119,11 @@ class Addresses:
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._known: dict[tuple[str, int], _Address] = {}
+        self._known: dict[tuple[str, int, str | None], _Address] = {}
         self.attempts = 0
 
-    def get(self, host: str, port: int) -> _Address:
-        return self._known.setdefault((host, port), _Address())
+    def get(self, host: str, port: int, address: str | None = None) -> _Address:
+        return self._known.setdefault((host, port, address), _Address())
 
     def failed(self, address: _Address) -> None:
         """Note a failed attempt: pause before the next one."""
@@ -136,11 +136,14 @@ class Addresses:
 class Peer:
     """`odradek.metadata_quorum.ports.PeerChannel` to one address."""
 
-    def __init__(self, connections: PeerConnections, host: str, port: int) -> None:
+    def __init__(
+        self, connections: PeerConnections, host: str, port: int, address: str | None = None
+    ) -> None:
         self.host = host
         self.port = port
+        self._address = address
         self._connections = connections
-        self._known = connections.addresses.get(host, port)
+        self._known = connections.addresses.get(host, port, address)
         self._env = connections.env
         self._link: _Link | None = None
         self._left: dict[_Link, None] = {}
@@ -311,7 +314,11 @@ class Peer:
         clock = self._env.clock
         conn: Conn | None = None
         with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):
-            conn = await self._env.network.connect(self.host, self.port)
+            network = self._env.network
+            if self._address is None:
+                conn = await network.connect(self.host, self.port)
+            else:
+                conn = await network.connect(self.host, self.port, address=self._address)
         if conn is None:
             raise ConnectionLost(f"{self.address} does not answer")
         return conn
@@ -400,15 +407,25 @@ class PeerConnections:
         self.closed = False
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Shared by all channels: nothing awaits between a receive and the end of its parsing."""
-        self._peers: dict[tuple[str, int, str], Peer] = {}
+        self._peers: dict[tuple[str, int, str, str | None], Peer] = {}
 
-    def channel(self, host: str, port: int, lane: str = "") -> Peer:
-        """Return the channel to this address; always the same one for a lane."""
-        key = (host, port, lane)
+    def channel(self, host: str, port: int, lane: str = "", *, address: str | None = None) -> Peer:
+        """Return the channel to this host and port, maybe at one address of the host; always the same one for a lane."""
+        key = (host, port, lane, address)
         peer = self._peers.get(key)
         if peer is None:
-            peer = self._peers[key] = Peer(self, host, port)
+            peer = self._peers[key] = Peer(self, host, port, address)
         return peer
+
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """See `PeerChannels.addresses_of`. A resolver that hangs is given up after `CONNECT_SECONDS_MAX`."""
+        clock = self.env.clock
+        found: tuple[str, ...] | None = None
+        with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):
+            found = await self.env.network.addresses_of(host, port)
+        if found is None:
+            raise ConnectionLost(f"{host}:{port}: its name is not resolved in time")
+        return found
 
     def close(self) -> None:
         """End all connections; requests fail from now on."""

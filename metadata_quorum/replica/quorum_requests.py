@@ -21,10 +21,10 @@ from odradek.metadata_quorum.raft.messages import FetchAnswer
 from odradek.metadata_quorum.raft.replication import WAIT_MS_MAX
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from odradek.metadata_quorum.replica import wire_messages
+from odradek.metadata_quorum.replica.asking.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.describe_quorum import describe_quorum
 from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
 from odradek.metadata_quorum.replica.quorum_leader import QuorumLeader
-from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot
 from odradek.metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
@@ -135,6 +135,7 @@ class QuorumRequests:
         except KafkaError as error:
             respond(wire_messages.refuse(request, error.code))
             return
+        self._peers.own_copy.note_received(decoded)
         self._count += 1
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
         self._asked[self._count] = _Asked(request, bytes_max, respond)
@@ -287,6 +288,9 @@ class QuorumRequests:
         elif isinstance(request, AddRaftVoterRequest):
             self._is_asking_voter = True
             driver.start_soon(self._ask_and_add, request, respond)
+        elif isinstance(request, UpdateRaftVoterRequest):
+            self._is_asking_voter = True
+            driver.start_soon(self._reach_and_update, request, voters, respond)
         else:
             self._append_voters(request, voters, respond)
 
@@ -305,6 +309,33 @@ class QuorumRequests:
         added = voters.get(request.voter_id)
         assert added is not None
         voters = voters.with_voter(attrs.evolve(added, kraft_versions=kraft_versions))
+        self._append_voters(request, voters, respond)
+
+    async def _reach_and_update(
+        self, request: UpdateRaftVoterRequest, voters: VoterSet, respond: Respond
+    ) -> None:
+        """Write a voter's new address, if the voter answers there: the log shall name no address that leads nowhere."""
+        voter = voters.get(request.voter_id)
+        assert voter is not None
+        address = self._settings.chosen(voter.endpoints)
+        try:
+            try:
+                reason = await self._peers.reach(voter.key, address)
+            finally:
+                self._is_asking_voter = False
+            if reason:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason)
+            # Meanwhile this node may have lost its lead.
+            voters = self._changed(request)
+        except KafkaError as error:
+            self._driver.logger.warning(
+                "quorum.voter_not_reached",
+                voter=request.voter_id,
+                address="{}:{}".format(*address),
+                error=str(error),
+            )
+            respond(self._voter_answer(request, error.code))
+            return
         self._append_voters(request, voters, respond)
 
     async def _kraft_versions_of(self, request: AddRaftVoterRequest) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from odradek.env.ports import ConnectionLost, DiskRefused
 from odradek.metadata_quorum.ports import OffsetAndEpoch, StoredSnapshot
 from odradek.metadata_quorum.raft.effects import LoadSnapshot
 from odradek.metadata_quorum.raft.roles import Follower
+from odradek.metadata_quorum.replica.asking.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.driver_protocol import (
     DropBelow,
     ExpireOld,
@@ -21,7 +22,6 @@ from odradek.metadata_quorum.replica.driver_protocol import (
     SnapshotEffect,
 )
 from odradek.metadata_quorum.replica.log_reading import snapshot_voters
-from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.snapshot_transfer import fetch_snapshot
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 from odradek.wire.messages.control_records import KRaftVersionRecord

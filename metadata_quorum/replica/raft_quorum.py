@@ -20,8 +20,8 @@ write is tried again every second. When too much waits, `has_room` turns false. 
 its lead. Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the
 node.
 
-Requests of this node are in `quorum_peers.py`, requests to it in `quorum_requests.py`, and the effect of snapshots on
-the log in `quorum_snapshots.py`.
+Requests of this node are in `asking/`, requests to it in `quorum_requests.py`, and the effect of snapshots on the log
+in `quorum_snapshots.py`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from odradek.metadata_quorum.raft.effects import (
 from odradek.metadata_quorum.raft.log_state import Batch, LogState
 from odradek.metadata_quorum.raft.roles import Candidate, Leader, Prospective, Resigned
 from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.asking.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.driver_protocol import (
     DropBelow,
     ExpireOld,
@@ -65,7 +66,6 @@ from odradek.metadata_quorum.replica.driver_protocol import (
 from odradek.metadata_quorum.replica.log_reading import read_log_state
 from odradek.metadata_quorum.replica.log_tail import append_batches
 from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX, QuorumLeader
-from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.quorum_requests import QuorumRequests
 from odradek.metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
 from odradek.metadata_quorum.replica.turns import Turns
@@ -211,7 +211,7 @@ class RaftQuorum:
         Raises `MetadataLogCorrupt`, `DiskError`.
         """
         self._tasks = tasks
-        self.peers.connections = peers
+        self.peers.connect(peers)
         stored = self._store.load()
         snapshot = await self.env.workers.run(self.snapshot_store.newest)
         state: LogState = await self.patiently(
@@ -227,6 +227,7 @@ class RaftQuorum:
             bootstrap=self.peers.bootstrap_ids,
         )
         self.decisions.high_watermark = self._core.high_watermark
+        self.peers.own_copy.judge()
         return snapshot
 
     async def run(self) -> None:
@@ -352,6 +353,7 @@ class RaftQuorum:
         if core.next_deadline() < self._sleeping_until or self.decisions.may_write_ahead():
             self._earlier.set()
         self._tell_change()
+        self.peers.own_copy.judge()
 
     def tell_observers(self) -> None:
         """Call all subscribers: something has changed that they may wait for."""

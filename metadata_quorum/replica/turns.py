@@ -1,4 +1,4 @@
-"""One after the other: who changes what others read beside the loop takes a turn. PORTED."""
+"""Turns, one after the other, for changes of state that workers read beside the loop. PORTED."""
 
 from __future__ import annotations
 

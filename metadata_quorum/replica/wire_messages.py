@@ -316,6 +316,9 @@ def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]
     partition: Any = topics[0].partitions[0]
     addresses = {each.node_id: (each.host, each.port) for each in message.node_endpoints}
     error = ErrorCode(partition.error_code)
+    if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+        # Another cluster's epoch and leader mean nothing here.
+        raise KafkaError(error)
     if is_fetch:
         return _decode_fetch_answer(partition, error), addresses
     leader_id = partition.leader_id if partition.leader_id >= 0 else None

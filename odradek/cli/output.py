@@ -98,7 +98,7 @@ def print_table(
     less: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> None:
-    """Print a table with its header; numbers stand on the right. For `less` and `whole` see `table`."""
+    """Print a table with its header; numbers are aligned to the right. For `less` and `whole` see `table`."""
     head, newline, body = table(header, rows, _width(), less=less, whole=whole).partition("\n")
     sys.stdout.write(paint(BOLD, head) + newline + body)
 
@@ -185,7 +185,7 @@ def _excess(widths: Sequence[int], width: int) -> int:
 def _shrink(widths: list[int], least: list[int], fixed: list[bool], width: int) -> None:
     """Narrow columns that are not fixed until the table fits or none can give any more.
 
-    First the last one, as long as it stays readable, because names stand in front; then the widest.
+    First the last one, as long as it stays readable, because names come first; then the widest.
     """
     excess = _excess(widths, width)
     last = len(widths) - 1

@@ -58,7 +58,7 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with the cause and the way to help; usage stands in the help alone.
+    """A parser whose errors are one line with the cause and the way to help; usage is in the help alone.
 
     It judges the bytes of each argument: they are a text in UTF-8 that a request can hold, unless they name a file.
     """

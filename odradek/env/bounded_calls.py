@@ -1,4 +1,4 @@
-"""Calls to one disk for which the loop waits a bounded time (SHELL).
+"""Calls to one disk for which the loop waits a bounded time. SHELL.
 
 Theory of operation
 -------------------

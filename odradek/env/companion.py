@@ -1,4 +1,4 @@
-"""A companion's process, as its node sees it (SHELL): `odradek.env.ports.Companion` of this machine.
+"""A companion's process, as its node sees it: `odradek.env.ports.Companion` of this machine. SHELL.
 
 Theory of operation
 -------------------
@@ -90,7 +90,7 @@ class _Process:
 
 
 def _spawn(factory: str, channel: int, lifeline: int) -> subprocess.Popen[bytes]:
-    """Start the program. The factory stands in its arguments for people who list processes."""
+    """Start the program. The factory is in its arguments for people who list processes."""
     program = [*child_program("odradek.env.companion_main"), str(channel), str(lifeline), factory]
     return subprocess.Popen(
         program,

@@ -1,4 +1,4 @@
-"""What passes between a node and its companion (SHELL): values as frames on a Unix stream socket.
+"""Messages between a node and its companion: values as frames on a Unix stream socket. SHELL.
 
 A frame is a head, a table, a pickle (protocol 5, PEP 574), and the buffers that the table lists. Bytes of
 `APART_BYTES_MIN` or more are such buffers. They go from the sender's memory to the socket, and from the socket to where

@@ -1,4 +1,4 @@
-"""The program of a companion's process (SHELL): `python -m odradek.env.companion_main CHANNEL LIFELINE FACTORY`.
+"""The program of a companion's process: `python -m odradek.env.companion_main CHANNEL LIFELINE FACTORY`. SHELL.
 
 `odradek.env.companion` starts it. The first frame has the factory's arguments, of which the object is made. Each further
 frame names a method to call. The end of the channel ends the process.

@@ -425,8 +425,11 @@ class Network(Protocol):
         Raises `OSError` when the address cannot be bound.
         """
 
-    async def connect(self, host: str, port: int) -> Conn:
-        """Connect. Raises `ConnectionLost`."""
+    async def connect(self, host: str, port: int, *, address: str | None = None) -> Conn:
+        """Connect to a host; with `address`, only to this one of its addresses. Raises `ConnectionLost`."""
+
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
 
 
 class Workers(Protocol):

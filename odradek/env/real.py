@@ -1,4 +1,4 @@
-"""The real world of one node (SHELL): trio, the machine's clocks, threads, files and sockets.
+"""The real world of one node: trio, the machine's clocks, threads, files and sockets. SHELL.
 
 `RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files` and `real_dirs`, sockets
 in `real_net`, other processes in `companion`.

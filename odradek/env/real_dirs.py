@@ -1,4 +1,4 @@
-"""Directories of this machine: `odradek.env.ports.Dir` over a path (SHELL).
+"""Directories of this machine: `odradek.env.ports.Dir` over a path. SHELL.
 
 `odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls` the loop waits only so long for
 those that look, open, create and append: a thread makes them (`bounded_calls`). `RealDir.in_time` bounds everything else.

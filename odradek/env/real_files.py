@@ -1,4 +1,4 @@
-"""Files of this machine: `odradek.env.ports.File` over a descriptor (SHELL).
+"""Files of this machine: `odradek.env.ports.File` over a descriptor. SHELL.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""TCP of this machine (SHELL): non-blocking sockets under trio's two waits.
+"""TCP of this machine: non-blocking sockets under trio's two waits. SHELL.
 
 Theory of operation
 -------------------
@@ -245,19 +245,27 @@ class TcpNetwork:
             listening.close()
             raise
 
-    async def connect(self, host: str, port: int) -> TcpConn:
-        try:
-            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
-            # RuntimeError: the system has no thread to give, in which the name would be resolved.
-            raise ConnectionLost(f"{host}:{port}: {error}") from error
+    async def connect(self, host: str, port: int, *, address: str | None = None) -> TcpConn:
         reason: OSError | None = None
-        for family, kind, protocol, _, address in found:
+        for family, kind, protocol, _, each in await self._resolve(address or host, port):
             try:
-                return await self._connect_one(family, kind, protocol, address)
+                return await self._connect_one(family, kind, protocol, each)
             except OSError as error:
                 reason = error
         raise ConnectionLost(f"{host}:{port}: {reason}") from reason
+
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
+        return tuple(dict.fromkeys(str(each[4][0]) for each in await self._resolve(host, port)))
+
+    @staticmethod
+    async def _resolve(host: str, port: int) -> list[tuple[Any, ...]]:
+        """Look a name up. Raises `ConnectionLost`."""
+        try:
+            return list(await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
+            # RuntimeError: the system has no thread to give, in which the name would be resolved.
+            raise ConnectionLost(f"{host}:{port}: {error}") from error
 
     async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:
         """Connect to one address. Raises `OSError`."""

@@ -1,4 +1,4 @@
-"""TLS of this machine (SHELL): Python's `ssl` over memory.
+"""TLS of this machine: Python's `ssl` over memory. SHELL.
 
 Java's names of ciphers are mapped; a list that cannot be honoured is refused. Keys and certificates come from
 `odradek.env.tls_stores`.

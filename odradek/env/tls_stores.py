@@ -1,4 +1,4 @@
-"""Key stores and trust stores (SHELL): PEM files, PEM in the configuration, PKCS12 files.
+"""Key stores and trust stores: PEM files, PEM in the configuration, PKCS12 files. SHELL.
 
 A private key comes to OpenSSL through a file in memory (memfd), which no disk has. A file is read once, so its key and
 its certificates are of one state, also while somebody replaces it.
@@ -162,7 +162,7 @@ def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes
 
 
 def _unfolded(text: str) -> bytes:
-    """Restore the lines of PEM from a properties file, where it may stand on one line with blanks."""
+    """Restore the lines of PEM from a properties file, where it may be on one line with blanks."""
     found = []
     for match in _PEM.finditer(text):
         if ":" in match[2]:

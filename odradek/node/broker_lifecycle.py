@@ -2,7 +2,7 @@
 
 The broker speaks to the controller in messages only, over its `PeerChannel`, even in one process. It registers again
 when a heartbeat is refused because the controller knows another epoch of this broker. A change of the controller
-alone is no reason, because the registration stands in the metadata log. A broker that was unregistered while it runs
+alone is no reason, because the registration is in the metadata log. A broker that was unregistered while it runs
 does not come back by itself: as in Kafka, an operator has to start it again. It registers anew, too, when a directory
 that hung answers again (`odradek.data_plane.disks.directory_troubles`).
 
@@ -168,7 +168,8 @@ class BrokerLifecycle:
             if response.should_shut_down:
                 self.may_shut_down.set()
                 return
-            await self._pause(self._interval_seconds if self.is_unfenced.is_set() else CATCH_UP_SECONDS)
+            is_hurried = not self.is_unfenced.is_set() or self._broker.leaderless.is_urgent
+            await self._pause(CATCH_UP_SECONDS if is_hurried else self._interval_seconds)
 
     @property
     def _unanswered_max(self) -> int:
@@ -258,6 +259,8 @@ class BrokerLifecycle:
         ):
             self.is_unfenced.set()
             self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
+        if self._broker.leaderless.is_urgent:
+            self.heartbeat_now()
 
     async def shut_down(self) -> None:
         """Ask the controller to move leaderships away, and wait for its answer, at most `SHUTDOWN_SECONDS_MAX`.
@@ -302,7 +305,7 @@ class BrokerLifecycle:
             listeners=list(self._listeners),
             features=[
                 Feature(name, low, high)
-                for name, (low, high) in sorted(broker.settings.release.features.items())
+                for name, (low, high) in broker.settings.release.registered_features.items()
             ],
             rack=self._rack,
             log_dirs=self._directories_to_register(),
@@ -372,9 +375,11 @@ class BrokerLifecycle:
             want_shut_down=self._wants_shut_down,
             offline_log_dirs=sorted((*failed, *self._reported)),
             cordoned_log_dirs=sorted(dict.fromkeys((*broker.placement.cordoned, *broker.troubles.full))),
+            topic_partition_log_info_list=broker.leaderless.next_reports(),
         )
         response: BrokerHeartbeatResponse | None = await self._ask(request)
         if response is not None and response.error_code == ErrorCode.NONE:
+            broker.leaderless.were_heard()
             self._tell_until.update(dict.fromkeys(request.offline_log_dirs, math.inf))
         return response
 

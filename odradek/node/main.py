@@ -1,4 +1,4 @@
-"""A node as a process (SHELL): read the configuration, run until a signal or a failure, say why it ended."""
+"""A node as a process: read the configuration, run until a signal or a failure, say why it ended. SHELL."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ class Node:
             self._channel,
             self._config.node_id,
             self._controller_endpoints(),
-            self._config.release.features,
+            self._config.release.registered_features,
             self._log,
         )
 

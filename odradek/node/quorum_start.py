@@ -14,6 +14,9 @@ __all__ = ["check_refusals", "tell_role", "what_is_missing"]
 
 def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
     """Return the reason why there is no newest image yet, as one line."""
+    copy = quorum.peers.own_copy.found_at
+    if copy is not None:
+        return f"a process with the same directory id answers at {copy}: this node takes no part beside a copy of its disk"
     if quorum.leader_id is not None:
         return f"catching up with the metadata log of controller {quorum.leader_id}"
     voters = quorum.voters.voters
@@ -29,7 +32,8 @@ def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> N
 
     Raises `NodeCannotStart` when enough controllers to elect a leader say that this node belongs to another cluster.
     Raises it as well in a node that is only a broker when they name its id as their leader: two nodes share the id.
-    Fewer controllers of another cluster do not stop the node.
+    Fewer controllers of another cluster do not stop the node. Nor do strangers at the addresses that the log names,
+    while a bootstrap server may still lead to the voters: they may have moved.
     """
     if not config.is_controller and quorum.peers.is_told_to_lead:
         raise NodeCannotStart(_of_a_voter(config.node_id))
@@ -39,6 +43,8 @@ def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> N
         if code is ErrorCode.INCONSISTENT_CLUSTER_ID
     ]
     voters = quorum.voters
+    if quorum.has_dynamic_voters and not quorum.peers.only_strangers:
+        return
     voting = [node_id for node_id in strangers if voters.get(node_id) is not None]
     if len(voting) >= voters.majority if voters.voters else strangers:
         who = ", ".join(_address(quorum, node_id) for node_id in voting or strangers)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT of a node's process (SHELL): a thread waits for them, and ends a start that does not end by itself.
+"""SIGTERM and SIGINT of a node's process: a thread waits for them, and ends a start that does not end by itself. SHELL.
 
 While a node starts, its loop may wait in a call to a disk that hangs. Then Python runs no signal handlers. So the
 signals are blocked in every thread, and one thread waits for them. It passes a signal on to the loop. If the node was

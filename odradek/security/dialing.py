@@ -107,9 +107,16 @@ class SecuredNetwork:
             host, port, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes
         )
 
-    async def connect(self, host: str, port: int) -> Conn:
-        """Connect, shake hands and log in. Raises `ConnectionLost`, whose text names the refusal."""
-        conn = await self._env.network.connect(host, port)
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
+        return await self._env.network.addresses_of(host, port)
+
+    async def connect(self, host: str, port: int, *, address: str | None = None) -> Conn:
+        """Connect and log in. The certificate must name the host, whatever its address.
+
+        Raises `ConnectionLost`, whose text says what was refused.
+        """
+        conn = await self._env.network.connect(host, port, address=address)
         try:
             secured: Conn = conn
             if self._tls is not None:

@@ -154,8 +154,8 @@ class WaitingByHost:
 
     def __init__(self) -> None:
         self._of_host: dict[str, deque[_Waiter]] = {}
-        """The waiting handshakes of each address in the order in which they came. The address whose turn is next
-        stands first.
+        """The waiting handshakes of each address in the order in which they came. The address whose turn is next is
+        first.
         """
         self.count = 0
 

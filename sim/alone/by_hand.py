@@ -1,4 +1,4 @@
-"""A broker's surroundings for schedules of a coordinator alone: timers, tasks and workers by hand. PURE."""
+"""A broker's surroundings for schedules of a coordinator alone: timers, tasks and workers by hand. PORTED."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 PURE.
 
-`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. What stands here is what
-`LeaderFetcher` and the handler of Fetch do between them.
+`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. This module has the
+steps between them, of `LeaderFetcher` and of the handler of Fetch.
 """
 
 from __future__ import annotations

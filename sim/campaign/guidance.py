@@ -1,7 +1,7 @@
 """Options that reached something new are drawn more often: which ones a campaign adds to what a seed has drawn. PURE.
 
-An option is a word: "trouble links", "workload group" or "duty moves". What was added stands beside the outcome, so
-that the run can be made again.
+An option is a word: "trouble links", "workload group" or "duty moves". The added options are recorded beside the
+outcome, so that the run can be made again.
 """
 
 from __future__ import annotations

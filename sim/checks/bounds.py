@@ -1,4 +1,4 @@
-"""How long what could serve may fail to: a bound for each fault, from the configured timeouts. PURE.
+"""How long a part that could serve may fail: a bound for each fault, from the configured timeouts. PURE.
 
 docs/simulation.md has the table for readers, with what sound runs need.
 """

@@ -1,4 +1,4 @@
-"""Virtual time (SHELL): trio's clock, which is the network, and the clock that each node sees.
+"""Virtual time: trio's clock, which is the network, and the clock that each node sees. SHELL.
 
 When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps. It lets
 the next events of the agenda happen (a segment arrives, a timer fires, a disk answers) until one wakes a task. Then it

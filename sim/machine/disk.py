@@ -28,6 +28,7 @@ The module does without trio, async functions and clocks: property tests of the 
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Callable, Mapping
 from random import Random
@@ -135,6 +136,11 @@ class SimDisk:
         self.on_power_cut: Callable[[], None] | None = None
 
     # --- what a node asks
+
+    def copy_files(self, other: SimDisk) -> None:
+        """Hold the files that another disk has on its platter now, as an operator's copy of it would."""
+        self._root = copy.deepcopy(other._root)
+        self.used_bytes = other.used_bytes
 
     def open_dir(self, path: str, create: bool = False) -> SimDir:
         """Open a root directory. `create` makes it durably, as an operator would have done beforehand."""

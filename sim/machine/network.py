@@ -17,9 +17,9 @@ wakes spurious. The rest after a short receive is read in the same step; between
 
 A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. It never
 gives up by itself: timeouts do that. `sim.machine.links` has the troubles of links. A connection may be reset on the
-way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. Bytes that one end has sent before
-it closed a connection may arrive late, behind the bytes of its next connection. That ends with `may_close_late`: a
-cluster that notices closes half a minute late is never whole at one moment.
+way, or be forgotten by the network (`sever`): both ends stay open, and nothing passes. Bytes that one end has sent
+before it closed a connection may arrive late, behind the bytes of its next connection. That ends with
+`may_close_late`: a cluster that notices closes half a minute late is never whole at one moment.
 
 The end of a node decides what its peers notice. A process that dies resets its connections (after a latency). A
 machine that loses power is silent, and its peers wait. Their later segments are sent again and again. It is answered
@@ -537,7 +537,16 @@ class SimNetwork:
         self._node.record("listen", port)
         return listener
 
-    async def connect(self, host: str, port: int) -> SimConn:
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return the one address that a host has here: its name. Raises `ConnectionLost` for an unknown one."""
+        await checkpoint()
+        target = self._fabric.resolve(host, self._node.host)
+        if target is None:
+            raise ConnectionLost(f"{host}:{port}: no such host")
+        return (target.name,)
+
+    async def connect(self, host: str, port: int, *, address: str | None = None) -> SimConn:
+        host = host if address is None else address
         await checkpoint()
         if not self._node.alive:
             raise ConnectionLost("the node has crashed")

@@ -1,4 +1,4 @@
-"""trio's run loop without what a virtual world lacks (SHELL): the kernel, idle waits, instruments.
+"""trio's run loop without what a virtual world lacks: the kernel, idle waits, instruments. SHELL.
 
 `trio.run` drives the generator that `_run.unrolled_run` makes. This one takes the same steps in the same order. It asks
 the kernel in one round of many, since there is nothing but signals to hear of. A batch of one task is neither sorted nor

@@ -1,4 +1,4 @@
-"""Waiting inside the virtual world (SHELL): the one place where the simulated ports meet trio's scheduler."""
+"""Waiting inside the virtual world: the one place where the simulated ports meet trio's scheduler. SHELL."""
 
 from __future__ import annotations
 

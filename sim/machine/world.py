@@ -1,4 +1,4 @@
-"""A virtual world (SHELL): one `trio.run`, in which time, order and every port hang on a seed.
+"""A virtual world: one `trio.run`, in which time, order and every port depend on a seed. SHELL.
 
 Theory of operation
 -------------------

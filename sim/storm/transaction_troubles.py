@@ -1,7 +1,7 @@
-"""Faults aimed at transactions: at coordinators and leaders, at the moments when something hangs on them. PORTED.
+"""Faults aimed at transactions: at coordinators and leaders, at the moments when most depends on them. PORTED.
 
-A transaction's outcome stands some milliseconds before its markers are written. A fault by chance seldom comes then. So
-these troubles hunt: they look into the living brokers until such a moment has come, and strike.
+A transaction's outcome is final some milliseconds before its markers are written. A fault by chance seldom comes
+then. So these troubles hunt: they look into the living brokers until such a moment has come, and strike.
 
 | moment | what it is |
 | --- | --- |
@@ -15,8 +15,8 @@ these troubles hunt: they look into the living brokers until such a moment has c
 | `markers` | `deciding`, `marking` | the leader of a partition that it has written, or its coordinator |
 | `handovers` | `open`, `deciding` | the link from its coordinator to such a leader, then the coordinator |
 
-The last one makes a late marker. It lies in the link while its coordinator is frozen, and comes when another coordinator
-has ended the transaction.
+The last one makes a late marker. It lies in the link while its coordinator is frozen, and comes when another
+coordinator has ended the transaction.
 
 They strike as other troubles do, within the fault model of `sim.storm.storm`. A process dies, is asked to stop, or
 freezes. Or it is cut off from everybody, or in one direction from one other. A look changes nothing.

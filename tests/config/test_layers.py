@@ -248,6 +248,8 @@ OURS = {
     "CleanerSettings.threads_per_disk": "a key of ours",
     "ControllerSettings.has_authorizer": "of a key that is a name",
     "ControllerSettings.tokens_per_owner_max": "a key of ours",
+    "ControllerSettings.unclean_recovery_manager_enabled": "a key of KIP-966 that Kafka does not have yet",
+    "ControllerSettings.unclean_recovery_timeout_ms": "a key of KIP-966 that Kafka does not have yet",
     "TransactionSettings.ids_per_partition_max": "a key of ours",
     "BrokerSettings.scrub_interval_ms": "a key of ours",
     "UpkeepContext.reserve_bytes": "a key of ours",

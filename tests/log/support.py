@@ -14,6 +14,7 @@ from odradek.data_plane.log.loading import LoadOptions, open_partition_log
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from odradek.data_plane.log.parts.verification import VerificationGuard
+from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.env.ports import Dir
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.wire.batches.batch_header import parse_header
@@ -74,6 +75,13 @@ def fill(log: PartitionLog, batches: int, count: int = 1, **fields: Any) -> None
     for _ in range(batches):
         append(log, batch(count, **fields))
     log.advance_high_watermark(log.log_end_offset)
+
+
+def retain(log: PartitionLog, now_ms: int) -> int:
+    """Apply retention as the upkeep of a directory does; the number of segments that went."""
+    if log.needs_look_at_ages(now_ms):
+        assert log.look_at_ages(now_ms, WalkBudget(UNBOUNDED))
+    return log.delete_old_segments(now_ms)
 
 
 def content(log: PartitionLog) -> bytes:

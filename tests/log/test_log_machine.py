@@ -14,7 +14,7 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.wire.batches.batch_header import iter_batches
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
-from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, new_disk
+from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, new_disk, retain
 from tests.schedule import examples
 
 
@@ -151,7 +151,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.set_log_start_offset(offset)
         self.log_start = offset
         self.deleted = max(self.deleted, offset)
-        self.log.delete_old_segments(self.clock_ms)
+        retain(self.log, self.clock_ms)
 
     @rule(milliseconds=st.sampled_from([0, 1000, 70_000]))
     def background(self, milliseconds: int) -> None:

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.record_rules import RECORD_ERRORS_MAX, RECORDS_PARSED_MAX, RecordsRefused
-from odradek.wire.batches.batch_header import ATTRIBUTES_OFFSET, CRC_START, parse_header
+from odradek.wire.batches.batch_header import ATTRIBUTES_OFFSET, CRC_START, check_crc, parse_header
 from odradek.wire.batches.compression import CompressionType
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.record_batch import RecordBatchBuilder
@@ -19,6 +19,7 @@ COMPACTED = LogConfig(cleanup_policy=("compact",))
 NARROW = LogConfig(message_timestamp_before_max_ms=10_000, message_timestamp_after_max_ms=5_000)
 APPEND_TIME = LogConfig(message_timestamp_type="LogAppendTime")
 LOG_APPEND_TIME, TRANSACTIONAL = 8, 16
+MAX_TIMESTAMP_AT = 35
 CODECS = [CompressionType.NONE, CompressionType.GZIP]
 
 
@@ -90,16 +91,32 @@ def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
     assert [text[:9] for _, text in error.record_errors] == ["Compacted", "Timestamp", "Compacted"]
 
 
-def test_a_header_that_lies_about_times_is_refused_whole() -> None:
-    """A header whose timestamps are out of range gets INVALID_TIMESTAMP, without errors per record."""
-    data = batch(2)
-    struct.pack_into(">q", data, 35, NOW_MS + 60_000)
-    log = new_log(NARROW)
-    with pytest.raises(KafkaError) as caught:
-        append(log, with_attributes(data, 0))
-    assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
-    assert not isinstance(caught.value, RecordsRefused)
-    assert log.log_end_offset == 0
+@pytest.mark.parametrize("claimed", [NOW_MS + 60_000, NOW_MS - 60_000, 0, -1])
+@pytest.mark.parametrize("config", [NARROW, COMPACTED, LogConfig()])
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_decide_about_the_newest_timestamp(
+    codec: CompressionType, config: LogConfig, claimed: int
+) -> None:
+    """Kafka sets a batch's largest timestamp from its records; a header that is out of bounds is no reason to refuse."""
+    data = batch(3, compression_type=codec)
+    struct.pack_into(">q", data, MAX_TIMESTAMP_AT, claimed)
+    log = new_log(config)
+    if config == LogConfig() and claimed > NOW_MS:
+        config = log.config = LogConfig(message_timestamp_after_max_ms=5_000)
+    append(log, with_attributes(data, 0))
+    stored = content(log)
+    assert parse_header(stored).max_timestamp == NOW_MS + 2
+    assert check_crc(stored, 0, len(stored))
+    assert log.active.max_timestamp_ms == NOW_MS + 2
+
+
+def test_records_out_of_bounds_are_found_behind_a_header_within_them() -> None:
+    """Where the header contradicts itself, each record is looked at, as where the topic has a rule for records."""
+    data = batch(2, timestamp=NOW_MS + 60_000)
+    struct.pack_into(">q", data, MAX_TIMESTAMP_AT, -1)
+    error = refused(LogConfig(message_timestamp_after_max_ms=5_000), with_attributes(data, 0))
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.record_errors] == [0, 1]
 
 
 def test_only_the_broker_stamps_append_time() -> None:

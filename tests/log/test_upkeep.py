@@ -14,7 +14,7 @@ from odradek.env.real_dirs import open_dir
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
+from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log, retain
 
 SIZE = len(batch())
 HOUR_MS = 3_600_000
@@ -43,7 +43,7 @@ def names(log: PartitionLog, suffix: str = ".log") -> list[int]:
 def test_old_segments_go_by_the_time_of_their_newest_record(hours: int, kept: list[int]) -> None:
     """retention.ms; the active segment is empty here and stays."""
     log = hourly(LogConfig(retention_ms=hours * HOUR_MS))
-    assert log.delete_old_segments(NOW_MS) == 6 - len(kept)
+    assert retain(log, NOW_MS) == 6 - len(kept)
     assert names(log) == kept
     assert log.log_start_offset == kept[0]
     assert log.log_end_offset == 5
@@ -54,7 +54,7 @@ def test_when_everything_has_expired_the_end_offset_stays() -> None:
     disk = new_disk()
     log = new_log(LogConfig(retention_ms=HOUR_MS), disk)
     fill(log, 3, timestamp=NOW_MS - 2 * HOUR_MS)
-    assert log.delete_old_segments(NOW_MS) == 1
+    assert retain(log, NOW_MS) == 1
     assert (names(log), log.log_start_offset, log.log_end_offset) == ([3], 3, 3)
     disk.crash("synced")
     assert open_log(disk.open_dir("disk"), clean=False).log_end_offset == 3
@@ -64,15 +64,15 @@ def test_segments_without_timestamps_age_by_their_file() -> None:
     """Kafka falls back to the time of the file's last change."""
     log = new_log(LogConfig(retention_ms=HOUR_MS))
     fill(log, 1, timestamp=-1, step=0)
-    assert log.delete_old_segments(NOW_MS + HOUR_MS) == 0
-    assert log.delete_old_segments(NOW_MS + HOUR_MS + 1) == 1
+    assert retain(log, NOW_MS + HOUR_MS) == 0
+    assert retain(log, NOW_MS + HOUR_MS + 1) == 1
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(5, 6), (4, 5), (3.5, 5), (1, 2), (0, 1)])
 def test_the_oldest_segments_go_until_the_size_fits(limit: float, kept: int) -> None:
     """retention.bytes; a segment goes only if the log stays at least that large without it."""
     log = hourly(LogConfig(retention_ms=-1, retention_bytes=int(limit * SIZE)))
-    log.delete_old_segments(NOW_MS)
+    retain(log, NOW_MS)
     assert len(log.segments) == kept
 
 
@@ -80,15 +80,15 @@ def test_only_committed_records_go() -> None:
     """A segment that reaches over the high watermark stays, however old."""
     log = hourly(LogConfig(retention_ms=0))
     log.high_watermark = 2
-    assert log.delete_old_segments(NOW_MS) == 2
+    assert retain(log, NOW_MS) == 2
 
 
 def test_compacted_topics_are_not_deleted_by_age() -> None:
     """cleanup.policy=compact: only what DeleteRecords freed goes."""
     log = hourly(LogConfig(retention_ms=0, retention_bytes=0, cleanup_policy=("compact",)))
-    assert log.delete_old_segments(NOW_MS) == 0
+    assert retain(log, NOW_MS) == 0
     log.set_log_start_offset(2)
-    assert log.delete_old_segments(NOW_MS) == 2
+    assert retain(log, NOW_MS) == 2
     assert names(log) == [2, 3, 4, 5]
 
 
@@ -99,15 +99,15 @@ def test_an_empty_policy_keeps_everything() -> None:
     )
     assert (config.is_compacted, config.deletes_by_retention, config.checks_records) == (False, False, False)
     log = hourly(config)
-    assert log.delete_old_segments(NOW_MS) == 0
+    assert retain(log, NOW_MS) == 0
     log.set_log_start_offset(2)
-    assert log.delete_old_segments(NOW_MS) == 2
+    assert retain(log, NOW_MS) == 2
 
 
 def test_both_policies_delete_by_age_too() -> None:
     """compact,delete: retention goes on beside the cleaner."""
     log = hourly(LogConfig(retention_ms=4 * HOUR_MS, cleanup_policy=("compact", "delete")))
-    assert log.delete_old_segments(NOW_MS) == 1
+    assert retain(log, NOW_MS) == 1
 
 
 def test_delete_records_moves_the_start_and_frees_whole_segments() -> None:
@@ -122,7 +122,7 @@ def test_delete_records_moves_the_start_and_frees_whole_segments() -> None:
     log.set_log_start_offset(1)
     assert log.log_start_offset == 3
     assert log.epochs.entries == ((0, 3),)
-    assert log.delete_old_segments(NOW_MS) == 1
+    assert retain(log, NOW_MS) == 1
     assert names(log) == [2, 4, 6]
     assert [h.base_offset for _, h in iter_batches(log.read_bytes(3, 1 << 20, upper_bound=7))] == [3]
 
@@ -172,7 +172,7 @@ def test_truncation_undoes_what_producers_appended() -> None:
 def test_truncation_before_the_log_empties_it() -> None:
     """A leader whose log ends before this one's starts: begin anew where it says."""
     log = hourly(LogConfig(retention_ms=3 * HOUR_MS))
-    log.delete_old_segments(NOW_MS)
+    retain(log, NOW_MS)
     log.truncate_to(1)
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (1, 1, 1)
     assert names(log) == [1]

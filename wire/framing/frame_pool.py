@@ -1,4 +1,4 @@
-"""Buffers for large frames, used again once nobody looks at them. PURE.
+"""Buffers for large frames, used again once no view of them is left. PURE.
 
 A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page costs the
 kernel more than filling it costs us: measured, a quarter of a consumer's time at 1 KiB records. A frame is handed out

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Chunk: TypeAlias = bytes | bytearray | memoryview | Sized
-"""Bytes to send, or a spill: an object of known length whose bytes stand elsewhere (see `odradek.wire.codec`)."""
+"""Bytes to send, or a spill: an object of known length whose bytes are elsewhere (see `odradek.wire.codec`)."""
 
 LENGTH_SIZE: Final = 4
 HEADER_TAGS_MAX = 1000

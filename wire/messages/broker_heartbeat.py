@@ -6,7 +6,28 @@ from typing import ClassVar
 
 import attrs
 
-from odradek.wire.structure import Message, kafka
+from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
+
+
+@attrs.define(eq=False, repr=False)
+class PartitionLogInfo(Structure):
+    """A structure within BrokerHeartbeatRequest."""
+
+    partition: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
+    last_written_leader_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
+    current_leader_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
+    log_end_offset: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
+    error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
+
+
+@attrs.define(eq=False, repr=False)
+class TopicPartitionLogInfo(Structure):
+    """A structure within BrokerHeartbeatRequest."""
+
+    topic_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "0+"))
+    partition_log_info: list[PartitionLogInfo] = attrs.field(
+        factory=list, metadata=kafka([PartitionLogInfo], "0+")
+    )
 
 
 @attrs.define(eq=False, repr=False)
@@ -28,6 +49,9 @@ class BrokerHeartbeatRequest(Message):
     )
     cordoned_log_dirs: list[bytes] | None = attrs.field(
         default=None, metadata=kafka(["uuid"], "2+", nullable="2+", tagged="2+", tag=1)
+    )
+    topic_partition_log_info_list: list[TopicPartitionLogInfo] = attrs.field(
+        factory=list, metadata=kafka([TopicPartitionLogInfo], "0+", tagged="0+", tag=10000)
     )
 
 

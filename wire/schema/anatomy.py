@@ -232,8 +232,8 @@ class Anatomy:
     ) -> Any:
         """Make the request about things with these names, of which the first is that of the element around each.
 
-        `thing` makes the thing of a name; without it a thing is its name. Elements stand in the order in which they
-        are first named.
+        `thing` makes the thing of a name; without it a thing is its name. Elements have the order in which they are
+        first named.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}

@@ -6,13 +6,13 @@ loads no message module. `odradek.wire.schema.anatomy` resolves it against the m
 * A path is written from the outermost list in, with `/` between the levels. `topics name / partitions partition_index` is a
   list `topics`, whose structures are named by their field `name`, and have a list `partitions`. A list of plain values has
   `*` for the value itself. `+` joins two lists of one request.
-* `results` is the path of the answer. Its names stand in the order of the request's: the first name there and the first
+* `results` is the path of the answer. Its names have the order of the request's: the first name there and the first
   name here name the same.
 * `refused` lists further fields of a refused thing: `base_offset=-1` is a value, a bare name is the field for the text.
 * `whole` lists further fields of an answer that refuses all. An answer with a field `error_code` in that version has the
   error there, and its text in `error_message`. Any other answer has it once for each thing.
 
-What the schema tables say stands only there: which fields there are, in which versions, and their defaults. An API without
+Facts of the schema tables are only there: which fields there are, in which versions, and their defaults. An API without
 a row is refused by its `error_code` alone.
 
 Weight, keys of things judged together, and limits are the controller's. Rights are security's. Some requests do not fit a

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from odradek.data_plane.handlers.desk import Desk
+from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError, Event, FileClosed, Workers
@@ -42,6 +43,8 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 TIME_QUERIES_WAITING_MAX = 64
 """Requests that wait for one disk; clients whose request is refused repeat it after a while."""
+WALK_BYTES_MAX = 512 << 20
+"""The most that one request walks over to see whether batches are right about their records' times: about a second."""
 CONSUMER = -1
 """The replica id of clients that are no replicas."""
 DEBUGGER = -2
@@ -143,6 +146,7 @@ class ListOffsetsHandler:
     def _answer(self, request: ListOffsetsRequest, version: int) -> Work[ListOffsetsResponse]:
         known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
         committed = request.isolation_level == READ_COMMITTED
+        budget = WalkBudget(WALK_BYTES_MAX)
         asked_of: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
         for topic in request.topics:
             for asked in topic.partitions:
@@ -158,13 +162,19 @@ class ListOffsetsHandler:
                     answers.append(_failed(asked, ErrorCode.UNKNOWN_SERVER_ERROR))
                 else:
                     answers.append(
-                        self._answer_partition(name, asked, committed, version, request.replica_id)
+                        self._answer_partition(name, asked, committed, version, request.replica_id, budget)
                     )
             topics.append(ListOffsetsTopicResponse(name, answers))
         return ListOffsetsResponse(0, topics)
 
     def _answer_partition(
-        self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int, replica_id: int
+        self,
+        topic: str,
+        asked: ListOffsetsPartition,
+        committed: bool,
+        version: int,
+        replica_id: int,
+        budget: WalkBudget,
     ) -> ListOffsetsPartitionResponse:
         try:
             partition = self._partitions.find(topic, asked.partition_index)
@@ -176,7 +186,9 @@ class ListOffsetsHandler:
             return _failed(asked, code)
         to_end = replica_id != CONSUMER
         try:
-            timestamp, offset, epoch = find_offset(partition, asked.timestamp, committed, version, to_end)
+            timestamp, offset, epoch = find_offset(
+                partition, asked.timestamp, committed, version, to_end, budget
+            )
         except KafkaError as error:
             return _failed(asked, error.code)
         except FileClosed:
@@ -189,11 +201,17 @@ class ListOffsetsHandler:
 
 
 def find_offset(
-    partition: Partition, timestamp: int, committed: bool, version: int, to_end: bool
+    partition: Partition,
+    timestamp: int,
+    committed: bool,
+    version: int,
+    to_end: bool,
+    budget: WalkBudget | None = None,
 ) -> tuple[int, int, int]:
     """Find (timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
 
-    `to_end`: for a replica or a debugger the bound is the log's end.
+    `to_end`: a replica or a debugger asks, for whom the log ends where it ends. `budget` bounds the records that are walked
+    only to see whether their batches are right about them.
 
     Raises:
         KafkaError: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know.
@@ -218,11 +236,11 @@ def find_offset(
         return -1, -1, -1
     if timestamp == MAX_TIMESTAMP and version >= LIST_OFFSETS_MAX_TIMESTAMP:
         # A newer record behind a late high watermark may have been acknowledged by the leader before.
-        found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound)
+        found = log.offset_of_max_timestamp(upper_bound=log.log_end_offset if lags else bound, budget=budget)
         if lags and found is not None and found[1] >= bound:
             raise _not_available(version)
     elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp, upper_bound=bound)
+        found = log.offset_for_timestamp(timestamp, upper_bound=bound, budget=budget)
     else:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if found is None and lags:

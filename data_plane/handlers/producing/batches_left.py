@@ -5,8 +5,8 @@ Theory of operation
 
 `ProduceHandler` appends partition by partition. It waits where an append raises `OffLoop`, and after
 `PARTITIONS_PER_TURN` appends in one turn. Before its first wait it makes `BatchesLeft`, which copies the rest, since
-the receive buffer is used again. A request without a wait costs no generator. `ready` lets a worker decompress the next batch and some behind it. Then the handler
-goes on with that batch. Anything may have happened in between: leadership, log, topic, limits and checksum are
+the receive buffer is used again. Only then it begins a generator. `ready` lets a worker decompress the next batch and
+some behind it. Then the handler goes on with that batch. Anything may have happened in between: leadership, log, topic, limits and checksum are
 checked again. Only what the bytes themselves decide is kept: what they decompress to, and whether their records keep
 the rules.
 
@@ -92,6 +92,11 @@ class BatchesLeft:
                 size += len(records)
                 self._left.append((records, config))
         self.budget = RequestBudget(size, desk.produce_workers.inflated)
+
+    def take_begun(self) -> Begun:
+        """Take the answers so far, for the loop to go on with."""
+        begun, self.begun = self.begun, None
+        return ([], [], None, False) if begun is None else begun
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
         """Return the work on one batch."""

@@ -119,22 +119,15 @@ class ProduceHandler:
     def _append(
         self, context: Context, request: ProduceRequest, transaction: Transaction, left: BatchesLeft | None
     ) -> Result:
-        """Append batch by batch, and answer. `left` is there if the request has waited: it has the answers before.
-
-        The loop ends early where it has to wait. What it has done so far then stands in `left.begun`.
-        """
+        """Append batch by batch, up to a wait or the answer. `left` is there from the first wait on."""
         desk, partitions, acks = self._desk, self._partitions, request.acks
         connection, now_ms = context.note_append(), desk.clock.wall_ms()
         by_id, are_acks_valid = context.api_version >= PRODUCE_TOPIC_IDS, -1 <= acks <= 1
-        responses: list[TopicProduceResponse] = []
-        answers: list[PartitionProduceResponse] = []
-        delayed, failed, appends = None, False, PARTITIONS_PER_TURN
-        topics = request.topic_data
+        begun: Begun = ([], [], None, False) if left is None else left.take_begun()
+        responses, answers, delayed, failed = begun
         work: BatchWork = desk.loop_work
-        if left is not None and left.begun is not None:
-            (responses, answers, delayed, failed), left.begun = left.begun, None
-            topics = topics[len(responses) :]
-        for topic in topics:
+        appends = PARTITIONS_PER_TURN
+        for topic in request.topic_data[len(responses) :] if responses else request.topic_data:
             hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)
             for data in topic.partition_data[len(answers) :] if answers else topic.partition_data:
                 if not appends:
@@ -161,7 +154,7 @@ class ProduceHandler:
                 except OffLoop:
                     begun = (responses, answers, delayed, failed)
                     return self._halt(context, request, transaction, left, begun)
-                except (KafkaError, DiskError) as error:
+                except Exception as error:  # noqa: BLE001 - a bug in one append is no other partition's
                     answers.append(self._not_appended(context, data, partition, error))
                     failed = True
                     continue
@@ -263,9 +256,9 @@ class ProduceHandler:
         context: Context,
         data: PartitionProduceData,
         partition: Partition,
-        error: KafkaError | DiskError,
+        error: Exception,
     ) -> PartitionProduceResponse:
-        """Answer for a batch that was refused, or not written."""
+        """Answer for a batch that was refused, or not written, or whose append met a bug: no matter of other partitions."""
         log = partition.log
         if isinstance(error, DiskError):
             self._desk.disk_errors.tell(
@@ -274,6 +267,11 @@ class ProduceHandler:
             return _error_answer(
                 data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"
             )
+        if not isinstance(error, KafkaError):
+            self._desk.log.exception(
+                "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
+            )
+            return _error_answer(data.index, ErrorCode.UNKNOWN_SERVER_ERROR, "The append has met a bug")
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:

@@ -6,6 +6,8 @@ from odradek.data_plane.log.cleaning.plan import LogView, SegmentView
 from odradek.data_plane.log.log_config import LONG_MAX, TIME_ENTRY_BYTES, LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.segments.segment import NO_TIMESTAMP, Segment
+from odradek.data_plane.log.segments.segment_times import is_known, modified_ms, walk_times
+from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget, newest_in
 from odradek.env.ports import File
 from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
 
@@ -39,20 +41,30 @@ def view_of(log: PartitionLog) -> LogView:
     )
 
 
-def read_timestamps(log: PartitionLog) -> None:
-    """Read the ages of finished segments that are not known yet (blocking, in a worker).
+def read_timestamps(log: PartitionLog, now_ms: int) -> None:
+    """Learn the ages of finished segments that are not known yet (blocking, in a worker).
+
+    A segment that claims to be old enough for `min.compaction.lag.ms`, although its file has changed since, is walked.
 
     Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`, `CorruptBatch`.
     """
+    config = log.config
+    limit_ms = now_ms - config.min_compaction_lag_ms
     for segment in log.segments[:-1]:
-        segment.newest_timestamp_ms(log.config.index_interval_bytes)
+        newest = segment.newest_timestamp_ms(config.index_interval_bytes)
+        if config.min_compaction_lag_ms > 0 and segment.size and not is_known(segment):
+            is_unsure = newest <= limit_ms < modified_ms(segment) or newest > now_ms
+            if is_unsure:
+                walk_times(segment, None, WalkBudget(UNBOUNDED), config)
         if segment.first_timestamp_ms == NO_TIMESTAMP and segment.size:
-            segment.first_timestamp_ms = _first_timestamp(segment)
+            segment.first_timestamp_ms = _first_timestamp(segment, config)
 
 
-def _first_timestamp(segment: Segment) -> int:
+def _first_timestamp(segment: Segment, config: LogConfig) -> int:
+    """Read the newest timestamp of the first batch: its records', or its header's claim where they cannot be read."""
     file: File = segment.pinned_file()
     try:
-        return parse_header(file.pread(HEADER_SIZE, 0)).max_timestamp
+        header = parse_header(file.pread(HEADER_SIZE, 0))
+        return newest_in(file.pread(header.size, 0), header, config.decompressed_bytes_max)
     finally:
         file.unpin()

@@ -274,7 +274,8 @@ class RecordLoop:
                     out.append(source)
                 continue
             assert verdict is not None
-            if not verdict.needs_horizon[now] and kept == header.record_count:
+            is_whole = not verdict.needs_horizon[now] and kept == header.record_count
+            if is_whole and (header.timestamp_type or verdict.max_timestamps[now] == header.max_timestamp):
                 out.append(source)
                 continue
             cleaned.is_changed = True

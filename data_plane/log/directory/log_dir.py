@@ -22,7 +22,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -201,13 +201,18 @@ class LogDir:
             return
         self.judge_room()
         self.is_loaded = True
-        self.checkpoints.all_are_open()
+        self.checkpoints.all_are_open(self._loader.unreadable)
 
     def stop_loading(self) -> None:
         """Make `load` return soon, because the node stops. Only a device that hangs holds it up."""
         self._loader.is_stopping = True
 
     # --- logs
+
+    @property
+    def unreadable(self) -> Mapping[TopicPartition, str]:
+        """Partitions whose logs are here, out of service; for each the file that should name its topic."""
+        return self._loader.unreadable
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         return self.logs.get(TopicPartition(topic, partition))

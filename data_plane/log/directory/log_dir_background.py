@@ -1,4 +1,4 @@
-"""The upkeep of one log directory: a loop that runs due tasks once a second (PORTED).
+"""The upkeep of one log directory: a loop that runs due tasks once a second. PORTED.
 
 Work that waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a
 worker begins, while it works, before the loop gets the result. So the loop checks the log again after every wait. A
@@ -25,6 +25,7 @@ from odradek.data_plane.log.directory.room import Room
 from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.segments.segment import remove_if_present
+from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.env.ports import (
     Clock,
     Dir,
@@ -43,6 +44,8 @@ from odradek.wire.topic_partition import TopicPartition
 _TICK_SECONDS = 1.0
 _SHORT_RETENTION_MS = 10_000
 """Retention is applied so often while only the reserve of the disk is left."""
+_WALK_BYTES = 512 << 20
+"""The most that one look walks over to learn how old records are: a second or two of a worker."""
 
 
 @attrs.frozen(kw_only=True)
@@ -131,6 +134,8 @@ class Background:
         """
         self._told_postponed = False
         """True once this look has logged that a flush was refused."""
+        self._retention_is_unfinished = False
+        """True if retention has had no time to learn how old all records are: it goes on at the next look."""
         self.flush_count = 0
         self.segments_removed = 0
 
@@ -226,7 +231,7 @@ class Background:
         """True if old segments are to go now: more often while they may be the way to more room."""
         is_due = self._is_due("retention", self._log_dir.context.retention_check_interval_ms, now_ms)
         often = self._is_due("retention_when_short", _SHORT_RETENTION_MS, now_ms)
-        return is_due or (often and self._log_dir.room.is_short)
+        return is_due or self._retention_is_unfinished or (often and self._log_dir.room.is_short)
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
         """True if the task is due: once per interval, the first time an interval after the start."""
@@ -283,12 +288,18 @@ class Background:
 
     async def _apply_retention(self) -> None:
         context = self._log_dir.context
+        budget = WalkBudget(_WALK_BYTES)
+        self._retention_is_unfinished = False
         for log in list(self._log_dir.logs.values()):
             if log.offline:
                 continue
             try:
                 if any(segment.needs_index for segment in log.segments):
                     await self._log_dir.workers.run_long(_load_indexes, log)
+                now_ms = self._time_ms()
+                if not log.is_closed and log.needs_look_at_ages(now_ms):
+                    is_finished = await self._log_dir.workers.run_long(log.look_at_ages, now_ms, budget)
+                    self._retention_is_unfinished |= not is_finished
                 if log.offline or not self._log_dir.is_served:
                     continue
                 if not log.prepare_retention(self._time_ms()):

@@ -16,7 +16,12 @@ import attrs
 from odradek.data_plane.log.directory.log_dir_background import UpkeepContext
 from odradek.data_plane.log.directory.offset_checkpoints import OffsetCheckpoints
 from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
-from odradek.data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log
+from odradek.data_plane.log.loading import (
+    LoadingStopped,
+    LoadOptions,
+    UnreadableId,
+    open_partition_log,
+)
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import LogOwner
 from odradek.data_plane.log.partition_log import PartitionLog
@@ -38,6 +43,10 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 METADATA_TOPIC = "__cluster_metadata"
+_WAY_OUT = (
+    "write the file anew (`version: 0`, and `topic_id: ` with the topic's id, a line each), "
+    "or move the directory away to do without its records; then restart"
+)
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
 _turn = threading.Lock()
@@ -80,6 +89,8 @@ class LogLoader:
     is_clean: bool
     """True if the last shutdown was."""
     is_stopping: bool = False
+    unreadable: dict[TopicPartition, str] = attrs.field(factory=dict)
+    """Partitions whose logs are left as they are, because nothing says whose they are; with the file that should."""
 
     async def load(self, logs: dict[TopicPartition, PartitionLog], deleted: Callable[[str], None]) -> None:
         """Open every log and put it into `logs`; name directories of deleted logs to `deleted`.
@@ -100,6 +111,10 @@ class LogLoader:
         for at in range(0, len(partitions), _LOGS_PER_LOAD):
             for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
                 logs[log.home.key] = log
+        for key, file in self.unreadable.items():
+            self.context.log.error(
+                "log.id_unreadable", topic=key.topic, partition=key.partition, file=file, way_out=_WAY_OUT
+            )
         if self.checkpoints.say_too_much(logs):
             await run(self.checkpoints.lower)
 
@@ -127,14 +142,17 @@ class LogLoader:
                 for name, key in partitions:
                     if self.is_stopping:
                         raise LoadingStopped
-                    logs.append(self._load_one(name, key, buffer))
+                    log = self._load_one(name, key, buffer)
+                    if log is not None:
+                        logs.append(log)
         except ResourcesShort:
             for log in logs:
                 log.abandon()
             raise
         return logs
 
-    def _load_one(self, name: str, key: TopicPartition, buffer: bytearray) -> PartitionLog:
+    def _load_one(self, name: str, key: TopicPartition, buffer: bytearray) -> PartitionLog | None:
+        """Open one log; None where it cannot be known whose it is."""
         context, known = self.context, self.checkpoints
         options = LoadOptions(
             is_clean=self.is_clean,
@@ -143,6 +161,7 @@ class LogLoader:
             log_start_offset=known.starts.get(key, -1),
             first_dirty_offset=known.first_dirty.get(key, NEVER_CLEANED),
             high_watermark=known.high_watermarks.get(key, -1),
+            must_know_id=True,
             now_ms=context.clock.wall_ms(),
             random=context.random,
             log=context.log,
@@ -150,7 +169,11 @@ class LogLoader:
             is_stopping=lambda: self.is_stopping,
         )
         directory = self.directory.subdir(name)
-        log = open_partition_log(directory, *key, self.config_for(key.topic), self.owner, options)
+        try:
+            log = open_partition_log(directory, *key, self.config_for(key.topic), self.owner, options)
+        except UnreadableId as error:
+            self.unreadable[key] = error.file
+            return None
         # There may be more logs than the process may have descriptors. The first append or read opens the file.
         log.active.file.rest()
         return log

@@ -1,4 +1,4 @@
-"""The checkpoint of log start offsets, written as soon as records were deleted on request (PORTED).
+"""The checkpoint of log start offsets, written as soon as records were deleted on request. PORTED.
 
 DeleteRecords is acknowledged when the new start is in the checkpoints of all replicas that live. So a restart of all
 of them does not bring back what was deleted. Apache Kafka 4.3 acknowledges at once, and writes this file each minute.

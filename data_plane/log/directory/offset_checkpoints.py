@@ -11,7 +11,7 @@ The recovery-point checkpoint never exceeds the synced offset.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
 
 from odradek.data_plane.log.directory.checkpoints import (
@@ -93,13 +93,13 @@ class OffsetCheckpoints:
         first_dirty = self.first_dirty.get(key, NEVER_CLEANED)
         return log.recovery_point < self.recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
 
-    def all_are_open(self) -> None:
-        """Forget the files' other entries, since all logs have been opened: their logs are gone."""
+    def all_are_open(self, left: Collection[TopicPartition]) -> None:
+        """Forget what the files say of logs that are gone: all were opened but those that are `left`."""
         known = (*self.recovery_points, *self.starts, *self.first_dirty, *self.high_watermarks)
-        self._gone.update(key for key in known if key not in self._logs)
-        self.recovery_points = {}
-        self.starts = {}
-        self.first_dirty = {}
+        self._gone.update(key for key in known if key not in self._logs and key not in left)
+        self.recovery_points = {key: self.recovery_points[key] for key in left if key in self.recovery_points}
+        self.starts = {key: self.starts[key] for key in left if key in self.starts}
+        self.first_dirty = {key: self.first_dirty[key] for key in left if key in self.first_dirty}
 
     def expect(
         self,

@@ -42,6 +42,7 @@ class LogHome:
     __slots__ = (
         "_has_failed",
         "directory",
+        "is_broken",
         "is_closed",
         "is_short",
         "is_stalled",
@@ -65,6 +66,8 @@ class LogHome:
         self.refuses_appends = False
         """True while `check_append` has a reason to refuse; an append reads only this."""
         self.is_closed = False
+        self.is_broken = False
+        """True after a bug in the middle of an append: the log is read, and takes nothing until the next start."""
         self._has_failed = False
         self.is_stalled = False
         """True while the device does not answer."""
@@ -86,17 +89,21 @@ class LogHome:
 
     def _judge(self) -> None:
         self.offline = self._has_failed or self.is_closed or self.is_stalled or self.is_unsettled
-        self.refuses_appends = self.offline or self.is_short
+        self.refuses_appends = self.offline or self.is_short or self.is_broken
 
     def set_short(self, is_short: bool) -> None:
         """Refuse records while only the reserve of the disk is left, or end that."""
         self.is_short = is_short
-        self.refuses_appends = self.offline or is_short
+        self._judge()
 
     def check_append(self, *, may_use_reserve: bool) -> None:
-        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline, `DiskFull` for an append that would use the reserve."""
+        """Raise `KafkaError` KAFKA_STORAGE_ERROR while offline or broken, `DiskFull` for what must leave the reserve alone."""
         if self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        if self.is_broken:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "an append has failed for a bug; a restart reads the log anew"
+            )
         if self.is_short and not may_use_reserve:
             path = self.directory.path
             error = DiskFull(path, path, "append", errno.ENOSPC, "only the reserve of the disk is left")
@@ -116,6 +123,11 @@ class LogHome:
     def resume(self) -> None:
         """End a stall. A log that has failed, or was closed meanwhile, refuses on."""
         self.is_stalled = False
+        self._judge()
+
+    def break_down(self) -> None:
+        """Refuse appends until the next start: a bug has left the parts of the log at odds."""
+        self.is_broken = True
         self._judge()
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ class LogOffsets:
         self.log_end_offset = offset
 
     def check_order(self) -> None:
-        """Raise `AssertionError` unless the offsets stand in their order."""
+        """Raise `AssertionError` unless the offsets are in their order."""
         if not self.log_start_offset <= self.high_watermark <= self.log_end_offset:
             raise AssertionError(
                 f"{self}: log start offset {self.log_start_offset}, high watermark {self.high_watermark} and "

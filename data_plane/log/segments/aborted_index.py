@@ -55,7 +55,7 @@ class AbortedIndex:
         return AbortedTransaction(*self._fields[at * _FIELDS : (at + 1) * _FIELDS])
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add the newest transaction. Raises `AssertionError` unless its marker stands behind the last one's."""
+        """Add the newest transaction. Raises `AssertionError` unless its marker is after the last one's."""
         if self._fields and entry.last_offset <= self._fields[-2]:
             raise AssertionError(
                 f"an abort marker at {entry.last_offset} cannot follow that at {self._fields[-2]}"

@@ -23,6 +23,7 @@ from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedI
 from odradek.data_plane.log.segments.recent_places import RecentPlaces
 from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
+from odradek.data_plane.log.segments.walked_times import WalkedTimes
 from odradek.env.ports import Dir, DiskHung, DiskRefused, File, FileClosed, FileMissing
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import HEAD, HEAD_SIZE, HEADER_SIZE, MAGIC, SIZE_PREFIX
@@ -60,6 +61,7 @@ class Segment:
 
     __slots__ = (
         "aborted",
+        "aged",
         "base_offset",
         "bound_place",
         "bytes_since_index",
@@ -79,6 +81,7 @@ class Segment:
         "recent",
         "size",
         "uses",
+        "walked",
     )
 
     def __init__(
@@ -110,6 +113,10 @@ class Segment:
         """The ends of the last batches that were appended since the segment was opened or cut; None before the
         first.
         """
+        self.walked: WalkedTimes | None = None
+        """The timestamps that its records have, whatever their batches claim; None: nobody has had to know yet."""
+        self.aged: tuple[int, int] | None = None
+        """(size, time of the file's last change) as a worker has seen them last."""
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
@@ -156,6 +163,7 @@ class Segment:
             self.load_aborted().truncate(offset)
             self.remove_aborted_file()
         self.forget_places()
+        self.walked = None
         self.measure_tail()
 
     def cut_durably(self, position: int) -> None:
@@ -203,6 +211,7 @@ class Segment:
     def begin_recovery(self) -> None:
         """Derive all from the file again: `note_batch` is called for each of its batches from the first on."""
         self.index = None
+        self.walked = None
         self.forget_aborted()
         self.needs_sync = True
         self.max_timestamp_ms = NO_TIMESTAMP
@@ -309,7 +318,7 @@ class Segment:
             self._rebuild_in_time(interval)
 
     def newest_timestamp_ms(self, interval: int) -> int:
-        """Find the newest timestamp in the segment, -1 without one."""
+        """Return the newest timestamp that batches of the segment claim, or that a walk has found; -1 without one."""
         if self.max_timestamp_ms == UNKNOWN:
             self.load_index(interval)
         return self.max_timestamp_ms

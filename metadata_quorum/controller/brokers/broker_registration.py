@@ -1,4 +1,4 @@
-"""Brokers come and go: registration, heartbeats, fencing, controlled shutdown.
+"""Joining and leaving of brokers: registration, heartbeats, fencing, controlled shutdown.
 
 A broker registers (fenced), catches up with the metadata log, and asks with its heartbeats to be unfenced. It is
 fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset of its
@@ -25,8 +25,13 @@ from __future__ import annotations
 import attrs
 
 from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
+from odradek.metadata_quorum.controller.brokers.leaving_isrs import (
+    AT_ONCE,
+    go_on_leaving,
+    leave_isrs,
+    sorted_topics,
+)
 from odradek.metadata_quorum.controller.brokers.registration_rules import check_contents
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.partitions.partition_change import (
     Change,
@@ -54,6 +59,7 @@ from odradek.wire.messages.metadata_records import (
     RegisterBrokerRecord,
 )
 from odradek.wire.structure import Message
+from odradek.wire.topic_partition import TopicIdPartition
 
 FENCE = 1
 UNFENCE = -1
@@ -73,11 +79,12 @@ def register_broker(
 ) -> Decision:
     """Register a broker. It is fenced until its heartbeats unfence it; its epoch is the offset of its record.
 
-    The same incarnation again amends its registration and keeps its epoch. A new incarnation first leaves all
-    leaderships and ISRs. If it cannot prove that the old one stopped cleanly, it leaves all sets of eligible replicas
-    as well (KIP-966). The answer is the broker's epoch, or the reason of a refusal.
+    The same incarnation again amends its registration and keeps its epoch. A new incarnation first leaves all leaderships.
+    After a clean stop it keeps its place in ISRs until the other members have been heard. If it cannot prove that the old
+    one stopped cleanly, it leaves all ISRs and all sets of eligible replicas (KIP-966).
+    The answer is the broker's epoch, or the reason of a refusal.
     """
-    sessions, settings = basis.sessions, basis.settings
+    sessions = basis.sessions
     try:
         existing = _check_registration(image, request, context, sessions)
     except KafkaError as error:
@@ -87,7 +94,8 @@ def register_broker(
     if not amended:
         # A broker that had been unregistered may still be an eligible leader, and cannot prove that it left cleanly.
         clean = existing is not None and existing.epoch == request.previous_broker_epoch
-        records += remove_from_isrs(image, request.broker_id, settings, unclean=not clean)
+        leaving = {request.broker_id: context.now_ms if clean else AT_ONCE}
+        records += leave_isrs(image, leaving, basis, unclean=not clean, log_dirs=request.log_dirs)
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -107,7 +115,7 @@ def register_broker(
     if not amended:
         sessions.begin(request.broker_id, context.now_ms)
     elif existing is not None and existing.is_active and not set(request.log_dirs) <= set(existing.log_dirs):
-        records += _elect_where_nobody_leads(_after(image, records, context), settings)
+        records += _elect_where_nobody_leads(_after(image, records, context), basis)
     return Decision(records, BrokerRegistrationResponse(0, ErrorCode.NONE, record.broker_epoch))
 
 
@@ -190,18 +198,19 @@ def heartbeat(
     broker knows of that. The answer says whether the broker has caught up, whether it is fenced, and whether it may
     stop.
     """
-    sessions, settings = basis.sessions, basis.settings
+    sessions = basis.sessions
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], BrokerHeartbeatResponse(0, ErrorCode.STALE_BROKER_EPOCH))
     sessions.touch(broker.broker_id, context.now_ms, request.current_metadata_offset)
     caught_up = request.current_metadata_offset >= broker.epoch
-    records = _directories_offline(image, broker, request.offline_log_dirs, settings)
+    records = _directories_offline(image, broker, request.offline_log_dirs, basis)
     records += _directories_cordoned(broker, request.cordoned_log_dirs)
     if records:
         # What follows must not lead to a directory that has just been lost.
         image = _after(image, records, context)
         broker = image.brokers[broker.broker_id]
+    reported = basis.recovery.note(image, broker, request.topic_partition_log_info_list)
     shut_down = False
     fenced, stopping = broker.fenced, broker.in_controlled_shutdown
     # A registration cannot say "no directory left", and a broker without one can serve nothing.
@@ -212,18 +221,20 @@ def heartbeat(
             shut_down = True
         elif not want_fence and caught_up:
             fenced = False
-            records += unfence(image, broker, settings)
+            records += unfence(image, broker, basis)
     elif want_fence:
         fenced, shut_down = True, request.want_shut_down
-        records += fence(image, broker, settings)
+        records += fence(image, [broker], context.now_ms, basis)
     elif request.want_shut_down or stopping:
         leads = _leads_anything(image, broker.broker_id)
         if not stopping and leads:
-            records += _begin_controlled_shutdown(image, broker, settings)
+            records += _begin_controlled_shutdown(image, broker, context.now_ms, basis)
         elif not leads and (not stopping or sessions.others_know(image, broker.broker_id)):
             fenced, shut_down = True, True
-            records += fence(image, broker, settings, is_stopping=not stopping)
+            records += fence(image, [broker], context.now_ms, basis, is_stopping=not stopping)
         sessions.leaderships_moved(broker.broker_id, context.next_offset + len(records) - 1)
+    elif reported:
+        records += _elect_reported(image, reported, basis)
     if shut_down:
         sessions.remove(broker.broker_id)
     return Decision(records, BrokerHeartbeatResponse(0, ErrorCode.NONE, caught_up, fenced, shut_down))
@@ -237,51 +248,73 @@ def _after(image: MetadataImage, records: list[Message], context: DecisionContex
 
 
 def fence(
-    image: MetadataImage, broker: BrokerImage, settings: ControllerSettings, *, is_stopping: bool = False
+    image: MetadataImage,
+    brokers: list[BrokerImage],
+    now_ms: int,
+    basis: DecisionBasis,
+    *,
+    is_stopping: bool = False,
 ) -> list[Message]:
-    """Fence a broker: it loses its leaderships, and its place in every ISR that has another member.
+    """Fence brokers: they lose their leaderships, and their places in every ISR whose other members live.
 
     `is_stopping`: the broker stops itself, without a controlled shutdown before. Kafka's record says only that such a
     broker is fenced; ours says why, for readers of the log.
     """
-    records = remove_from_isrs(image, broker.broker_id, settings)
-    records.append(
+    since_ms = basis.sessions.recently(now_ms)
+    records = leave_isrs(image, {broker.broker_id: since_ms for broker in brokers}, basis)
+    records += [
         BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id,
             broker_epoch=broker.epoch,
             fenced=FENCE,
             in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN if is_stopping else 0,
         )
-    )
+        for broker in brokers
+    ]
     return records
 
 
-def unfence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
+def unfence(image: MetadataImage, broker: BrokerImage, basis: DecisionBasis) -> list[Message]:
     """Unfence a broker: it may lead again, and partitions that have no leader may now get one."""
     return [
         BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE),
-        *_elect_where_nobody_leads(image, settings, also=broker.broker_id),
+        *_elect_where_nobody_leads(image, basis, also=broker.broker_id),
     ]
 
 
 def _elect_where_nobody_leads(
-    image: MetadataImage, settings: ControllerSettings, *, also: int | None = None
+    image: MetadataImage, basis: DecisionBasis, *, also: int | None = None
 ) -> list[Message]:
     records: list[Message] = []
     acceptable = acceptable_leaders(image, also=also)
-    for topic in _topics(image):
+    for topic in sorted_topics(image):
         rules = None
         for number, partition in topic.partitions.items():
             if partition.leader == NO_LEADER:
-                rules = rules or topic_rules(image, settings, topic)
+                rules = rules or topic_rules(image, basis, topic)
                 change = change_partition(topic.topic_id, number, partition, acceptable, rules)
                 if change is not None:
                     records.append(change)
     return records
 
 
+def _elect_reported(
+    image: MetadataImage, reported: list[TopicIdPartition], basis: DecisionBasis
+) -> list[Message]:
+    """Elect leaders for partitions about which a broker has just reported, where that was the last report."""
+    records: list[Message] = []
+    acceptable = acceptable_leaders(image)
+    for topic_id, number in dict.fromkeys(reported):
+        topic: TopicImage = image.topics_by_id[topic_id]
+        rules = topic_rules(image, basis, topic)
+        change = change_partition(topic_id, number, topic.partitions[number], acceptable, rules)
+        if change is not None:
+            records.append(change)
+    return records
+
+
 def _begin_controlled_shutdown(
-    image: MetadataImage, broker: BrokerImage, settings: ControllerSettings
+    image: MetadataImage, broker: BrokerImage, now_ms: int, basis: DecisionBasis
 ) -> list[Message]:
     records: list[Message] = [
         BrokerRegistrationChangeRecord(
@@ -290,27 +323,25 @@ def _begin_controlled_shutdown(
             in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN,
         )
     ]
-    return records + remove_from_isrs(image, broker.broker_id, settings)
+    return records + leave_isrs(image, {broker.broker_id: basis.sessions.recently(now_ms)}, basis)
 
 
 def fence_expired(
     image: MetadataImage, request: FenceExpiredBrokers, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Fence one broker whose session has expired; the timer asks again until none is left.
+    """Fence all brokers whose sessions have expired, with one decision; the timer asks again until there is nothing to do.
 
-    One at a time, because the decision of the next fencing depends on the image after this one.
+    All leave at once, so each of them has what the others have committed. When there is none, brokers that wait go on leaving.
     """
-    sessions, settings = basis.sessions, basis.settings
+    sessions = basis.sessions
     sessions.prolong(request.slept_ms, context.now_ms)
-    for broker_id in sessions.expired(image, context.now_ms):
+    expired = sessions.expired(image, context.now_ms)
+    if not expired:
+        return Decision(go_on_leaving(image, basis), [])
+    records = fence(image, [image.brokers[broker_id] for broker_id in expired], context.now_ms, basis)
+    for broker_id in expired:
         sessions.remove(broker_id)
-        return Decision(fence(image, image.brokers[broker_id], settings), [broker_id])
-    return Decision([], [])
-
-
-def _topics(image: MetadataImage) -> list[TopicImage]:
-    """List all topics in the order of their names, whatever the history of the image."""
-    return [image.topics[name] for name in sorted(image.topics)]
+    return Decision(records, expired)
 
 
 def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
@@ -321,41 +352,17 @@ def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
     )
 
 
-def remove_from_isrs(
-    image: MetadataImage, broker_id: int, settings: ControllerSettings, *, unclean: bool = False
-) -> list[Message]:
-    """Make the records that take a broker out of leaderships and ISRs; after an `unclean` restart also out of ELRs."""
-    acceptable = acceptable_leaders(image, without=broker_id)
-    records: list[Message] = []
-    for topic in _topics(image):
-        rules = None
-        for number, partition in topic.partitions.items():
-            if broker_id in partition.isr or broker_id in partition.elr or broker_id == partition.leader:
-                rules = rules or topic_rules(image, settings, topic)
-                change = change_partition(
-                    topic.topic_id,
-                    number,
-                    partition,
-                    acceptable,
-                    rules,
-                    Change(removed=broker_id, unclean=unclean),
-                )
-                if change is not None:
-                    records.append(change)
-    return records
-
-
 def _directories_offline(
-    image: MetadataImage, broker: BrokerImage, offline: list[bytes], settings: ControllerSettings
+    image: MetadataImage, broker: BrokerImage, offline: list[bytes], basis: DecisionBasis
 ) -> list[Message]:
     """Take over the failed directories that a broker reports: their replicas leave the ISRs."""
     newly_offline = [directory for directory in broker.log_dirs if directory in offline]
     remaining = [directory for directory in broker.log_dirs if directory not in offline]
     if not newly_offline or not remaining:
         return []
-    acceptable = acceptable_leaders(image, without=broker.broker_id)
+    acceptable = acceptable_leaders(image, without=(broker.broker_id,))
     records: list[Message] = []
-    for topic in _topics(image):
+    for topic in sorted_topics(image):
         for number, partition in topic.partitions.items():
             if broker.broker_id not in partition.isr:
                 continue
@@ -365,8 +372,8 @@ def _directories_offline(
                     number,
                     partition,
                     acceptable,
-                    topic_rules(image, settings, topic),
-                    Change(removed=broker.broker_id),
+                    topic_rules(image, basis, topic),
+                    Change(removed=(broker.broker_id,)),
                 )
                 if change is not None:
                     records.append(change)

@@ -18,7 +18,6 @@ empty. (Kafka elects it.)
 from __future__ import annotations
 
 from odradek.metadata_quorum.controller.broker_epochs import check_broker_epoch
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.partitions.partition_change import (
     Change,
@@ -72,7 +71,7 @@ def assign_replicas_to_dirs(
                 key = TopicIdPartition(topic.topic_id, asked.partition_index)
                 code = ErrorCode.NONE
                 if key not in told:
-                    code, record = _assign(image, broker, *key, directory.id, basis.settings)
+                    code, record = _assign(image, broker, *key, directory.id, basis)
                     if record is not None:
                         told[key] = None
                         records.append(record)
@@ -88,7 +87,7 @@ def _assign(
     topic_id: bytes,
     number: int,
     directory: bytes,
-    settings: ControllerSettings,
+    basis: DecisionBasis,
 ) -> tuple[ErrorCode, PartitionChangeRecord | None]:
     topic: TopicImage | None = image.topics_by_id.get(topic_id)
     if topic is None:
@@ -100,9 +99,9 @@ def _assign(
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
     if partition.directory_of(broker.broker_id) == directory:
         return ErrorCode.NONE, None
-    rules = topic_rules(image, settings, topic)
+    rules = topic_rules(image, basis, topic)
     online = directory in broker.log_dirs
-    active = acceptable_leaders(image, without=None if online else broker.broker_id)
+    active = acceptable_leaders(image, without=() if online else (broker.broker_id,))
 
     def acceptable(partition: PartitionImage, replica: int) -> bool:
         # A replica that is back in an online directory may be the one for which a leaderless partition waits.
@@ -118,8 +117,8 @@ def _assign(
         acceptable,
         rules,
         Change(
-            removed=None if online else broker.broker_id,
-            unclean=is_given_up,
+            removed=() if online else (broker.broker_id,),
+            lost=broker.broker_id if is_given_up else None,
             begun_anew=broker.broker_id if anew else None,
             directories={broker.broker_id: directory},
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.metadata_quorum.controller.brokers.broker_registration import remove_from_isrs
+from odradek.metadata_quorum.controller.brokers.leaving_isrs import AT_ONCE, leave_isrs
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
@@ -19,7 +19,6 @@ def unregister_broker(
 
     A broker that still runs registers again when its next heartbeat is refused, so it has to be stopped first.
     """
-    sessions, settings = basis.sessions, basis.settings
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(
@@ -30,7 +29,7 @@ def unregister_broker(
                 f"Broker ID {request.broker_id} is not currently registered",
             ),
         )
-    records: list[Message] = remove_from_isrs(image, broker.broker_id, settings)
+    records: list[Message] = leave_isrs(image, {broker.broker_id: AT_ONCE}, basis)
     records.append(UnregisterBrokerRecord(broker.broker_id, broker.epoch))
-    sessions.remove(broker.broker_id)
+    basis.sessions.remove(broker.broker_id)
     return Decision(records, UnregisterBrokerResponse(0, ErrorCode.NONE, ""))

@@ -55,7 +55,7 @@ def alter_partition(
     acceptable = acceptable_leaders(image)
     for asked in request.topics:
         topic: TopicImage | None = image.topics_by_id.get(asked.topic_id)
-        rules = TopicRules() if topic is None else topic_rules(image, basis.settings, topic)
+        rules = TopicRules() if topic is None else topic_rules(image, basis, topic)
         answers = []
         for data in asked.partitions:
             number = data.partition_index

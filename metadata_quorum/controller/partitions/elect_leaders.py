@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import attrs
 
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_batch
 from odradek.metadata_quorum.controller.partitions.partition_change import (
@@ -74,7 +73,7 @@ def elect_leaders(
                 try:
                     if key in seen:
                         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
-                    record = _elect(image, name, number, request.election_type, acceptable, basis.settings)
+                    record = _elect(image, name, number, request.election_type, acceptable, basis)
                     seen.add(key)
                     records.append(record)
                 except KafkaError as error:
@@ -103,7 +102,7 @@ def _elect(
     number: int,
     election_type: int,
     acceptable: Acceptable,
-    settings: ControllerSettings,
+    basis: DecisionBasis,
 ) -> PartitionChangeRecord:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topic: TopicImage | None = image.topics.get(name)
@@ -121,7 +120,7 @@ def _elect(
         number,
         partition,
         acceptable,
-        topic_rules(image, settings, topic),
+        topic_rules(image, basis, topic),
         Change(election=Election.UNCLEAN if unclean else Election.PREFERRED),
     )
     if record is None:
@@ -144,7 +143,7 @@ def balance_leaders(
                 number,
                 partition,
                 acceptable,
-                topic_rules(image, basis.settings, topic),
+                topic_rules(image, basis, topic),
                 Change(election=Election.PREFERRED),
             )
             if record is not None:
@@ -162,6 +161,7 @@ def elect_leaderless(
     A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large
     change.
     """
+    basis.recovery.forget_settled(image)
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
@@ -169,7 +169,7 @@ def elect_leaderless(
             continue
         if not any(acceptable(partition, replica) for replica in partition.replicas):
             continue  # while a large broker is away these are thousands, and each would take as long as an election
-        rules = topic_rules(image, basis.settings, topic)
+        rules = topic_rules(image, basis, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)
         if record is not None:
             records.append(record)

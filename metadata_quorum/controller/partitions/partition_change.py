@@ -5,17 +5,18 @@ together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for rea
 
 * **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the leader
   if it still qualifies, else the first in the order of assignment. One on a directory that takes no records now
-  (`odradek.serving.disk_troubles`) leads only if all others are in such a directory too. With no ISR left, an
-  eligible replica (ELR); then the last known leader; then, where `unclean.leader.election.enable` says so, any
-  acceptable replica. The last two may lack acknowledged records: the ISR is that leader alone, and the partition is
-  RECOVERING until it says otherwise.
+  (`odradek.serving.disk_troubles`) leads only if all others are in such a directory too. With no ISR left, an eligible replica
+  (ELR) leads. With none of these, the one with the longest log does (`unclean_recovery.py`), or the last known leader.
+  Then, where `unclean.leader.election.enable` says so, any acceptable replica does. The last three may lack acknowledged
+  records: the ISR is that leader alone, and the partition is RECOVERING until it says otherwise.
 * **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`. So a replica
   that leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there
   are none.
-* **Without the feature** the last in-sync replica stays in the ISR when its broker goes away.
-* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If
-  that empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with
-  the feature, we always do.)
+* **Without the feature** the last in-sync replicas stay in the ISR when their brokers go away. Of those that left at
+  once, the first one to come back leads, and is in sync alone.
+* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If that
+  empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with the
+  feature, we always do.)
 * **Replaced disks.** A replica that begins anew is empty: it leaves all of these sets, so clean elections pass over
   it. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
 * **Reassignment.** `replicas` holds old and new ones until all that stay are in sync. Then those that are being
@@ -30,6 +31,7 @@ from enum import Enum
 import attrs
 
 from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules
+from odradek.metadata_quorum.controller.unclean_recovery import Recovery
 from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER,
     NO_LEADER_CHANGE,
@@ -40,6 +42,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     is_subset,
 )
 from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.topic_partition import TopicIdPartition
 
 Acceptable = Callable[[PartitionImage, int], bool]
 
@@ -53,14 +56,14 @@ class Election(Enum):
 
 
 def acceptable_leaders(
-    image: MetadataImage, *, also: int | None = None, without: int | None = None
+    image: MetadataImage, *, also: int | None = None, without: Collection[int] = ()
 ) -> Acceptable:
     """Make a test whether a broker may lead a partition in `image`; `also` counts as active, `without` as not."""
     brokers = image.brokers
 
     def acceptable(partition: PartitionImage, broker_id: int) -> bool:
         broker = brokers.get(broker_id)
-        if broker is None or broker_id == without or not (broker.is_active or broker_id == also):
+        if broker is None or broker_id in without or not (broker.is_active or broker_id == also):
             return False
         return partition.is_online(broker_id, broker)
 
@@ -87,10 +90,12 @@ class Change:
     """A change of a partition. Missing values stay as they are."""
 
     isr: tuple[int, ...] | None = None
-    removed: int | None = None
-    """A replica that leaves the ISR."""
+    removed: Collection[int] = ()
+    """Replicas that leave the ISR at once. They have what they had: where that leaves too few, all are eligible."""
+    lost: int | None = None
+    """A replica that may lack what it acknowledged: it leaves the ISR also as its last member, and the eligible replicas."""
     unclean: bool = False
-    """`removed` leaves the ISR also as its last member, and the eligible replicas."""
+    """True if `isr` may be empty, although nobody is eligible in its stead."""
     begun_anew: int | None = None
     """A replica that is empty: it leaves all sets, and does not count as a former leader."""
     replicas: tuple[int, ...] | None = None
@@ -117,31 +122,30 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """Make the record for the wanted state of a partition, None when nothing changes."""
     isr = partition.isr if change.isr is None else change.isr
-    gone = change.removed if change.begun_anew is None else change.begun_anew
-    unclean = change.unclean or change.begun_anew is not None
+    lost = change.lost if change.begun_anew is None else change.begun_anew
     target = _Target(
         partition.replicas if change.replicas is None else change.replicas,
         partition.adding_replicas if change.adding is None else change.adding,
         partition.removing_replicas if change.removing is None else change.removing,
-        tuple(each for each in isr if each != gone),
+        tuple(each for each in isr if each != lost and each not in change.removed),
         partition.elr,
         partition.leader,
         tuple(each for each in partition.last_known_elr if each != change.begun_anew),
         change.begun_anew,
     )
-    if not target.isr and not unclean and not rules.eligible_replicas:
-        target.isr = partition.isr
+    if not target.isr and not change.unclean and not rules.eligible_replicas:
+        target.isr = tuple(each for each in partition.isr if each != lost)
     _complete_reassignment(target)
-    _keep_eligible(target, partition, rules, gone if unclean else None)
+    _keep_eligible(target, partition, rules, lost)
     election = change.election
     if election is None:
         election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
-    _elect(target, partition, acceptable, election, rules.troubled_directories)
+    _elect(TopicIdPartition(topic_id, number), target, partition, acceptable, election, rules)
     if target.leader == NO_LEADER:
         target.replicas = _empty_last(target)
     if _is_sufficient(target, rules):
         target.elr = ()
-    _remember_leader(target, partition)
+    _remember_last(target, partition, rules)
     _check(target)
     return _record(topic_id, number, partition, target, change.directories, change.leader_recovery_state)
 
@@ -157,15 +161,13 @@ def _complete_reassignment(target: _Target) -> None:
         target.adding = target.removing = ()
 
 
-def _keep_eligible(
-    target: _Target, partition: PartitionImage, rules: TopicRules, unclean_restart: int | None
-) -> None:
+def _keep_eligible(target: _Target, partition: PartitionImage, rules: TopicRules, lost: int | None) -> None:
     candidates = set(partition.elr)
     if rules.eligible_replicas:
         candidates.update(partition.isr)
     if _is_sufficient(target, rules):
         candidates.clear()
-    candidates.discard(-1 if unclean_restart is None else unclean_restart)
+    candidates.discard(-1 if lost is None else lost)
     elr = tuple(sorted(each for each in candidates if each in target.replicas and each not in target.isr))
     target.elr = partition.elr if set(elr) == set(partition.elr) else elr
 
@@ -177,11 +179,12 @@ def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
 
 
 def _elect(
+    key: TopicIdPartition,
     target: _Target,
     partition: PartitionImage,
     acceptable: Acceptable,
     election: Election,
-    troubled: Collection[bytes],
+    rules: TopicRules,
 ) -> None:
     candidates = target.isr or target.elr
     order = [partition.leader, *target.replicas]
@@ -189,23 +192,53 @@ def _elect(
         order.insert(0, target.replicas[0])
     qualified = [each for each in order if each in candidates and acceptable(partition, each)]
     if qualified:
-        sound = (each for each in qualified if partition.directory_of(each) not in troubled)
+        sound = (each for each in qualified if partition.directory_of(each) not in rules.troubled_directories)
         leader = next(sound, qualified[0])
         assert leader != target.begun_anew, f"replica {leader} is empty and in sync or eligible"
+        if partition.leader == NO_LEADER and not rules.eligible_replicas:
+            target.isr = tuple(each for each in target.isr if acceptable(partition, each))
         _lead(target, leader)
         return
-    if not candidates and len(target.last_known) == 1:
-        last_leader = target.last_known[0]
-        assert last_leader != target.begun_anew, f"replica {last_leader} is empty and led last"
-        if last_leader in target.replicas and acceptable(partition, last_leader):
-            _lead_uncleanly(target, last_leader)
-            return
-    if election is Election.UNCLEAN:
-        for replica in _empty_last(target):
-            if acceptable(partition, replica):
-                _lead_uncleanly(target, replica)
-                return
-    target.leader = NO_LEADER
+    found = _least_loss(key, target, partition, acceptable, election, rules)
+    if found is None:
+        target.leader = NO_LEADER
+    else:
+        _lead_uncleanly(target, found)
+
+
+def _least_loss(
+    key: TopicIdPartition,
+    target: _Target,
+    partition: PartitionImage,
+    acceptable: Acceptable,
+    election: Election,
+    rules: TopicRules,
+) -> int | None:
+    """Choose the replica that may lead although it may lack records; None if better ones are waited for."""
+    at_once = election is Election.UNCLEAN
+    has_candidates = bool(target.isr or target.elr)
+    if has_candidates and not at_once:
+        return None
+
+    def may_lead(replica: int) -> bool:
+        return replica in target.replicas and replica != target.begun_anew and acceptable(partition, replica)
+
+    last_known = target.last_known
+    recovery = _recovery(target, rules)
+    if recovery is not None:
+        found = recovery.elect(key, partition, last_known, may_lead, at_once=at_once)
+        if found is not None:
+            return found
+    if (recovery is None or at_once) and not has_candidates and last_known and may_lead(last_known[0]):
+        return last_known[0]
+    if at_once:
+        return next((each for each in _empty_last(target) if acceptable(partition, each)), None)
+    return None
+
+
+def _recovery(target: _Target, rules: TopicRules) -> Recovery | None:
+    recovery = rules.recovery
+    return recovery if recovery is not None and recovery.covers(target.replicas) else None
 
 
 def _empty_last(target: _Target) -> tuple[int, ...]:
@@ -227,9 +260,15 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
     target.unclean = True
 
 
-def _remember_leader(target: _Target, partition: PartitionImage) -> None:
-    """Record the last leader when the ISR has become empty, and remove it when a replica leads again."""
-    if target.leader != NO_LEADER:
+def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
+    """Record who was in sync or eligible last, and remove it when it is not needed any more.
+
+    With unclean recovery these are all that left since the ISR commits nothing, the last leader first. Without it, it is
+    the last leader alone.
+    """
+    if _recovery(target, rules) is not None:
+        _remember_members(target, partition, rules)
+    elif target.leader != NO_LEADER:
         target.last_known = ()
     elif not target.isr and partition.isr:
         last = partition.leader
@@ -237,6 +276,23 @@ def _remember_leader(target: _Target, partition: PartitionImage) -> None:
             last = partition.isr[0]
         if last not in (NO_LEADER, target.begun_anew):
             target.last_known = (last,)
+
+
+def _remember_members(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
+    if target.unclean or _is_sufficient(target, rules):
+        target.last_known = ()
+        return
+    order = (partition.leader, *target.last_known, *sorted({*partition.isr, *partition.elr}))
+    held = {*partition.isr, *partition.elr, *target.last_known}
+    target.last_known = tuple(
+        each
+        for each in dict.fromkeys(order)
+        if each in held
+        and each in target.replicas
+        and each != target.begun_anew
+        and each not in target.isr
+        and each not in target.elr
+    )
 
 
 def _check(target: _Target) -> None:

@@ -11,7 +11,6 @@ reassignment takes the place of another: if it is cancelled, all of them go. (Ka
 
 from __future__ import annotations
 
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import check_batch
 from odradek.metadata_quorum.controller.partitions.assignments import (
@@ -68,7 +67,7 @@ def alter_partition_reassignments(
                     if key in seen:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition is named more than once.")
                     seen.add(key)
-                    record = _alter(image, topic.name, asked, basis.settings, allow_factor_change)
+                    record = _alter(image, topic.name, asked, basis, allow_factor_change)
                     if record is not None:
                         records.append(record)
                 except KafkaError as error:
@@ -88,7 +87,7 @@ def _alter(
     image: MetadataImage,
     topic_name: str,
     asked: ReassignablePartition,
-    settings: ControllerSettings,
+    basis: DecisionBasis,
     allow_factor_change: bool,
 ) -> PartitionChangeRecord | None:
     topic: TopicImage | None = image.topics.get(topic_name)
@@ -100,7 +99,7 @@ def _alter(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"Unable to find partition {topic_name}:{asked.partition_index}.",
         )
-    rules = topic_rules(image, settings, topic)
+    rules = topic_rules(image, basis, topic)
     if asked.replicas is None:
         return _cancel(image, topic, asked.partition_index, partition, rules)
     return _reassign(

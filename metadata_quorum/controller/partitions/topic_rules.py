@@ -6,7 +6,8 @@ import attrs
 
 from odradek.metadata_quorum.config.effective_config import MIN_ISR
 from odradek.metadata_quorum.config.typed_settings import settings_of, topic_setting
-from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.unclean_recovery import Recovery
 from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from odradek.metadata_quorum.image.config_layers import layers_for
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
@@ -26,14 +27,17 @@ class TopicRules:
     """True if replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
     """A replica on one of these leads only where no other replica with all records can."""
+    recovery: Recovery | None = None
+    """The election of the longest log, where nobody is left that certainly has everything; None: the last known leader."""
 
 
-def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: TopicImage) -> TopicRules:
+def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -> TopicRules:
     """Make the rules of one topic by its overrides, the cluster's defaults and the properties file."""
     return settings_of(
         TopicRules,
-        layers_for(image, settings.static_config),
+        layers_for(image, basis.settings.static_config),
         image.topic_configs(topic.name),
         eligible_replicas=image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
+        recovery=basis.recovery.in_image(image),
         troubled_directories=frozenset(each for ids in image.troubled_directories.values() for each in ids),
     )

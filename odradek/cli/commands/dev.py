@@ -1,6 +1,6 @@
 """`odradek dev`: a local cluster of child processes, for trying things out.
 
-Each node's properties stand in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A node
+Each node's properties are in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A node
 that dies stays dead, so that the reaction of the others can be seen. `odradek server DIR/node-N.properties` brings it
 back. The children are in sessions of their own: Ctrl-C reaches only this process, which ends them in order.
 

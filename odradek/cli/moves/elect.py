@@ -71,7 +71,7 @@ def elect_uncleanly(
     other = [each for each in choices if each.obstacle is None and each.next != wanted[each.key].replicas[0]]
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
-    # The controller elects the first replica whose broker it believes to be there: the replica that shall lead stands first
+    # The controller elects the first replica whose broker it believes to be there: the replica that shall lead is first
     # meanwhile.
     with changing():
         _order(client, {each.key: _first(wanted[each.key].replicas, each.next) for each in other})

@@ -1,6 +1,7 @@
 """Requests and answers about partitions, nested and read by the row of their API. PURE.
 
-A row stands in `odradek.wire.schema.anatomy_rows`. Its form of version 0 is taken: administrators name topics by their names.
+A row is in `odradek.wire.schema.anatomy_rows`. Its form of version 0 is taken: administrators name topics by their
+names.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ V = TypeVar("V")
 def asking(
     request: M, keys: Iterable[tuple[str, int]], thing: Callable[[TopicPartition], Any] | None = None
 ) -> M:
-    """Make the request about these partitions. `thing` makes the structure of each; without it their numbers stand
-    there.
-    """
+    """Make the request about these partitions. `thing` makes the structure of each; without it their numbers are used."""
     names = (TopicPartition(*key) for key in keys)
     anatomy = _anatomy(request)
     asked: M = anatomy.asking(request, names) if thing is None else anatomy.asking(request, names, thing)

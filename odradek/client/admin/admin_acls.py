@@ -1,4 +1,4 @@
-"""ACLs: which there are, making and removing them (KIP-140, KIP-290). Operations, PURE."""
+"""ACLs: listing, making and removing them (KIP-140, KIP-290). Operations, PURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: which there are, who is in them, deleting them. Operations, PURE."""
+"""Groups: listing, describing and deleting them. Operations, PURE."""
 
 from __future__ import annotations
 

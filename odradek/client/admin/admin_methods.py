@@ -1,4 +1,4 @@
-"""The operations of `odradek.client.admin` as methods, once for blocking shells and once for async ones. PURE.
+"""The operations of `odradek.client.admin` as methods, once for blocking shells and once for async ones. PORTED.
 
 A method takes the arguments of its operation, without the core, and returns its result, or an awaitable for it. Its
 documentation is the operation's. `timeout` is in seconds; None stands for `default.api.timeout.ms`.

@@ -1,4 +1,4 @@
-"""Quotas of clients: which there are, setting and removing them (KIP-546). Operations, PURE."""
+"""Quotas of clients: listing, setting and removing them (KIP-546). Operations, PURE."""
 
 from __future__ import annotations
 

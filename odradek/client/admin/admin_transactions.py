@@ -1,4 +1,4 @@
-"""Transactions: which there are, who holds readers up, and their end by an operator (KIP-664). Operations, PURE."""
+"""Transactions: listing them, finding those that hold readers up, and ending them (KIP-664). Operations, PURE."""
 
 from __future__ import annotations
 

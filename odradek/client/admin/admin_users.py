@@ -1,4 +1,4 @@
-"""Users of SCRAM: which there are, making and removing their credentials (KIP-554). Operations, PURE."""
+"""Users of SCRAM: listing them, making and removing their credentials (KIP-554). Operations, PURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivery of fetched chunks as what `poll` and `poll_batches` return: order, positions, aborted transactions. PURE.
+"""Delivery of fetched chunks as the results of `poll` and `poll_batches`: order, positions, aborted transactions. PURE.
 
 Batches are opened by the poll that reaches them, and their records made a few at a time. The position moves when records
 are handed over, and past what no application sees: control batches, aborted transactions, the gaps of compaction.

@@ -138,7 +138,7 @@ class CommonSettings:
     )
     """The login module with its options, in Java's form (docs/logins.md)."""
     odradek_sasl_username: str | None = _key(None, parse.optional_text)
-    """A user name; with the password it stands instead of a login module."""
+    """A user name; with the password it replaces a login module."""
     odradek_sasl_password: str | None = attrs.field(
         default=None, repr=False, metadata={"parse": parse.optional_text}
     )

@@ -2,7 +2,7 @@
 
 One table makes the errors of this client and the page docs/coming-from.md. A key of another client is taken only where its
 value, unit, default and result mean the same here (`ACCEPTED`). Some tune what this client does by itself
-(`IGNORED`): one line of the log names them. For all others (`REFUSED`) the error says what stands in their place.
+(`IGNORED`): one line of the log names them. For all others (`REFUSED`) the error names their replacement.
 Names are those of the keys with dots, as they are in a configuration; keywords have underscores.
 """
 

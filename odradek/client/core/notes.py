@@ -1,4 +1,4 @@
-"""What a client has to say in its log: kept by the core, written by a shell. PURE.
+"""Lines of a client's log: kept by the core, written by a shell. PURE.
 
 A core may not call loggers: their handlers are the application's. So it keeps notes, and its shell writes them where they hold
 up nobody. Trouble that lasts is said at once, then once a minute. While the last note of a `key` is younger than that, others of

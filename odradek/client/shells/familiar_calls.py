@@ -1,6 +1,6 @@
 """Methods and arguments of other clients: an error names ours. Both shells share this. PURE but for the log.
 
-The names stand in `odradek.client.core.familiar_names`.
+The names are in `odradek.client.core.familiar_names`.
 """
 
 from __future__ import annotations

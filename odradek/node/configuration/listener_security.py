@@ -1,8 +1,8 @@
 """The security of each listener, by Kafka's keys: protocol, SASL mechanisms, users, certificates. PURE.
 
-A key of one listener (`listener.name.NAME.KEY`) goes before the key of all. Login modules stand under the listener
-and the mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). A feature that is not built is refused here, with the way
-out. A start that goes on would leave a door open, or shut for everybody.
+A key of one listener (`listener.name.NAME.KEY`) goes before the key of all. Login modules are configured by listener
+and mechanism (`listener.name.NAME.MECHANISM.sasl.jaas.config`). A feature that is not built is refused here, with the
+way out. A start that goes on would leave a door open, or shut for everybody.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Keys:
         return tuple(value) if isinstance(value, list) else ()
 
     def mechanism_place(self, key: str, mechanism: str) -> str:
-        """Return the same for a key that may stand under a mechanism, too."""
+        """Return the same for a key that may have a mechanism's prefix, too."""
         place = f"{self._prefix}{mechanism.lower()}.{key}"
         return place if place in self._explicit else self.place(key)
 

@@ -52,6 +52,7 @@ from odradek.node.configuration.quorum_config import (
     parse_quorum,
     parse_roles,
 )
+from odradek.node.configuration.recovery_keys import MANAGER_ENABLED, RECOVERY_DEFS, RECOVERY_TIMEOUT
 from odradek.node.configuration.start_rules import (
     ALLOW_EVERYONE,
     SUPER_USERS,
@@ -171,7 +172,7 @@ class NodeConfig:
     controller_endpoints: tuple[VoterEndpoint, ...]
     """The endpoints at which other nodes find this node's controller, by the order of `controller.listener.names`."""
     static_voters: tuple[StaticVoter, ...]
-    """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
+    """`controller.quorum.voters`; empty where the voters are in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
     """Controllers to ask for the leader before the voters are known: host and port."""
     metrics: MetricsConfig | None
@@ -291,6 +292,8 @@ class NodeConfig:
             has_authorizer=self.authorizer is not None,
             token_secrets=self.token_secrets,
             tokens_per_owner_max=self.get_int(TOKENS_PER_OWNER),
+            unclean_recovery_manager_enabled=self.get_bool(MANAGER_ENABLED),
+            unclean_recovery_timeout_ms=self.get_int(RECOVERY_TIMEOUT),
         )
 
     @property
@@ -392,7 +395,7 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             raise ConfigMissing(name)
         else:
             values[name] = definition.default_value()
-    for name, definition in (FORMER_DEFS | OWN_DEFS | AUTHORIZER_DEFS).items():
+    for name, definition in (FORMER_DEFS | OWN_DEFS | AUTHORIZER_DEFS | RECOVERY_DEFS).items():
         values[name] = definition.parse(explicit[name]) if name in explicit else definition.default_value()
     warnings = []
     for name in explicit:

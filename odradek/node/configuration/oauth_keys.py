@@ -38,7 +38,7 @@ def oauth_settings(
 ) -> OauthSettings:
     """Read a listener's rules for tokens. Raises `ConfigError`.
 
-    `read` gives the value of a key, `place` the key as it stands in the file; `options` are those of the login module.
+    `read` gives the value of a key, `place` the key as it is in the file; `options` are those of the login module.
     """
     audience = read("sasl.oauthbearer.expected.audience")
     expectations = TokenExpectations(

@@ -1,7 +1,7 @@
 """A plain form for names and passwords beside Kafka's login modules: keys of our own, with secrets in files. PURE.
 
 By `odradek.sasl.username` and `odradek.sasl.password.file` a node logs in at others. `odradek.sasl.plain.users.file` has
-the users of PLAIN, as lines of NAME=PASSWORD. Each may stand behind `listener.name.NAME.`.
+the users of PLAIN, as lines of NAME=PASSWORD. Each may have the prefix `listener.name.NAME.`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def own_login(
 ) -> tuple[str, str] | None:
     """Return username and password for other nodes; None where neither is set. Raises `ConfigError`.
 
-    `place` gives the key as it stands in the file.
+    `place` gives the key as it is in the file.
     """
     name_key, password_key = place(USERNAME), place(PASSWORD_FILE)
     username, password = explicit.get(name_key, ""), secrets.get(password_key)

@@ -1,8 +1,8 @@
 """What a listener's clients are charged for their requests, and how long they are muted. PORTED.
 
-`data_plane/quotas` has the accounts. Here stands who pays: clients do, nodes do not. A node is known by its listener
-(the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send. Neither a replica id nor a
-client id alone makes a client a node.
+`data_plane/quotas` has the accounts. This module decides who pays: clients do, nodes do not. A node is known by its
+listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send. Neither a
+replica id nor a client id alone makes a client a node.
 """
 
 from __future__ import annotations

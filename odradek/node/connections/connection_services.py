@@ -81,6 +81,6 @@ class ConnectionServices:
         self.spills: list[tuple[int, Any]] = []
         """Scratch of one encoding, empty between two."""
         self.answered: list[ApiEntry] = []
-        """The entries of the APIs that this turn has answered so far (one may stand twice), empty between two."""
+        """The entries of the APIs that this turn has answered so far (with repetitions), empty between two."""
         self.answered_last: ApiEntry | None = None
         """The entry that was added last to `answered`."""

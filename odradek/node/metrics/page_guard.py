@@ -1,4 +1,4 @@
-"""What strangers must get past to read the metrics page. PORTED."""
+"""The guard of the metrics page: encryption, and logins where they are configured. PORTED."""
 
 from __future__ import annotations
 

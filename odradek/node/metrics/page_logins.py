@@ -171,7 +171,7 @@ class PageLogins:
 
 
 def _parsed(header: bytes) -> tuple[str, str] | None:
-    """Name and password; None where the header has none. No control character stands in them (RFC 7617)."""
+    """Name and password; None where the header has none. They have no control characters (RFC 7617)."""
     scheme, _, text = header.strip().partition(b" ")
     if scheme.lower() != b"basic":
         return None

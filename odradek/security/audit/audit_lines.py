@@ -1,4 +1,4 @@
-"""Lines of the audit log: their events, their encoding, who pays for them, and in which ring they stand. PURE.
+"""Lines of the audit log: their events, their encoding, who pays for them, and their ring. PURE.
 
 Names that a client chooses are cut, for one letter may take twelve bytes in JSON. All else in a line is bounded, too.
 """
@@ -96,7 +96,7 @@ class Line:
     """True for a line that shows its count even if it is 1."""
 
     def encoded(self) -> bytes:
-        """Encode the line as it stands in the file."""
+        """Encode the line as it is in the file."""
         time = datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
         count = b', "count": %d' % self.count if self.count > 1 or self.has_count else b""
         return b'{"time": "%b", %b%b}\n' % (time.encode(), self.body, count)

@@ -127,7 +127,7 @@ class AuditLog:
     def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
         """Put a line into the log; the fields' order is kept. Secrets do not belong into any field.
 
-        `payer` is charged for the line's bytes; `count` says for how many equal lines it stands.
+        `payer` is charged for the line's bytes; `count` is the number of equal lines that it represents.
         """
         self.put(prepared(event, payer, **fields), count)
 

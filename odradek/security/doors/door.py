@@ -19,7 +19,7 @@ outside.
 before it is sent.
 
 **Many decisions are made beside the loop**: those about thousands of names, and what a client may do to each of all
-topics. They are counted before the door (`decisions`).
+topics. They are counted before the door (`counting`).
 
 **A refusal is reported to the audit log** when the door has decided. Questions that refuse nothing are put with
 `would`: by `merge`, which hides or shows parts of an answer, and where one right stands for another.
@@ -201,10 +201,9 @@ class GuardedHandler:
         long_work: LongWork | None = None,
         after_work: Callable[[], None] | None = None,
         api_key: int = -1,
-        decisions: Count | None = None,
     ) -> None:
-        """Judge requests with many `decisions`, and those of thousands of elements, beside the loop in `long_work`.
-        `after_work` then wakes the tasks that they have scheduled. `api_key` is for the audit log.
+        """`long_work` judges requests of thousands of elements beside the loop; `after_work` then wakes the tasks
+        that they have scheduled. `api_key` is for the audit log.
         """
         self._handle = handle
         self._door = door
@@ -214,7 +213,12 @@ class GuardedHandler:
         self._long_work = long_work
         self._after_work = after_work
         self._api_key = api_key
+        self._decisions: Count | None = None
+
+    def counting(self, decisions: Count | None) -> GuardedHandler:
+        """Have requests with many decisions judged beside the loop."""
         self._decisions = decisions
+        return self
 
     def handle(self, context: Context, request: Any) -> Result:
         """Handle what the door lets in."""

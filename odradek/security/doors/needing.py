@@ -1,7 +1,7 @@
 """Doors that are said in a line: the rights that a request needs, and those that each thing in it needs. PURE.
 
 `needing(on_group(READ), each=on_topic(READ))` reads: READ on the group and on each topic. Where the things of a request are, and
-how one of them or the whole is refused, stands in the row of its API (`odradek.wire.schema.anatomy_rows`).
+how one of them or the whole is refused, is in the row of its API (`odradek.wire.schema.anatomy_rows`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A listener's demands on tokens, and the place of their issuer's keys: values of Kafka's configuration keys. PURE.
 
-They stand apart from the code that uses them. That code loads the library for tokens, which most nodes do without.
+They are separate from the code that uses them. That code loads the library for tokens, which most nodes do without.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ here record by record, and answers are held against it at the moment when a coor
   answers with it or with a newer one. A tombstone has its reason.
 * A coordinator that does not know yet that it is deposed answers fetches, as in Apache Kafka. Such an answer is held
   to records of its own epoch and before.
-* An offset stands behind the record of the generation in whose name it was committed, and before the next one.
+* An offset follows the record of the generation in whose name it was committed, and precedes the next one.
 * In a generation each partition has one owner, who received the assignment in the log. Generations never fall.
 * A coordinator's loaded state equals the log, and the state of the coordinator that wrote the log.
 """
@@ -89,11 +89,11 @@ class GroupPromises(Promises):
         """Groups with deleted offsets."""
         self._read_to = 0
         self._positions: dict[str, int] = {}
-        """Where each commit stands in the committed log."""
+        """Where each commit is in the committed log."""
         self._epochs: dict[int, int] = {}
         """The leader epoch in which each record of the committed log was written."""
         self._tombstones: dict[OffsetAt, dict[int, int]] = {}
-        """By leader epoch: where the newest tombstone of an offset stands."""
+        """By leader epoch: the place of the newest tombstone of an offset."""
         self._values: dict[OffsetAt, OffsetCommitValue] = {}
         self._groups: dict[str, GroupMetadataValue] = {}
         self._owned: dict[tuple[str, int], list[dict[str, bytes]]] = {}
@@ -101,7 +101,7 @@ class GroupPromises(Promises):
         its instance.
         """
         self._acknowledged: dict[OffsetAt, dict[int, int]] = {}
-        """By leader epoch: where the newest acknowledged commit stands."""
+        """By leader epoch: the place of the newest acknowledged commit."""
         self._written: dict[tuple[int, int], GroupsState] = {}
         """The state of the coordinator of this epoch when the log ended there."""
         self.loads = 0

@@ -1,4 +1,4 @@
-"""Messages between the replicas of a schedule of the quorum: late, lost, doubled, behind those of a later connection. PURE.
+"""Messages between the replicas of a schedule of the quorum: late, lost, doubled, or overtaken. PORTED.
 
 A message is an object of `odradek.wire.messages`, and no byte of it is encoded. Between two replicas there is one connection at
 a time, which keeps the order. When it breaks, all questions on it fail, and what was under way may arrive all the same.
@@ -31,6 +31,10 @@ class Machine(Protocol):
     """A replica, as far as messages are concerned."""
 
     @property
+    def name(self) -> str:
+        """The name of the machine: a copy of a replica has the same id on another one."""
+
+    @property
     def node_id(self) -> int: ...
 
     @property
@@ -60,6 +64,19 @@ class NetworkPlan:
     """How often a message takes up to a second."""
     lost_probability: float = 0.0
     twice_probability: float = 0.0
+
+
+class Nowhere:
+    """The machine behind an address at which nobody listens: its kernel refuses."""
+
+    name = "nowhere"
+    node_id = -1
+    life = 0
+    lives = is_listening = False
+    has_power = True
+
+    def receive(self, message: Any, version: int, respond: Callable[[Any], None]) -> None:
+        raise AssertionError("nothing arrives here")
 
 
 @attrs.define(eq=False)
@@ -96,8 +113,9 @@ class Network:
         self.plan = plan
         self.nodes: dict[str, Machine] = {}
         self.cut_off: tuple[int, ...] = ()
-        """Nodes that reach only each other."""
-        self._connections: dict[tuple[int, int], _Connection] = {}
+        """Nodes that hear only each other."""
+        self._nowhere = Nowhere()
+        self._connections: dict[tuple[str, str], _Connection] = {}
         self.on_answer: Callable[[int, Any, Any], None] = lambda node_id, request, response: None
         """Called with the answer of a node as it leaves it."""
 
@@ -105,8 +123,8 @@ class Network:
 
     def ask(self, sender: Machine, host: str, message: Any) -> _Question:
         """Send a request."""
-        receiver = self.nodes[host]
-        key = (sender.node_id, receiver.node_id)
+        receiver = self.nodes.get(host, self._nowhere)
+        key = (sender.name, receiver.name)
         connection = self._connections.get(key)
         if connection is None or connection.is_broken or connection.life != sender.life:
             connection = self._connections[key] = _Connection(sender, sender.life, receiver)
@@ -216,9 +234,13 @@ class Channels:
         self._network = network
         self._node = node
 
-    def channel(self, host: str, port: int) -> _Channel:
-        """Return the channel to this address."""
+    def channel(self, host: str, port: int, *, address: str | None = None) -> _Channel:
+        """Return the channel to this host."""
         return _Channel(self._network, self._node, host)
+
+    async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return the one address that a host has: its name."""
+        return (host,)
 
     def close(self) -> None:
         """Do nothing: a schedule has only deaths."""

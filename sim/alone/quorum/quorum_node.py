@@ -1,7 +1,7 @@
-"""One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PURE.
+"""One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PORTED.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
-metadata log on a simulated disk. What stands here is the world that they are in (`odradek.serving.node_env.NodeEnv`).
+metadata log on a simulated disk. This module has their world (`odradek.serving.node_env.NodeEnv`).
 """
 
 from __future__ import annotations
@@ -66,13 +66,22 @@ class NodePlan:
     fire_probability: float = 0.1
 
 
-class _Silent:
-    """A logger that drops everything."""
+class _Quiet:
+    """A logger that keeps the events of warnings and errors."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self._notes = notes
 
     def info(self, event: str, /, **fields: Any) -> None:
         """Drop a line."""
 
-    warning = error = exception = debug = info
+    debug = info
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """Keep the event."""
+        self._notes.append(event)
+
+    error = exception = warning
 
 
 class _Still:
@@ -146,6 +155,12 @@ class Node:
 
     def __init__(self, node_id: int, steps: Steps, network: Network, random: Random, plan: NodePlan) -> None:
         self.node_id = node_id
+        self.name = self.host = host_of(node_id)
+        """Its machine, and the name under which it is reached: that may change while it is dead."""
+        self.bootstrap: tuple[str, ...] | None = None
+        """The hosts of its bootstrap servers in its next life; None: all that the network has."""
+        self.notes: list[str] = []
+        """Warnings and errors of its log."""
         self.plan = plan
         self.steps = steps
         self._random = random
@@ -215,7 +230,7 @@ class Node:
 
     async def _run(self, process: Process) -> None:
         env: NodeEnv = _Env(self, self.steps, Random(f"{self._random.random()}"))
-        logger = _Silent()
+        logger = _Quiet(self.notes)
         plan = self.plan
         root = env.open_dir(ROOT)
         settings = MetadataLogSettings(plan.segment_bytes, plan.retention)
@@ -233,8 +248,8 @@ class Node:
                     self.key,
                     CLUSTER_ID,
                     attrs.evolve(RAFT, fetch_bytes_max=plan.fetch_bytes_max),
-                    bootstrap_servers=tuple((host, PORT) for host in self._network.nodes),
-                    endpoints=((LISTENER, host_of(self.node_id), PORT),),
+                    bootstrap_servers=tuple((host, PORT) for host in self.bootstrap or self._network.nodes),
+                    endpoints=((LISTENER, self.host, PORT),),
                 ),
                 ControllerSettings(),
                 SnapshotSettings(plan.snapshot_bytes, 0),

@@ -1,4 +1,4 @@
-"""Tasks that a schedule steps one by one, on virtual time: ports of `odradek.env.ports` without an event loop. PURE.
+"""Tasks that a schedule steps one by one, on virtual time: ports of `odradek.env.ports` without an event loop. PORTED.
 
 Theory of operation
 -------------------

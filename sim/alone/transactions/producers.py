@@ -1,4 +1,4 @@
-"""Transactional producers of both protocols, as programs that go on when the schedule says. PURE.
+"""Transactional producers of both protocols, as programs that go on when the schedule says. PORTED.
 
 A producer that hears nothing asks again, as clients do. What it has given up may arrive all the same: since
 KIP-890, part 2, every transaction has an epoch of its own. A producer of the older protocol sends no EndTxn

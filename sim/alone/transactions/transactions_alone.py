@@ -93,7 +93,7 @@ class TransactionsPlan:
 
 
 class _StateLog(Promises):
-    """The promises of the coordinator's log: equal replicas. Equal records may stand there twice."""
+    """The promises of the coordinator's log: equal replicas. Equal records may be there twice."""
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
         self._check_replicas(nodes)

@@ -1,4 +1,4 @@
-"""What each operator is made of: a client, randomness of its own, and what it was promised. PORTED.
+"""The parts of each operator: a client, randomness of its own, and the promises made to it. PORTED.
 
 An operator does one thing after the other while the storm lasts. Any of it may fail. What was acknowledged is a
 promise, and `check` holds the cluster to it when all is healed.

@@ -13,7 +13,7 @@ from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskError, DiskFull
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, finish
+from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, finish, retain
 
 SIZE = len(batch())
 
@@ -109,9 +109,9 @@ def test_retention_goes_on_where_no_new_segment_can_begin() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PartitionLog, "roll", lambda log, now_ms: refuse(now_ms))
-        assert log.delete_old_segments(NOW_MS + 10_000) == 2
+        assert retain(log, NOW_MS + 10_000) == 2
     assert (log.log_start_offset, log.log_end_offset) == (4, 5)
-    assert log.delete_old_segments(NOW_MS + 10_000) == 1
+    assert retain(log, NOW_MS + 10_000) == 1
     assert log.log_start_offset == 5
 
 

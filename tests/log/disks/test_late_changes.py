@@ -12,12 +12,23 @@ from odradek.data_plane.log.directory.checkpoints import RECOVERY_POINT_FILE, de
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.log.segments.segment import file_name
+from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
 from odradek.env.ports import DiskFull, DiskHung
 from odradek.wire.batches.transaction_markers import build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk import Keep
-from tests.log.support import NOW_MS, ROOT, TOPIC_ID, Node, append, append_verified, batch, content, fill
+from tests.log.support import (
+    NOW_MS,
+    ROOT,
+    TOPIC_ID,
+    Node,
+    append,
+    append_verified,
+    batch,
+    content,
+    fill,
+)
 
 SIZE = len(batch())
 OTHER_ID = bytes(reversed(TOPIC_ID))
@@ -291,6 +302,7 @@ def test_retention_that_is_answered_late(is_early: bool) -> None:
     log.advance_high_watermark(7)
     log.flush()
     log.segment_list.sync_entry()
+    log.look_at_ages(NOW_MS, WalkBudget(UNBOUNDED))
     case.fall_silent()
     with pytest.raises(DiskHung):
         log.delete_old_segments(NOW_MS)

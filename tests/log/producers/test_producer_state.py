@@ -14,7 +14,17 @@ from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, Produce
 from odradek.data_plane.log.segments.segment import file_name
 from odradek.wire.batches.transaction_markers import EndMarker, build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
-from tests.log.support import NOW_MS, ROOT, append, append_verified, batch, new_disk, new_log, open_log
+from tests.log.support import (
+    NOW_MS,
+    ROOT,
+    append,
+    append_verified,
+    batch,
+    new_disk,
+    new_log,
+    open_log,
+    retain,
+)
 
 LAST_SEQUENCE = 0x7FFFFFFF
 
@@ -234,7 +244,7 @@ def test_snapshots_are_taken_at_every_roll_and_go_with_their_segments() -> None:
         assert state.entries[1].last_offset == base - 1
     log.advance_high_watermark(6)
     log.set_log_start_offset(5)
-    log.delete_old_segments(NOW_MS)
+    retain(log, NOW_MS)
     assert [name for name in log.directory.list() if name.endswith(".snapshot")] == [
         file_name(4, ".snapshot"),
         file_name(6, ".snapshot"),

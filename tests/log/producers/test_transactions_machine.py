@@ -16,7 +16,7 @@ from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.batches.transaction_markers import build_marker, parse_marker
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
-from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, new_disk
+from tests.log.support import NOW_MS, Node, append, append_verified, batch, content, new_disk, retain
 from tests.schedule import examples
 
 PRODUCERS = (1, 2, 3)
@@ -181,7 +181,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def delete_records(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.log.log_start_offset, self.log.high_watermark))
         self.log.set_log_start_offset(offset)
-        self.log.delete_old_segments(NOW_MS)
+        retain(self.log, NOW_MS)
 
     @rule(milliseconds=st.sampled_from([0, 70_000]))
     def background(self, milliseconds: int) -> None:

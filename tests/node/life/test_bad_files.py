@@ -29,6 +29,7 @@ BATCHES = 24
 RECORD_BYTES = 100_000
 FIRST = "00000000000000000000"
 WAIT_SECONDS = 30.0
+_NOT_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def copy_of(source: Path, target: Path) -> Path:
-    """The directory again, with properties that name the copy."""
+    """Copy the directory, with properties that name the copy."""
     shutil.copytree(source, target)
     properties = target / "server.properties"
     properties.write_text(properties.read_text().replace(str(source), str(target)))
@@ -67,7 +68,7 @@ def take(templates: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
 
 @contextmanager
 def running(directory: Path) -> Iterator[tuple[ServerProcess, RawClient]]:
-    """The node of a directory and a connection to it; it must still run at the end, and is killed then."""
+    """Run the node of a directory, and connect to it; it must still run at the end, and is killed then."""
     server = launch_odradek(directory / "server.properties")
     try:
         with RawClient(server.bootstrap) as client:
@@ -102,7 +103,7 @@ def log_end_offset(client: RawClient, topic: str = "kept") -> int:
 
 
 def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
-    """Error code and base offsets of what comes from `offset` on."""
+    """Fetch from `offset` on: return the error code and the base offsets."""
     topic = FetchTopic("kept", bytes(16), [FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1, topics=[topic]
@@ -113,7 +114,7 @@ def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
 
 
 def refusal(directory: Path) -> str:
-    """The one line with which the node refuses to start; its exit status is 1."""
+    """Start a node that must refuse: return its one line; its exit status is 1."""
     done = subprocess.run(
         [ODRADEK, "server", directory / "server.properties"],
         capture_output=True,
@@ -217,6 +218,39 @@ def test_what_is_not_ours_is_left_alone(take: Callable[[str], Path]) -> None:
         }
         assert not (data / "unknown-3").exists()
     assert all(path.read_text() == "not a log" for path in foreign)
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(43)], ids=["empty", "zeros"])
+def test_a_log_whose_topic_is_unreadable_waits_for_an_operator(
+    take: Callable[[str], Path], damage: bytes
+) -> None:
+    """A `partition.metadata` that a loss of power has spoilt: an error, no empty log in its place; mended, all is back."""
+    directory = take("clean")
+    path = partition_dir(directory) / "partition.metadata"
+    text = path.read_bytes()
+    path.write_bytes(damage)
+    with running(directory) as (server, client):
+        assert wait_for_error(client) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert client.produce("kept", good_batch(1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        (line,) = [line for line in server.log_path.read_text().splitlines() if "log.id_unreadable" in line]
+        assert "level=error" in line
+        assert str(path) in line
+    assert path.read_bytes() == damage
+    path.write_bytes(text)
+    with running(directory) as (_, client):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (answer := client.produce("kept", good_batch(1))).error_code and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert (answer.error_code, answer.base_offset) == (0, BATCHES)
+        assert log_end_offset(client) == BATCHES + 1
+
+
+def wait_for_error(client: RawClient) -> int:
+    """Fetch once the node has looked at its metadata, and return the error."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (code := fetch(client, 0)[0]) in _NOT_YET and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return code
 
 
 def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:

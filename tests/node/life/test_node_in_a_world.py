@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import ConnectionLost, Env
 from odradek.metadata_quorum.replica.storage_format import StorageFormat, VoterEndpoint, format_storage
 from odradek.node.configuration.node_config import NodeConfig
@@ -227,6 +228,50 @@ def test_a_device_error_in_a_read_is_its_partitions() -> None:
 
     with pytest.raises(NodeFailed, match=r"t-0.*Input/output error"):
         play(script, Weather(cold_probability=1.0))
+
+
+def test_a_bug_in_one_append_is_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UNKNOWN_SERVER_ERROR for that partition; the others of the request, and the connection, go on."""
+    log = Quiet()
+    sound = Partition.append_as_leader
+
+    def broken(self: Partition, *args: Any) -> Any:
+        if self.log.partition == 1:
+            raise OverflowError("a bug")
+        return sound(self, *args)
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        client = await connect()
+        created = await request(
+            client, CreateTopicsRequest([CreatableTopic("t", 3, 1, [], [])], 10_000, False), 5
+        )
+        assert created.topics[0].error_code == 0
+        asked = ProduceRequest(
+            None,
+            -1,
+            5000,
+            [
+                TopicProduceData(
+                    "t",
+                    bytes(16),
+                    [PartitionProduceData(at, good_batch(1, timestamp_ms=1)) for at in range(3)],
+                )
+            ],
+        )
+        monkeypatch.setattr(Partition, "append_as_leader", broken)
+        answers = (await request(client, asked, 9)).responses[0].partition_responses
+        monkeypatch.undo()
+        assert [(each.index, each.error_code, each.base_offset) for each in answers] == [
+            (0, 0, 0),
+            (1, ErrorCode.UNKNOWN_SERVER_ERROR, -1),
+            (2, 0, 0),
+        ]
+        answers = (await request(client, asked, 9)).responses[0].partition_responses
+        assert [(each.error_code, each.base_offset) for each in answers] == [(0, 1), (0, 0), (0, 1)]
+
+    play(script, log=log)
+    assert log.events.count("produce.bug") == 1
+    assert "connection.bug" not in log.events
 
 
 def test_a_metadata_log_that_cannot_be_closed_leaves_no_other_log_open() -> None:

@@ -15,9 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from odradek.metadata_quorum.controller.broker_sessions import NEVER
 from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from odradek.metadata_quorum.controller.controller import Activate, Controller
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
 from odradek.metadata_quorum.controller.partitions.partition_change import acceptable_leaders
 from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
@@ -91,8 +93,9 @@ class ControllerMachine(RuleBasedStateMachine):
         """True if this step may elect a replica that holds nothing."""
 
     def _lead(self, image: MetadataImage) -> ReplicatedStateMachine[Any, Any]:
+        self.controller = Controller(self.settings)
         self.machine = ReplicatedStateMachine(
-            Controller(self.settings), self.log, image, random=Random(7), new_uuid=self._new_uuid
+            self.controller, self.log, image, random=Random(7), new_uuid=self._new_uuid
         )
         self.ask(Activate(bootstrap_records()))
         return self.machine
@@ -295,7 +298,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     def note(self) -> None:
         topic = self.image.topics[TOPIC]
-        rules = topic_rules(self.image, self.settings, topic)
+        rules = topic_rules(self.image, DecisionBasis(self.settings, self.controller.sessions), topic)
         for number, partition in topic.partitions.items():
             before = self.before.get(number, partition)
             self.complete.setdefault(number, set(partition.isr))
@@ -330,8 +333,10 @@ class ControllerMachine(RuleBasedStateMachine):
         assert not elr or len(isr) < min_isr
         assert set(partition.adding_replicas) <= replicas
         assert set(partition.removing_replicas) <= replicas
-        assert all(acceptable(partition, each) for each in isr)
-        assert (partition.leader in isr) == (partition.leader != NO_LEADER) == bool(isr)
+        able = {each for each in isr if acceptable(partition, each)}
+        # A broker that left keeps its place until those that stay have been heard.
+        assert all(self.controller.sessions.waits_since(each) != NEVER for each in isr - able)
+        assert (partition.leader in able) == (partition.leader != NO_LEADER) == bool(able)
         if not isr:
             assert not any(acceptable(partition, each) for each in elr)
         if partition.leader != NO_LEADER:

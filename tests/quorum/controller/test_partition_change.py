@@ -73,7 +73,7 @@ def test_no_history_elects_a_replica_that_may_have_lost_data(
                 partition,
                 acceptable_leaders(image_with(active)),
                 TopicRules(),
-                Change(removed=broker, unclean=verb == "unclean"),
+                Change(removed=(broker,), lost=broker if verb == "unclean" else None),
             )
         if change is not None:
             partition = merge_partition(partition, change)

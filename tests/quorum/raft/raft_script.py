@@ -6,6 +6,7 @@ A script is a text file: comments (`#`), commands, and below each command the li
     cluster 1 2 3 [observers 4]   tick N SECONDS     deliver A->B     drop A->B      deliver all
     append N [count]              flush N            crash N          start N        snapshot N
     add LEADER N                  remove LEADER N    resign N         status
+    doubt N (a copy of its directory may run)        trust N (none does)
     run SECONDS (a quiet network: everything arrives, everything is synced)
 """
 
@@ -77,6 +78,8 @@ class _Runner:
                 refusal = self._change(verb, int(leader), int(node))
                 if refusal is not ErrorCode.NONE:
                     return [f"refused: {refusal.name}"]
+            case [("doubt" | "trust") as verb, node]:
+                self._abstain(int(node), abstains=verb == "doubt")
             case ["resign", node]:
                 self._resign(int(node))
             case _:
@@ -119,6 +122,12 @@ class _Runner:
         core = self.cluster.nodes[node_id].core
         assert core is not None
         core.resign(self.cluster.now)
+        self.cluster.tick(node_id, 0)
+
+    def _abstain(self, node_id: int, *, abstains: bool) -> None:
+        core = self.cluster.nodes[node_id].core
+        assert core is not None
+        core.abstain(abstains, self.cluster.now)
         self.cluster.tick(node_id, 0)
 
     # -- what came of it --------------------------------------------------------------------------------------

@@ -99,6 +99,10 @@ class Controllers:
         self.controllers = {*voters, *more_controllers}
         self.more_endpoints: dict[int, tuple[tuple[str, str, int], ...]] = {}
         """The further endpoints that a node registers."""
+        self.ports: dict[int, int] = {}
+        """The ports of nodes that have moved."""
+        self.bootstrap = tuple((host_of(each), PORT) for each in voters)
+        """The bootstrap servers of nodes that start from now on."""
         self.voters = VoterSet.of(
             Voter(ReplicaKey(each, directory_of(each)), ((LISTENER, host_of(each), PORT),)) for each in voters
         )
@@ -166,8 +170,11 @@ class Controllers:
                     meta.cluster_id,
                     self.config,
                     self._static_voters(),
-                    tuple((host_of(each), PORT) for each in self.voters.node_ids),
-                    ((LISTENER, host_of(node_id), PORT), *self.more_endpoints.get(node_id, ()))
+                    self.bootstrap,
+                    (
+                        (LISTENER, host_of(node_id), self.port_of(node_id)),
+                        *self.more_endpoints.get(node_id, ()),
+                    )
                     if is_controller
                     else (),
                 ),
@@ -181,14 +188,20 @@ class Controllers:
         async with trio.open_nursery() as nursery:
             await service.start(nursery)
             if is_controller:
-                self._listen(env, service, nursery, journal)
+                self._listen(env, service, nursery, journal, self.port_of(node_id))
             self.members[node_id] = member
             await member.stop.wait()
             await service.stop()
             log.close()
             nursery.cancel_scope.cancel()
 
-    def _listen(self, env: Env, service: MetadataService, nursery: trio.Nursery, journal: Journal) -> None:
+    def port_of(self, node_id: int) -> int:
+        """Return the port of a node's listener in its next life."""
+        return self.ports.get(node_id, PORT)
+
+    def _listen(
+        self, env: Env, service: MetadataService, nursery: trio.Nursery, journal: Journal, port: int
+    ) -> None:
         decided = Controller(ControllerSettings()).requests
         services = ConnectionServices(
             table=build_controller_table(service, lambda: service.committed_image, decided),
@@ -200,7 +213,7 @@ class Controllers:
             after_turn=lambda: None,
             poison=True,
         )
-        listener = env.network.listen("", PORT)
+        listener = env.network.listen("", port)
         server = Server(services, listener, LISTENER, idle_ms_max=60_000, limits=ConnectionLimits())
         nursery.start_soon(server.accept_loop)
 
@@ -271,7 +284,7 @@ class Controllers:
         """The answer of a node's quorum, over its listener."""
         asking = self.world.node_env("client")
         peers = PeerConnections(asking, self.world.tasks, client_id="test", log=Journal())
-        answer = await peers.channel(host_of(node_id), PORT).request(
+        answer = await peers.channel(host_of(node_id), self.port_of(node_id)).request(
             request, asking.clock.monotonic() + seconds
         )
         peers.close()

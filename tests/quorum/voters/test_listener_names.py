@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.replica.asking.quorum_peers import QuorumPeers
 from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
-from odradek.metadata_quorum.replica.quorum_peers import QuorumPeers
 
 PLAIN, SECURED = ("CONTROLLER", "two", 9093), ("CONTROLLER_SSL", "two", 9097)
 

@@ -169,8 +169,7 @@ def test_many_decisions_are_made_beside_the_loop(count: int) -> None:
         Authorizer(AuthorizerSettings()),
         Topics,
         long_work=long_work,
-        decisions=lambda asked, request: request,
-    )
+    ).counting(lambda asked, request: request)
     result = handler.handle(Context("PLAINTEXT", "10.0.0.1"), count)
     assert isinstance(result, Suspend) is (count > DECISIONS_AT_ONCE)
     assert judged == ([] if isinstance(result, Suspend) else [count])

@@ -74,7 +74,7 @@ class Dialled:
     def network(self) -> Any:
         return self
 
-    async def connect(self, host: str, port: int) -> Conn:
+    async def connect(self, host: str, port: int, *, address: str | None = None) -> Conn:
         return cast("Conn", self.node)
 
     def new_uuid(self) -> bytes:

@@ -13,7 +13,7 @@ from sim import __main__ as command
 from sim.alone import raft_alone, replication_alone
 from sim.alone.groups import groups_alone
 from sim.alone.groups.group_checks import GroupPromises
-from sim.alone.quorum import quorum_alone
+from sim.alone.quorum import moved_voters, quorum_alone
 from sim.alone.quorum.quorum_checks import whole_log
 from sim.alone.quorum.quorum_node import Node
 from sim.alone.quorum.quorum_platter import LoggedBatch
@@ -31,6 +31,7 @@ QUORUM_SEEDS = (*range(30), 50307, 50346, 903285, 905949)
 In 903285 a loss of power leaves a hole in what was not synced. In 905949 a candidate hears of its votes when its epoch
 is over.
 """
+MOVED_SEEDS = range(16)
 GROUPS_SEEDS = (*range(60), 2167035, 2172304)
 """In the last two, a deposed coordinator that has yet to hear of it answers a fetch of offsets."""
 TRANSACTIONS_SEEDS = (*range(60), 133, 6592952)
@@ -61,6 +62,52 @@ def test_the_quorums_driver_keeps_rafts_promises() -> None:
     assert sum(each["acknowledged"] for each in found) > 5 * len(QUORUM_SEEDS)
     assert sum(each["deaths"] for each in found) > len(QUORUM_SEEDS)
     assert quorum_alone.run(3) == found[3]
+
+
+def test_voters_that_have_moved_find_each_other_and_a_copy_elects_nobody() -> None:
+    """A voter is its id and directory (KIP-853), an address a hint: a leader comes, and the log names all new addresses.
+
+    An epoch has one leader, also while a copy of a voter's directory runs.
+    """
+    found = [moved_voters.run(seed) for seed in MOVED_SEEDS]
+    assert sum(each["moves"] for each in found) > 2 * len(MOVED_SEEDS)
+    assert sum(each["leaders"] for each in found) > 2 * len(MOVED_SEEDS)
+    assert sum(each["copies"] for each in found) > 1
+    assert moved_voters.run(3) == found[3]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "function", "old", "new", "message"),
+    [
+        pytest.param(
+            "all",
+            "odradek.metadata_quorum.replica.asking.voter_search:VoterSearch.bootstrap_places",
+            "return list(found)",
+            "return []",
+            "does not come together",
+            id="nobody looks for voters",
+        ),
+        pytest.param(
+            "copy",
+            "odradek.metadata_quorum.replica.asking.own_copy:OwnCopy._place_in_log",
+            "return None if any(",
+            "return None if True or any(",
+            "is led by|was committed there|lacks committed records",
+            id="a copy takes part",
+        ),
+    ],
+)
+def test_schedules_of_moves_see_what_their_rules_are_for(
+    trouble: str, function: str, old: str, new: str, message: str
+) -> None:
+    """Without one of the rules, some schedule breaks a promise."""
+
+    def search() -> None:
+        for seed in range(60):
+            moved_voters.run(seed, moved_voters.MovePlan(trouble))
+
+    with patched(function, old, new), pytest.raises(SafetyViolation, match=message):
+        search()
 
 
 def test_group_coordinators_keep_what_was_acknowledged() -> None:
@@ -130,7 +177,7 @@ def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
         whole_log(replica(is_open=True))
 
 
-@pytest.mark.parametrize("part", ["raft", "quorum", "replication", "groups", "transactions"])
+@pytest.mark.parametrize("part", ["raft", "quorum", "moved", "replication", "groups", "transactions"])
 def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`python -m sim --alone PART --seed N`, with the exit statuses of whole clusters."""
     assert command.main(["--alone", part, "--seed", "1"]) == 0

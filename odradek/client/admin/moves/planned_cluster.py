@@ -1,6 +1,6 @@
 """The cluster as it would be after the moves planned so far. PURE.
 
-Three parts own what the steps of a plan ask for. `Spread` knows which racks and hosts brokers stand in. `BrokerLoads`
+Three parts own what the steps of a plan ask for. `Spread` knows the racks and hosts of brokers. `BrokerLoads`
 knows what each broker holds. `PlannedCluster` has the replicas of each partition, and changes them with the loads.
 """
 

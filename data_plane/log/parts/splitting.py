@@ -1,0 +1,99 @@
+"""Split a segment whose offsets have come to lie too far apart: an index has 31 bits for each (KAFKA-6264).
+
+Old versions of Kafka wrote such segments where compaction had left few records. Kafka splits them at a start, and so it
+is here. The names are those of a swap (`parts/swap_files.py`), so a crash leaves what the next start undoes or finishes:
+
+1. The pieces are written as `.cleaned`, and synced.
+2. They become `.swap`, the last piece first. While the first is not there, a start undoes everything.
+3. The segment's files go, and the pieces lose their suffix.
+"""
+
+from __future__ import annotations
+
+from odradek.data_plane.log.log_config import LONG_MAX
+from odradek.data_plane.log.parts.swap_files import begin_swap, put_in_order
+from odradek.data_plane.log.segments.aborted_index import AbortedIndex
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+    sync_file,
+    write_whole,
+)
+from odradek.env.ports import Dir
+
+__all__ = ["reaches_too_far", "split_segment"]
+
+_COPY_BYTES = 1 << 20
+
+
+def reaches_too_far(segment: Segment, end_offset: int) -> bool:
+    """True if the segment, which ends at `end_offset` or below, has a batch that no index of it can name (blocking)."""
+    limit = segment.base_offset + RELATIVE_OFFSET_MAX
+    if end_offset - 1 <= limit:
+        return False
+    last_offset = segment.base_offset
+    for _, header in SegmentScan(segment.file, 0, segment.size, segment.base_offset):
+        last_offset = header.last_offset
+    return last_offset > limit
+
+
+def split_segment(directory: Dir, segment: Segment) -> list[int]:
+    """Put several segments in the place of one; their base offsets, none where a batch of it is damaged (blocking).
+
+    Raises `DamagedTransactionIndex`, `DiskError`.
+    """
+    pieces = _pieces(segment)
+    aborted = segment.load_aborted()
+    ends = [base_offset for base_offset, _, _ in pieces[1:]]
+    for (base_offset, start, stop), end_offset in zip(pieces, [*ends, LONG_MAX], strict=False):
+        _copy(directory, segment, file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, start, stop)
+        markers = AbortedIndex()
+        for entry in aborted:
+            if base_offset <= entry.last_offset < end_offset:
+                markers.append(entry)
+        if markers:
+            name = file_name(base_offset, TXN_INDEX_SUFFIX) + CLEANED_SUFFIX
+            write_whole(directory, name, markers.encode())
+            sync_file(directory, name)
+    if not pieces:
+        return []
+    directory.sync()
+    for base_offset, _, _ in reversed(pieces):
+        begin_swap(directory, base_offset)
+    put_in_order(directory, directory.list(), _undone)
+    return [base_offset for base_offset, _, _ in pieces]
+
+
+def _pieces(segment: Segment) -> list[tuple[int, int, int]]:
+    """Find base offset, begin and end in the file of each piece; none where a batch is damaged."""
+    found: list[tuple[int, int, int]] = []
+    base_offset, start = segment.base_offset, 0
+    scan = SegmentScan(segment.file, 0, segment.size, base_offset, check_crc=True)
+    for position, header in scan:
+        if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
+            found.append((base_offset, start, position))
+            base_offset, start = header.base_offset, position
+    return [] if scan.damage is not None else [*found, (base_offset, start, segment.size)]
+
+
+def _copy(directory: Dir, segment: Segment, name: str, start: int, stop: int) -> None:
+    """Write a part of a segment to a file of its own, and make it durable."""
+    file = directory.open(name, create=True)
+    try:
+        if file.size:
+            file.truncate(0)
+        for at in range(start, stop, _COPY_BYTES):
+            file.append(segment.file.pread(min(_COPY_BYTES, stop - at), at))
+        file.sync()
+    finally:
+        file.close()
+
+
+def _undone(name: str, reason: str) -> None:
+    """Called for a piece that is not what was written a moment ago."""
+    raise AssertionError(f"{name}: {reason}")

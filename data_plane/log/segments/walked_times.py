@@ -1,0 +1,193 @@
+"""The timestamps that a segment's records really have, as far as somebody has walked over them (blocking, in workers).
+
+Theory of operation
+-------------------
+A batch's header names its newest timestamp, and a producer may get that wrong. Kafka sets it from the records at each
+append. Here that would cost more than all else of an append, so the hot path and the indexes believe headers. The records
+are walked when a decision hangs on the claim: before retention by age deletes, and before a look-up by time passes over
+them. What a walk has found is kept with its segment, and the next walk goes on from there.
+
+Where the headers were right, the segment's time index is right, and serves as ever. Where one was wrong, a finished
+segment gets a right time index (`segment_times`). Look-ups then pass over no batch of it by its header.
+
+A few batches are never walked, and their claim stands: of more than `RECORDS_PARSED_MAX` records, or whose records
+contradict their header. No look-up reads those either.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_left
+
+from odradek.data_plane.log.record_rules import RECORDS_PARSED_MAX
+from odradek.env.ports import File
+from odradek.wire.batches.batch_header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, parse_header
+from odradek.wire.batches.record_times import newest_timestamp
+from odradek.wire.errors import KafkaError
+
+CHUNK_BYTES = 1 << 20
+BLOCK_BYTES = 64 << 10
+"""The newest timestamp is remembered for each block of about this size."""
+RECORD_COST = 64
+"""The bytes of a budget that one record uses up besides its own."""
+UNBOUNDED = 1 << 62
+"""The budget of a caller whose decision can wait for as long as the walk takes."""
+
+
+class WalkBudget:
+    """The work that walks may still do for one caller, in bytes of batches."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.left <= 0
+
+
+class WalkedTimes:
+    """What a walk over the first `position` bytes of a segment has found."""
+
+    __slots__ = (
+        "_blocks",
+        "_lock",
+        "_offsets",
+        "_times",
+        "are_claims_true",
+        "emptied_ms",
+        "is_damaged",
+        "is_settled",
+        "newest_ms",
+        "next_offset",
+        "position",
+    )
+
+    def __init__(self, base_offset: int) -> None:
+        self.position = 0
+        self.next_offset = base_offset
+        self.newest_ms = NO_TIMESTAMP
+        """The newest timestamp of all records so far; -1 without one."""
+        self.emptied_ms = NO_TIMESTAMP
+        """The newest timestamp that batches without records keep: it counts for their age alone."""
+        self.are_claims_true = True
+        """False once a header's newest timestamp was not that of its records."""
+        self.is_damaged = False
+        """True if something else than a batch follows: walks end there."""
+        self.is_settled = False
+        """True once the whole of a finished segment was walked, and its index is right."""
+        self._lock = threading.Lock()
+        self._times = array("q")
+        """Newest timestamps, ascending. Records that raise one for the first time lie in the block of that number."""
+        self._blocks = array("q")
+        """Where these blocks begin."""
+        self._offsets = array("q")
+        """The last offsets of the batches that have raised the timestamps."""
+
+    def covers(self, size: int) -> bool:
+        """True if a walk has come to this size of the segment, or to damage."""
+        return self.position >= size or self.is_damaged
+
+    def place_of(self, timestamp_ms: int) -> int:
+        """Return the position from which to look for the first record of this time or later; `position` without one."""
+        with self._lock:
+            at = bisect_left(self._times, timestamp_ms)
+            return self._blocks[at] if at < len(self._blocks) else self.position
+
+    def walk(
+        self, file: File, end: int, until_ms: int | None, budget: WalkBudget, decompressed_bytes_max: int
+    ) -> None:
+        """Walk on to `end`, or until a record is not older than `until_ms`, or the budget is used up. Raises `DiskError`."""
+        with self._lock:
+            while (
+                self.position < end
+                and not self.is_damaged
+                and not budget.is_used_up
+                and (until_ms is None or self.newest_ms < until_ms)
+            ):
+                self._walk_chunk(file, end, until_ms, budget, decompressed_bytes_max)
+
+    def _walk_chunk(
+        self, file: File, end: int, until_ms: int | None, budget: WalkBudget, decompressed_bytes_max: int
+    ) -> None:
+        """Walk over the batches of the next chunk, at least one."""
+        data = memoryview(file.pread(min(CHUNK_BYTES, end - self.position), self.position))
+        at = 0
+        while at < len(data) and not budget.is_used_up:
+            header = self._header(data[at:], end)
+            if header is None:
+                # A cut header is read again with the next chunk, unless it is what this one begins with.
+                self.is_damaged = at == 0 or len(data) - at >= HEADER_SIZE
+                return
+            if header.size > len(data) - at:
+                if at:
+                    return
+                data = memoryview(file.pread(header.size, self.position))
+                if len(data) < header.size:
+                    self.is_damaged = True
+                    return
+            newest = newest_in(data[at : at + header.size], header, decompressed_bytes_max)
+            self._note(header, newest)
+            budget.left -= header.size + RECORD_COST * header.record_count
+            at += header.size
+            if until_ms is not None and self.newest_ms >= until_ms:
+                return
+
+    def _header(self, data: memoryview, end: int) -> BatchHeader | None:
+        """Read the header of the next batch; None where no batch can follow."""
+        if len(data) < HEADER_SIZE:
+            return None
+        try:
+            header = parse_header(data)
+        except KafkaError:
+            return None
+        fits = header.base_offset >= self.next_offset and header.last_offset_delta >= 0
+        return header if fits and header.size <= end - self.position else None
+
+    def _note(self, header: BatchHeader, newest: int) -> None:
+        if header.record_count:
+            if newest != header.max_timestamp:
+                self.are_claims_true = False
+            if newest > self.newest_ms:
+                self._raise_newest(header, newest)
+        else:
+            self.emptied_ms = max(self.emptied_ms, newest)
+        self.next_offset = header.next_offset
+        self.position += header.size
+
+    def _raise_newest(self, header: BatchHeader, newest: int) -> None:
+        blocks = self._blocks
+        if blocks and self.position - blocks[-1] < BLOCK_BYTES:
+            self._times[-1] = newest
+            self._offsets[-1] = header.last_offset
+        else:
+            self._times.append(newest)
+            self._offsets.append(header.last_offset)
+            blocks.append(self.position)
+        self.newest_ms = newest
+
+    # --- once all of a finished segment was walked
+
+    def entries(self) -> list[tuple[int, int]]:
+        """Return (timestamp, offset) as a time index has them: no record up to that offset is newer."""
+        with self._lock:
+            return list(zip(self._times, self._offsets, strict=True))
+
+    def settle(self) -> None:
+        """Leave the search to the segment's own index, unless headers were wrong."""
+        with self._lock:
+            self.is_settled = True
+            if self.are_claims_true:
+                self._times, self._blocks, self._offsets = array("q"), array("q"), array("q")
+
+
+def newest_in(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> int:
+    """Find the newest timestamp of a batch's records; the header's claim where they cannot be read."""
+    try:
+        return newest_timestamp(
+            batch, records_max=RECORDS_PARSED_MAX, decompressed_bytes_max=decompressed_bytes_max
+        )
+    except KafkaError:
+        return header.max_timestamp

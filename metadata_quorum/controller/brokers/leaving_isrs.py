@@ -1,0 +1,145 @@
+"""The brokers that go leave the ISRs, in favour of members that live.
+
+A replica that leaves an ISR in favour of others is passed over when these are lost: they may have committed records
+without it. But a member whose machine has lost power commits nothing, though its session goes on for a while. So three
+rules hold. The argument is in docs/internals/replication.md ("Leaving in favour of the living").
+
+* **A broker leaves an ISR only in favour of members that have been heard.** Until all that stay have sent a heartbeat, it
+  is fenced, leads nothing, and keeps its place. Its leader goes on counting it, so it misses no record.
+* **All that are away leave together**, with one record. No leader ever sees an ISR in between. So all of them are
+  eligible, if the ISR that is left is too small to commit.
+* **Where no active member is left, all leave** and are eligible.
+
+A replica that may lack what it acknowledged (an unclean restart) keeps no place. It leaves at once, alone if need be.
+
+Who waits is soft state (`BrokerSessions.wait`). A new controller finds it again in the ISRs: their members that are not active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from odradek.metadata_quorum.controller.broker_sessions import NEVER, BrokerSessions
+from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
+from odradek.metadata_quorum.controller.partitions.partition_change import (
+    Change,
+    acceptable_leaders,
+    change_partition,
+)
+from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
+from odradek.metadata_quorum.image.metadata_image import (
+    RESERVED_DIRECTORIES,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.wire.structure import Message
+
+__all__ = ["AT_ONCE", "begin_waiting", "go_on_leaving", "leave_isrs", "sorted_topics"]
+
+AT_ONCE = NEVER - 1
+"""In the place of a time since when the others must have been heard: the broker leaves in any case."""
+
+
+def sorted_topics(image: MetadataImage) -> list[TopicImage]:
+    """List all topics in the order of their names, whatever the history of the image."""
+    return [image.topics[name] for name in sorted(image.topics)]
+
+
+def leave_isrs(
+    image: MetadataImage,
+    leaving: Mapping[int, int],
+    basis: DecisionBasis,
+    *,
+    unclean: bool = False,
+    log_dirs: Collection[bytes] | None = None,
+) -> list[Message]:
+    """Take brokers out of leaderships and ISRs; after an `unclean` restart of one also out of ELRs. Return the records.
+
+    `leaving` says for each broker since when the members that stay must have been heard. `log_dirs` are those with which
+    one broker registers: a replica in another directory keeps no place.
+    """
+    sessions = basis.sessions
+    acceptable = acceptable_leaders(image, without=leaving)
+    records: list[Message] = []
+    waits: set[int] = set()
+    for topic in sorted_topics(image):
+        rules = None
+        for number, partition in topic.partitions.items():
+            gone = [each for each in leaving if _concerns(partition, each)]
+            if not gone:
+                continue
+            away = tuple(each for each in partition.isr if each in leaving or not _is_active(image, each))
+            removed = _removed(partition, gone, away, leaving, sessions)
+            if removed is None:
+                removed = tuple(each for each in gone if _is_homeless(partition, each, log_dirs))
+                waits.update(each for each in gone if each in partition.isr and each not in removed)
+            rules = rules or topic_rules(image, basis, topic)
+            change = change_partition(
+                topic.topic_id,
+                number,
+                partition,
+                acceptable,
+                rules,
+                Change(removed=removed, lost=gone[0] if unclean else None),
+            )
+            if change is not None:
+                records.append(change)
+    for broker_id in sorted(waits):
+        sessions.wait(broker_id, leaving[broker_id])
+    return records
+
+
+def _removed(
+    partition: PartitionImage,
+    gone: list[int],
+    away: tuple[int, ...],
+    leaving: Mapping[int, int],
+    sessions: BrokerSessions,
+) -> tuple[int, ...] | None:
+    """Return the members that leave now; None if that has to wait for heartbeats of the others."""
+    staying = [each for each in partition.isr if each not in away]
+    since_ms = max(leaving[each] for each in gone)
+    if since_ms == AT_ONCE:
+        return tuple(gone) if staying else away
+    since_ms = max([since_ms, *(sessions.waits_since(each) for each in away)])
+    return away if all(sessions.heard_since(each, since_ms) for each in staying) else None
+
+
+def _concerns(partition: PartitionImage, broker_id: int) -> bool:
+    return broker_id in partition.isr or broker_id in partition.elr or broker_id == partition.leader
+
+
+def _is_active(image: MetadataImage, broker_id: int) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.is_active
+
+
+def _is_homeless(partition: PartitionImage, broker_id: int, log_dirs: Collection[bytes] | None) -> bool:
+    """True if the broker comes back without the directory of its replica: what it has instead may be empty."""
+    directory = partition.directory_of(broker_id)
+    return log_dirs is not None and directory not in log_dirs and directory not in RESERVED_DIRECTORIES
+
+
+def go_on_leaving(image: MetadataImage, basis: DecisionBasis) -> list[Message]:
+    """Let brokers leave that waited until the others were heard, or gone. Return the records."""
+    leaving = basis.sessions.waiting(image)
+    return leave_isrs(image, leaving, basis) if leaving else []
+
+
+def begin_waiting(image: MetadataImage, now_ms: int, basis: DecisionBasis) -> None:
+    """Find the brokers that keep a place in some ISR although they are not active: a controller before this one let
+    them wait."""
+    for broker_id in sorted(set(_inactive_members(image))):
+        basis.sessions.wait(broker_id, now_ms)
+
+
+def _inactive_members(image: MetadataImage) -> Iterator[int]:
+    inactive = [broker_id for broker_id, broker in image.brokers.items() if not broker.is_active]
+    if not inactive:
+        return
+    for topic in image.topics.values():
+        for partition in topic.partitions.values():
+            for broker_id in inactive:
+                if broker_id in partition.isr:
+                    yield broker_id

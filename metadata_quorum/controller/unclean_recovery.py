@@ -1,0 +1,199 @@
+"""Unclean recovery: the replica with the longest log leads, when all that were in sync may have lost records (KIP-966).
+
+A loss of power takes from each machine what it had not synced. A broker that comes back from one leaves ISR and ELR. If
+that empties both, its partitions wait, and `last_known_elr` names the replicas to wait for. Heartbeats report how far the
+replicas of such partitions reach: the leader epoch of the last record, and the log end offset. (Brokers register when
+their logs are recovered, so the report is about the records that are left.) The replica with the highest epoch leads, and
+among these the one with the highest offset. docs/internals/replication.md ("All lose power at once") has the argument.
+
+* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers are active. It does
+  so for at most `unclean.recovery.timeout.ms` from the first report on. Then those that have reported are enough, if one
+  of them is among `last_known_elr`.
+* **A report counts** for one registration of the broker and one leader epoch of the partition. Until a replica leads,
+  the logs stay as they are.
+* **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without any, and measures
+  the time anew.
+* **All nodes have to know of it.** A controller or a replica's broker may not name the feature: it is Apache Kafka's, or
+  of a release before. Then Kafka's rule holds: the last known leader leads as soon as it is back.
+
+In KIP-966 the controller asks with GetReplicaLogInfo, which Kafka 4.3 does not have. The fields here have its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from odradek.metadata_quorum.features import REPLICA_LOG_INFO
+from odradek.metadata_quorum.image.metadata_image import (
+    NO_LEADER,
+    BrokerImage,
+    ControllerImage,
+    FeatureRange,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.wire.messages.broker_heartbeat import TopicPartitionLogInfo
+from odradek.wire.topic_partition import TopicIdPartition
+
+__all__ = ["Recovery", "UncleanRecovery"]
+
+
+@attrs.frozen
+class _LogInfo:
+    broker_epoch: int
+    last_written_leader_epoch: int
+    log_end_offset: int
+
+
+@attrs.frozen
+class _Reports:
+    """The reports about one partition."""
+
+    leader_epoch: int
+    since_ms: int
+    by_broker: dict[int, _LogInfo] = attrs.field(factory=dict)
+
+
+def names_feature(features: Iterable[FeatureRange]) -> bool:
+    """True if a node that registers with these features knows of unclean recovery."""
+    return any(each.name == REPLICA_LOG_INFO and each.max_level >= 1 for each in features)
+
+
+def waits_for_recovery(partition: PartitionImage) -> bool:
+    """True if nobody leads, and all that may were in sync may lack records."""
+    return partition.leader == NO_LEADER and not partition.isr and not partition.elr
+
+
+class UncleanRecovery:
+    """The reports that this controller has heard. `now_ms` is the time of the present decision."""
+
+    def __init__(self, *, is_enabled: bool, timeout_ms: int) -> None:
+        self._is_enabled = is_enabled
+        self._timeout_ms = timeout_ms
+        self.now_ms = 0
+        self._reports: dict[TopicIdPartition, _Reports] = {}
+        self._view: Recovery | None = None
+
+    def in_image(self, image: MetadataImage) -> Recovery | None:
+        """Return the recovery with the nodes of this image; None where it is off, or unknown to some controller."""
+        if not self._is_enabled:
+            return None
+        view = self._view
+        if view is None or view.brokers is not image.brokers or view.controllers is not image.controllers:
+            view = self._view = Recovery(self, image.brokers, image.controllers)
+        return view if view.is_known else None
+
+    def note(
+        self, image: MetadataImage, broker: BrokerImage, topics: Iterable[TopicPartitionLogInfo]
+    ) -> list[TopicIdPartition]:
+        """Take a broker's reports, and name the partitions that they are about. Outdated reports are left out."""
+        named: list[TopicIdPartition] = []
+        for topic in topics:
+            known: TopicImage | None = image.topics_by_id.get(topic.topic_id)
+            for info in topic.partition_log_info:
+                partition = None if known is None else known.partitions.get(info.partition)
+                if (
+                    partition is None
+                    or not waits_for_recovery(partition)
+                    or broker.broker_id not in partition.replicas
+                    or info.current_leader_epoch != partition.leader_epoch
+                    or info.error_code
+                ):
+                    continue
+                key = TopicIdPartition(topic.topic_id, info.partition)
+                reports = self._reports.get(key)
+                if reports is None or reports.leader_epoch != partition.leader_epoch:
+                    reports = self._reports[key] = _Reports(partition.leader_epoch, self.now_ms)
+                reports.by_broker[broker.broker_id] = _LogInfo(
+                    broker.epoch, info.last_written_leader_epoch, info.log_end_offset
+                )
+                named.append(key)
+        return named
+
+    def forget_settled(self, image: MetadataImage) -> None:
+        """Drop the reports about partitions that wait no more."""
+        for key, reports in list(self._reports.items()):
+            topic: TopicImage | None = image.topics_by_id.get(key.topic_id)
+            partition = None if topic is None else topic.partitions.get(key.partition)
+            if partition is None or partition.leader_epoch != reports.leader_epoch:
+                del self._reports[key]
+
+    def reports_of(self, key: TopicIdPartition, leader_epoch: int) -> _Reports | None:
+        """Return the reports about a partition in this leader epoch."""
+        reports = self._reports.get(key)
+        return reports if reports is not None and reports.leader_epoch == leader_epoch else None
+
+    def is_over(self, reports: _Reports) -> bool:
+        """True if the replicas that are missing have been waited for long enough."""
+        return self.now_ms - reports.since_ms >= self._timeout_ms
+
+    def statistics(self) -> dict[str, int]:
+        return {"partitions": len(self._reports)}
+
+
+class Recovery:
+    """The recovery as the brokers and controllers of one image allow it."""
+
+    def __init__(
+        self,
+        owner: UncleanRecovery,
+        brokers: Mapping[int, BrokerImage],
+        controllers: Mapping[int, ControllerImage],
+    ) -> None:
+        self._owner = owner
+        self.brokers = brokers
+        self.controllers = controllers
+        self.is_known = bool(controllers) and all(
+            names_feature(each.features) for each in controllers.values()
+        )
+        self._strangers = frozenset(
+            broker_id for broker_id, broker in brokers.items() if not names_feature(broker.features)
+        )
+
+    def covers(self, replicas: Sequence[int]) -> bool:
+        """True if the brokers of all these replicas report."""
+        return self._strangers.isdisjoint(replicas)
+
+    def elect(
+        self,
+        key: TopicIdPartition,
+        partition: PartitionImage,
+        last_known: Sequence[int],
+        may_lead: Callable[[int], bool],
+        *,
+        at_once: bool = False,
+    ) -> int | None:
+        """Choose the replica with the longest log. None while others are waited for, unless it is wanted `at_once`."""
+        reports = self._owner.reports_of(key, partition.leader_epoch)
+        if reports is None:
+            return None
+        able = {
+            broker_id: info
+            for broker_id, info in reports.by_broker.items()
+            if broker_id in self.brokers
+            and self.brokers[broker_id].epoch == info.broker_epoch
+            and may_lead(broker_id)
+        }
+        awaited = [each for each in partition.replicas if each in last_known or may_lead(each)]
+        if not able or not (at_once or self._has_heard(able, reports, last_known, awaited)):
+            return None
+        order = [*last_known, *partition.replicas]
+
+        def rank(broker_id: int) -> tuple[int, int, int]:
+            info = able[broker_id]
+            return info.last_written_leader_epoch, info.log_end_offset, -order.index(broker_id)
+
+        return max(able, key=rank)
+
+    def _has_heard(
+        self,
+        able: Mapping[int, _LogInfo],
+        reports: _Reports,
+        last_known: Sequence[int],
+        awaited: Sequence[int],
+    ) -> bool:
+        missing = [each for each in awaited if each in self.brokers and each not in able]
+        return any(each in able for each in last_known) and (not missing or self._owner.is_over(reports))

@@ -1,0 +1,141 @@
+"""A voter that has moved makes sure that no copy of it runs. PORTED.
+
+Theory of operation
+-------------------
+A voter that has moved looks like a copy of its directory that runs elsewhere, beside the original: both are not where the
+log says. So it asks for itself, at the address in the log and at all bootstrap servers, with a Vote that names itself. It
+takes part once nobody has answered as this voter for a fetch timeout. Until then it abstains: it neither votes, nor stands,
+nor fetches (`RaftCore.abstain`). It asks on until the log names its address.
+
+The question is a pre-vote, which binds nobody. Where it claims the end of its log it has a random number. A process
+that receives its own number has asked itself by another of its addresses.
+
+Left out are voters that the log names at their address, and a quorum of one voter: these start as ever.
+"""
+
+from __future__ import annotations
+
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft.messages import Request, Vote
+from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.replica.asking.voter_places import Place, VoterPlaces
+from odradek.metadata_quorum.replica.asking.voter_search import Outcome, VoterSearch
+from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.wire.errors import ErrorCode
+
+__all__ = ["OwnCopy"]
+
+LOOKS_PER_WINDOW = 8
+"""Looks for a copy during a fetch timeout: a few lost messages must not hide it."""
+NUMBER_BITS = 62
+VOTERS_WORDS = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
+"""Errors with which a voter answers a Vote that names it."""
+
+
+class OwnCopy:
+    """Doubts of this voter, whether another process has its directory."""
+
+    def __init__(self, driver: QuorumDriver, search: VoterSearch, places: VoterPlaces) -> None:
+        self._driver = driver
+        self._settings = driver.settings
+        self._search = search
+        self._places = places
+        self._logged: Place | None = None
+        """The place where the log has this voter; None while it is this process's."""
+        self._judged: tuple[VoterSet, bool] | None = None
+        """The voters and the leadership of the last judgement."""
+        self._numbers: dict[int, bool] = {}
+        """The numbers of questions under way, and whether this process has received them."""
+        self.found_at: Place | None = None
+        """The place where another process has answered as this voter lately."""
+
+    def judge(self) -> None:
+        """Begin to doubt when the log has this voter elsewhere, and end the doubt when it names this place."""
+        driver = self._driver
+        voters, leads = driver.core.voters, isinstance(driver.core.role, Leader)
+        if self._judged is not None and self._judged[0] is voters and self._judged[1] is leads:
+            return
+        self._judged = voters, leads
+        # A leader has been elected as this voter, and writes its own address first.
+        logged = None if leads else self._place_in_log(voters)
+        if logged == self._logged:
+            return
+        self._logged = logged
+        driver.report(driver.core.abstain, logged is not None)
+        if logged is None:
+            self.found_at = None
+        else:
+            driver.start_soon(self._doubt, logged)
+
+    def _place_in_log(self, voters: VoterSet) -> Place | None:
+        """Return where the log has this voter, if that is none of its own endpoints."""
+        me = self._settings.me
+        voter = voters.get(me.node_id)
+        if voter is None or voter.key != me or not voter.endpoints or not self._settings.endpoints:
+            return None
+        if not self._driver.has_dynamic_voters or voters.is_only(me):
+            return None
+        logged = self._settings.chosen(voter.endpoints)
+        return None if any(each[1:] == logged for each in self._settings.endpoints) else Place(*logged)
+
+    def note_received(self, request: Request) -> None:
+        """Recognize a question of this process that has reached itself."""
+        if isinstance(request, Vote) and request.log_end.offset in self._numbers:
+            self._numbers[request.log_end.offset] = True
+
+    async def _doubt(self, logged: Place) -> None:
+        """Look for a copy again and again, until the log names another place."""
+        driver = self._driver
+        clock, window = driver.clock, self._settings.raft.fetch_timeout_seconds
+        pause = window / LOOKS_PER_WINDOW
+        alone_since = clock.monotonic()
+        while self._logged == logged and driver.is_running:
+            began = clock.monotonic()
+            found, is_here = await self._look(logged, pause)
+            if self._logged != logged:
+                return
+            now = clock.monotonic()
+            if found is not None:
+                alone_since = now
+                self._tell_found(found)
+                driver.report(driver.core.abstain, True)
+            elif is_here or now - alone_since >= window:
+                self.found_at = None
+                driver.report(driver.core.abstain, False)
+            await clock.sleep_until(began + pause)
+
+    async def _look(self, logged: Place, patience_seconds: float) -> tuple[Place | None, bool]:
+        """Return where another process answers as this voter, and whether the place in the log is this process's."""
+        await self._search.resolve(logged.host, logged.port)
+        others = [
+            each for each in await self._search.bootstrap_places() if not self._places.is_same(each, logged)
+        ]
+        numbers = {each: self._driver.env.random.getrandbits(NUMBER_BITS) for each in (logged, *others)}
+        self._numbers |= dict.fromkeys(numbers.values(), False)
+        outcomes = await self._search.ask_all(
+            {each: self._question(number) for each, number in numbers.items()}
+        )
+        received = {each: self._numbers.pop(number) for each, number in numbers.items()}
+        found = [each.place for each in outcomes if _is_a_voters(each) and not received[each.place]]
+        return (found[0] if found else None), received[logged]
+
+    def _question(self, number: int) -> Vote:
+        core, me = self._driver.core, self._settings.me
+        return Vote(core.epoch, me, me, OffsetAndEpoch(number, max(core.log.last_epoch, 0)), pre_vote=True)
+
+    def _tell_found(self, found: Place) -> None:
+        """Write one line for each place where a copy appears."""
+        if found != self.found_at:
+            here = "{1}:{2}".format(*self._settings.endpoints[0])
+            self._driver.logger.error(
+                "quorum.copied_directory",
+                voter=self._settings.me.node_id,
+                reason=f"this voter listens at {here}, and a process with the same directory id answers at {found}: "
+                "one of the two directories is a copy; stop its node for good",
+            )
+        self.found_at = found
+
+
+def _is_a_voters(outcome: Outcome) -> bool:
+    return outcome.response is not None and outcome.response.error in VOTERS_WORDS

@@ -1,0 +1,112 @@
+"""The places at which voters have answered: a voter is its id and its directory, and an address only a hint. PURE.
+
+The log names an address for each voter. Where nobody answers there as this voter, it is looked for at all addresses of
+all bootstrap servers (`voter_search.py`). What was found stays here until it fails, or until the log names another address.
+
+**One voter answers at one place.** Two places that answer for one voter within the window are two processes with one
+directory: a copy. Each of them may have voted by itself, so their answers do not count while this lasts.
+
+One process may have several addresses. Two places are the same one in three cases. They are equal; an address of the one
+is an address of the other; or one name leads to both, by IPv4 and by IPv6.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.metadata_quorum.raft.voters import ReplicaKey
+
+__all__ = ["Place", "VoterPlaces"]
+
+
+@attrs.frozen
+class Place:
+    """A host and a port. `address` is one of the host's addresses, where it has several."""
+
+    host: str
+    port: int
+    address: str | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.host}:{self.port}"
+            if self.address is None
+            else f"{self.host}:{self.port} ({self.address})"
+        )
+
+    @property
+    def named(self) -> tuple[str, int]:
+        """Host and port that others can use: where a host has several addresses, the address that was asked."""
+        return self.host if self.address is None else self.address, self.port
+
+
+class VoterPlaces:
+    """Places of voters, as far as their answers show them. Times are monotonic seconds."""
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window_seconds = window_seconds
+        self._answered: dict[ReplicaKey, dict[Place, float]] = {}
+        """The time of the last answer of each voter at each place."""
+        self._found: dict[ReplicaKey, tuple[Place, tuple[str, int] | None]] = {}
+        """The place where a voter was found, and the address that the log named then."""
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        """The addresses of hosts, as they were last resolved."""
+
+    def note_addresses(self, host: str, addresses: tuple[str, ...]) -> None:
+        """Remember the addresses that a host's name leads to."""
+        self._addresses[host] = addresses
+
+    def addresses_of(self, host: str) -> tuple[str, ...]:
+        """Return the addresses that this host's name led to when it was resolved last."""
+        return self._addresses.get(host, ())
+
+    def is_same(self, one: Place, other: Place) -> bool:
+        """True if one process can be behind both places."""
+        if one.port != other.port:
+            return False
+        if one.host == other.host and one.address is not None and other.address is not None:
+            # Two addresses of one family are two hosts behind one name; of two families, most likely one host.
+            return one.address == other.address or (":" in one.address) != (":" in other.address)
+        there = self._all_of(other)
+        return any(each in there for each in self._all_of(one))
+
+    def _all_of(self, place: Place) -> tuple[str, ...]:
+        if place.address is not None:
+            return (place.address,)
+        return (place.host, *self.addresses_of(place.host))
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def note_answer(self, voter: ReplicaKey, place: Place, now: float) -> Place | None:
+        """Note that a voter has answered; return another place at which it has answered within the window."""
+        since = now - self._window_seconds
+        known = {each: at for each, at in self._answered.get(voter, {}).items() if at > since}
+        other = next((each for each in known if not self.is_same(each, place)), None)
+        known[place] = now
+        self._answered[voter] = known
+        return other
+
+    def is_another(self, voter: ReplicaKey, place: Place, now: float) -> bool:
+        """True if another voter has answered at this very place within the window: this one is elsewhere."""
+        since = now - self._window_seconds
+        return any(
+            known != voter and answered.get(place, since) > since
+            for known, answered in self._answered.items()
+        )
+
+    # -- voters that were found -----------------------------------------------------------------------------------
+
+    def note_found(self, voter: ReplicaKey, place: Place, logged: tuple[str, int] | None) -> bool:
+        """Remember where a voter is, though the log names another address. Return whether this is news."""
+        news = self._found.get(voter) != (place, logged)
+        self._found[voter] = (place, logged)
+        return news
+
+    def found(self, voter: ReplicaKey, logged: tuple[str, int] | None) -> Place | None:
+        """Return the place where a voter was found; None once the log names another address than it did then."""
+        place, known = self._found.get(voter, (None, None))
+        return place if known == logged else None
+
+    def forget(self, voter: ReplicaKey) -> None:
+        """Forget where a voter was found: it does not answer there any more."""
+        self._found.pop(voter, None)

@@ -1,0 +1,16 @@
+"""Keys of unclean recovery, which Kafka 4.3 does not have yet: their names are those of KIP-966."""
+
+from __future__ import annotations
+
+from odradek.metadata_quorum.config.config_defs import ConfigDef
+
+MANAGER_ENABLED = "unclean.recovery.manager.enabled"
+RECOVERY_TIMEOUT = "unclean.recovery.timeout.ms"
+RECOVERY_DEFS: dict[str, ConfigDef] = {
+    name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
+    for name, kind, default, valid in (
+        (MANAGER_ENABLED, "boolean", "true", ""),
+        (RECOVERY_TIMEOUT, "long", "300000", "[0,...,9999999999]"),
+    )
+}
+"""Only the properties files of controllers have them; DescribeConfigs leaves them out."""

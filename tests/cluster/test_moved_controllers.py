@@ -1,0 +1,212 @@
+"""Controllers whose ports all change, as processes: the log names the old ones, where nobody or a stranger answers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+
+from odradek import Client
+from odradek.wire.uuid_text import uuid_to_text
+from testkit.processes import free_ports
+from tests.cli.nodes.test_dev import line, running
+from tests.cli.running import odradek, start
+from tests.cluster.test_real_nodes import create, produce, until, values
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+CLUSTER_ID, OTHER_CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw", "AAAAAAAAAAAAAAAAAAAAAQ"
+NOWHERE = "127.0.0.1:9"
+
+
+@attrs.define
+class Nodes:
+    """Combined nodes, with the ports of their controllers now."""
+
+    directory: Path
+    brokers: list[int]
+    controllers: list[int]
+    bootstrap_servers: str = ""
+
+    @property
+    def ids(self) -> range:
+        return range(1, len(self.brokers) + 1)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.brokers)
+
+    def directory_of(self, node_id: int) -> str:
+        return uuid_to_text(b"directory %06d" % node_id)
+
+    def write(self, node_id: int) -> Path:
+        """Write the properties of a node as they should be now."""
+        path = self.directory / f"node-{node_id}.properties"
+        at = node_id - 1
+        servers = ",".join(f"127.0.0.1:{port}" for port in self.controllers)
+        settings = {
+            "node.id": str(node_id),
+            "process.roles": "broker,controller",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.brokers[at]},CONTROLLER://127.0.0.1:{self.controllers[at]}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": self.bootstrap_servers or servers,
+            "log.dirs": str(self.directory / str(node_id)),
+            "broker.session.timeout.ms": "3000",
+        }
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def format(self) -> None:
+        voters = ",".join(
+            f"{each}@127.0.0.1:{self.controllers[each - 1]}:{self.directory_of(each)}" for each in self.ids
+        )
+        for node_id in self.ids:
+            path = self.write(node_id)
+            formatted = odradek(
+                "storage", "format", path, "--cluster-id", CLUSTER_ID, "--initial-controllers", voters
+            )
+            assert formatted.code == 0, formatted.err
+
+    def addresses(self) -> dict[int, int]:
+        """Return the ports of the voters, as the log has them."""
+        with Client(self.bootstrap) as client:
+            voters = client.admin.describe_quorum().voters
+        return {each.node_id: each.endpoints[0][2] for each in voters}
+
+    def all_are_new(self) -> bool | None:
+        return self.addresses() == dict(zip(self.ids, self.controllers, strict=True)) or None
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Run all nodes; they serve."""
+        with ExitStack() as stack:
+            processes = [stack.enter_context(running("server", self.write(each))) for each in self.ids]
+            for process in processes:
+                assert line(process.stdout) == "ready"
+            yield
+
+
+def make(directory: Path, count: int) -> tuple[Nodes, list[int]]:
+    """Return nodes that are formatted, and as many free ports."""
+    ports = free_ports(3 * count)
+    nodes = Nodes(directory, ports[:count], ports[count : 2 * count])
+    nodes.format()
+    return nodes, ports[2 * count :]
+
+
+@contextmanager
+def stranger(directory: Path, port: int, broker_port: int) -> Iterator[None]:
+    """Run a node of another cluster, whose controller has this port."""
+    nodes = Nodes(directory, [broker_port], [port])
+    directory.mkdir()
+    formatted = odradek("storage", "format", nodes.write(1), "--cluster-id", OTHER_CLUSTER_ID, "--standalone")
+    assert formatted.code == 0, formatted.err
+    with nodes.run():
+        yield
+
+
+def fill(nodes: Nodes, first: int, topic: str = "moved") -> None:
+    produce(nodes.bootstrap, topic, range(first, first + 50))
+
+
+def test_three_nodes_move_at_once_and_strangers_have_their_ports(tmp_path: Path) -> None:
+    """Behind the old addresses are nobody, a node of another cluster, and another voter. In the end the log alone does."""
+    nodes, new = make(tmp_path, 3)
+    with nodes.run():
+        create(nodes.bootstrap, "moved", 3)
+        fill(nodes, 0)
+        leader_ports = nodes.addresses()
+    old, nodes.controllers = nodes.controllers, [new[0], nodes.controllers[0], new[2]]
+    assert leader_ports == dict(zip(nodes.ids, old, strict=True))
+    with stranger(tmp_path / "stranger", old[1], new[1]), nodes.run():
+        fill(nodes, 50)
+        until("new addresses in the log", nodes.all_are_new)
+    nodes.bootstrap_servers = NOWHERE
+    with nodes.run():
+        fill(nodes, 100)
+        assert nodes.all_are_new()
+        assert values(nodes.bootstrap, "moved") == list(range(150))
+
+
+def test_five_nodes_move_at_once(tmp_path: Path) -> None:
+    """Five voters find each other, and every entry becomes new, one change at a time."""
+    nodes, new = make(tmp_path, 5)
+    with nodes.run():
+        create(nodes.bootstrap, "moved", 3)
+        fill(nodes, 0)
+    nodes.controllers = new
+    with nodes.run():
+        fill(nodes, 50)
+        until("new addresses in the log", nodes.all_are_new)
+    nodes.bootstrap_servers = NOWHERE
+    with nodes.run():
+        fill(nodes, 100)
+        assert values(nodes.bootstrap, "moved") == list(range(150))
+
+
+def restart(process: subprocess.Popen[bytes], path: Path) -> subprocess.Popen[bytes]:
+    """Stop a node cleanly, and start it with the file as it is now."""
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    again = start(("server", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert line(again.stdout) == "ready"
+    return again
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def test_three_nodes_move_one_by_one(tmp_path: Path) -> None:
+    """Each restarts at its new port while the others go on, with the bootstrap servers that they started with."""
+    nodes, new = make(tmp_path, 3)
+    processes = [
+        start(("server", nodes.write(each)), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for each in nodes.ids
+    ]
+    try:
+        for process in processes:
+            assert line(process.stdout) == "ready"
+        create(nodes.bootstrap, "moved", 3)
+        for count, node_id in enumerate(nodes.ids):
+            nodes.controllers[node_id - 1] = new[node_id - 1]
+            processes[node_id - 1] = restart(processes[node_id - 1], nodes.write(node_id))
+            until("the new address in the log", nodes.all_are_new)
+            fill(nodes, 50 * count)
+        assert values(nodes.bootstrap, "moved") == list(range(150))
+    finally:
+        end(processes)
+
+
+def test_a_copy_of_a_voters_directory_takes_no_part(tmp_path: Path) -> None:
+    """The original goes on. The copy names both addresses in its log, and neither votes nor serves."""
+    nodes, new = make(tmp_path, 3)
+    with nodes.run():
+        create(nodes.bootstrap, "moved", 3)
+    shutil.copytree(tmp_path / "3", tmp_path / "copy" / "3")
+    copy = attrs.evolve(
+        nodes, directory=tmp_path / "copy", brokers=[*nodes.brokers], controllers=[*nodes.controllers]
+    )
+    copy.brokers[2], copy.controllers[2] = new[:2]
+    with nodes.run():
+        process = start(("server", copy.write(3)), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert process.stderr is not None
+            told = next(each for each in process.stderr if b"quorum.copied_directory" in each).decode()
+            assert f"127.0.0.1:{copy.controllers[2]}" in told
+            assert f"127.0.0.1:{nodes.controllers[2]}" in told
+            waits = next(each for each in process.stderr if b"node.waiting" in each).decode()
+            assert "beside a copy of its disk" in waits
+            fill(nodes, 0)
+            assert nodes.all_are_new()
+        finally:
+            end([process])
