@@ -74,6 +74,7 @@ class Broker:
         self.request_timeout_ms = settings.request_timeout_ms
         self.env = env
         self.clock = env.clock
+        self.agreed_clock = env.agreed_clock
         self.long_work = env.long_work
         self.log_dirs = log_dirs
         self.controller = controller

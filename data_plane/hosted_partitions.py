@@ -32,6 +32,7 @@ from odradek.data_plane.disks.replica_placement import (
     log_of,
 )
 from odradek.data_plane.log.directory.log_dir import LogDir
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.ports import BrokerHost
 from odradek.data_plane.replication.hosted_topics import HostedTopic, HostedTopics
 from odradek.data_plane.replication.partition import Partition
@@ -225,13 +226,30 @@ class HostedPartitions:
                 return None
         self._refused.pop(replica, None)
         placement.preferred.pop(TopicPartition(hosted.name, index), None)
+        log = log_of(log_dir, hosted.name, index)
         if told not in (log_dir.directory_id, LOST_DIRECTORY):
             self._assignments.note(hosted.topic_id, index, log_dir.directory_id)
-        log = log_of(log_dir, hosted.name, index)
+            if log.size_bytes and placement.is_away(told):
+                self._tell_of_doubt(log, log_dir)
         log.set_config(hosted.config)
         partition = hosted.partitions[index] = Partition(log, self._replication)
         self._moves.resume(partition)
         return partition
+
+    def _tell_of_doubt(self, log: PartitionLog, log_dir: LogDir) -> None:
+        """Log that a replica lies elsewhere than the metadata say, and that the directory which they name is away.
+
+        A move there was announced. The log here is whole if the swap did not follow, and old if its disk hung in the swap.
+        The controller takes it for an empty one, so an operator decides.
+        """
+        self._log.error(
+            "partition.found_elsewhere",
+            topic=log.topic,
+            partition=log.partition,
+            directory=log_dir.path,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+        )
 
     def _take_lost(
         self, hosted: HostedTopic, index: int, partition: Partition, image: PartitionImage

@@ -36,6 +36,7 @@ from odradek.data_plane.log.loading import LoadOptions, open_partition_log
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskRefused
 from odradek.metadata_quorum.config.typed_settings import setting
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, Snapshot, StoredSnapshot
@@ -86,13 +87,20 @@ class MetadataLog:
     """Implements `ReplicatedLog`. Open with `open`; one task appends, `flush` may run in a worker."""
 
     def __init__(
-        self, root: Dir, directory: Dir, clock: Clock, logger: Any, retention: MetadataRetention | None
+        self,
+        root: Dir,
+        directory: Dir,
+        clock: Clock,
+        logger: Any,
+        retention: MetadataRetention | None,
+        agreed_clock: AgreedClock,
     ) -> None:
         self._root = root
         self.directory = directory
         self.snapshots = FileSnapshotStore(directory)
         self.small_files = nullcontext()
         self._clock = clock
+        self._agreed_clock = agreed_clock
         self._logger = logger
         self._retention = retention
         self._log: PartitionLog
@@ -110,13 +118,16 @@ class MetadataLog:
         logger: Any,
         settings: MetadataLogSettings = _DEFAULTS,
         may_vote: bool = False,
+        agreed_clock: AgreedClock | None = None,
     ) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
 
         Raises `MetadataLogCorrupt`, also for a controller (`may_vote`) whose log is gone, or `DiskError`.
         """
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
-        self = cls(root, directory, clock, logger, settings.retention)
+        self = cls(
+            root, directory, clock, logger, settings.retention, agreed_clock or AgreedClock(clock, log=logger)
+        )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
                 f"{directory.path} has lost its {QUORUM_STATE_FILE}, and this controller may have voted by it: restore the "
@@ -269,7 +280,7 @@ class MetadataLog:
         timestamp_ms = self.snapshots.timestamp_ms(end)
         if age_ms_max < 0 or timestamp_ms is None:
             return False
-        return self._clock.wall_ms() - timestamp_ms > age_ms_max
+        return self._agreed_clock.earliest_ms() - timestamp_ms > age_ms_max
 
     def install(self, end_offset: int) -> None:
         log = self._log

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from odradek.data_plane.newest_image import NewestImage
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Clock, Log
 from odradek.wire.errors import ErrorCode
 
@@ -15,6 +16,10 @@ class BrokerHost(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    @property
+    def agreed_clock(self) -> AgreedClock:
+        """The wall clock, for what expires. Coordinators count ages from its latest time."""
 
     @property
     def log(self) -> Log: ...

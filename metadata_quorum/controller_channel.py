@@ -231,7 +231,7 @@ def let_token_request_in(
         refused = refuse_token_request(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, principal)
         refused.throttle_time_ms = wait_ms(seconds)
         return refused
-    return Admitted(TokenRequest(request, principal, service.env.clock.wall_ms()), _as_it_is)
+    return Admitted(TokenRequest(request, principal, service.env.agreed_clock.moment()), _as_it_is)
 
 
 def _allows_all(*_: object) -> bool:

@@ -458,7 +458,7 @@ class MetadataService:
             await clock.sleep_until(clock.monotonic() + task.period_ms / 1000)
             has_more = True
             while has_more and self._is_active:
-                response = await self._ask(task.request_at(clock.wall_ms()))
+                response = await self._ask(task.request_at(self._env.agreed_clock.earliest_ms()))
                 has_more = task.has_more(response)
 
     async def _check_sessions(self, period: float) -> None:

@@ -43,6 +43,7 @@ class Ask:
         self.version = version
         self.reply = reply
         self.wall_ms = wall_ms
+        """The time from which ages are counted, in milliseconds since 1970."""
         self.client_id = client_id
         self.client_host = client_host
         self.asked_at = 0.0

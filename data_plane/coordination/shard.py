@@ -299,7 +299,7 @@ class Shard(ABC, Generic[S, D]):
         # Armed again before anything can go wrong; a decision that fails leaves its deadline behind it.
         at = self._broker.clock.monotonic() + RELOAD_SECONDS
         self._timer = again = self._broker.timers.at(at, self._time_passes)
-        self.submit(Ask(TimePasses(), 0, None, self._broker.clock.wall_ms()))
+        self.submit(Ask(TimePasses(), 0, None, self._broker.agreed_clock.latest_ms()))
         if self._timer is again and not self._stopped:
             again.cancel()
             self._timer = None

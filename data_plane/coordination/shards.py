@@ -68,7 +68,7 @@ class Shards(ABC, Generic[ShardT]):
         self, version: int, asked: Iterable[tuple[str, Any]], units: int = DECISION_UNITS
     ) -> Steps[list[Any]]:
         """Ask the coordinator of each key, and return their answers in this order. `units` is the cost of one decision."""
-        answers, wall_ms = Answers(), self._broker.clock.wall_ms()
+        answers, wall_ms = Answers(), self._broker.agreed_clock.latest_ms()
         for key, request in asked:
             self.submit(key, Ask(request, version, answers.receiver(), wall_ms))
             yield units
@@ -84,7 +84,7 @@ class Shards(ABC, Generic[ShardT]):
                 request,
                 context.api_version,
                 delayed,
-                self._broker.clock.wall_ms(),
+                self._broker.agreed_clock.latest_ms(),
                 context.client_id or "",
                 f"/{context.client_address}",
             ),

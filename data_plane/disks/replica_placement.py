@@ -33,6 +33,7 @@ from odradek.env.ports import DiskError, DiskHung, DiskRefused, Log
 from odradek.metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
+    RESERVED_DIRECTORIES,
     UNASSIGNED_DIRECTORY,
 )
 from odradek.wire.topic_partition import TopicPartition
@@ -72,6 +73,12 @@ class ReplicaPlacement:
     @property
     def online(self) -> list[LogDir]:
         return [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
+
+    def is_away(self, directory_id: bytes) -> bool:
+        """True if this broker had a directory of that id, and has none that is online now."""
+        return directory_id not in RESERVED_DIRECTORIES and all(
+            log_dir.directory_id != directory_id for log_dir in self.online
+        )
 
     @property
     def usable(self) -> list[LogDir]:

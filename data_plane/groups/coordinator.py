@@ -148,7 +148,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
         if self.is_loading:
             self._deleted_topics.update(dict.fromkeys(sorted(topics)))
         else:
-            self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.clock.wall_ms()))
+            self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.agreed_clock.latest_ms()))
 
     def statistics(self) -> dict[str, int]:
         return {**self.machine.statistics(), **super().statistics()}
@@ -242,7 +242,7 @@ class GroupCoordinator(Shards[Shard]):
             marker.transaction_version,
         )
         reply = Receiver(lambda code: done(_MARKER_CODES.get(code, code)))
-        shard.submit(Ask(EndTransaction(end), 0, reply, self._broker.clock.wall_ms()))
+        shard.submit(Ask(EndTransaction(end), 0, reply, self._broker.agreed_clock.latest_ms()))
 
     def _set_expiry(self) -> None:
         at = self._broker.clock.monotonic() + self.settings.offsets_retention_check_interval_ms / 1000
@@ -250,10 +250,11 @@ class GroupCoordinator(Shards[Shard]):
 
     def _expire(self) -> None:
         self._set_expiry()
+        now = self._broker.agreed_clock.moment()
         for index, shard in sorted(self.shards.items()):
             if not shard.is_loading:
                 try:
-                    shard.submit(Ask(ExpireOffsets(), 0, None, self._broker.clock.wall_ms()))
+                    shard.submit(Ask(ExpireOffsets(now.earliest_ms), 0, None, now.latest_ms))
                 except Exception:
                     # A bug in one shard must not stop the other shards' turns.
                     self._broker.log.exception("groups.expiry_failed", partition=index)

@@ -118,7 +118,9 @@ class ForgetTopics:
 
 @attrs.frozen
 class ExpireOffsets:
-    """A request to remove expired offsets. Not answered."""
+    """A request to remove what has expired by this time, in milliseconds since 1970. Not answered."""
+
+    earliest_ms: int
 
 
 class OffsetStore:
@@ -250,6 +252,7 @@ class OffsetStore:
         turn.records.append(group_metadata_tombstone(group_id))
 
     def expire(self, turn: Turn, ask: Ask) -> None:
+        request: ExpireOffsets = ask.request
         for group_id in turn.state.group_ids():
             group = self._membership.find(turn, group_id)
             assert group is not None
@@ -258,7 +261,7 @@ class OffsetStore:
             expired = [
                 key
                 for key, value in offsets.items()
-                if key not in pending and self._is_expired(group, key[0], value, turn.wall_ms)
+                if key not in pending and self._is_expired(group, key[0], value, request.earliest_ms)
             ]
             self._remove(turn, group_id, sorted(expired))
             if (
@@ -273,7 +276,7 @@ class OffsetStore:
     def _remove(self, turn: Turn, group_id: str, keys: Iterable[OffsetKey]) -> None:
         turn.records += [offset_tombstone(group_id, topic, partition) for topic, partition in keys]
 
-    def _is_expired(self, group: ClassicGroup, topic: str, value: OffsetCommitValue, wall_ms: int) -> bool:
+    def _is_expired(self, group: ClassicGroup, topic: str, value: OffsetCommitValue, now_ms: int) -> bool:
         since_ms = value.commit_timestamp
         if group.protocol_type is not None:
             if group.phase is GroupPhase.EMPTY:
@@ -287,8 +290,8 @@ class OffsetStore:
             ):
                 return False
         if value.expire_timestamp >= 0:
-            return wall_ms >= value.expire_timestamp
-        return wall_ms - since_ms >= self._settings.offsets_retention_ms
+            return now_ms >= value.expire_timestamp
+        return now_ms - since_ms >= self._settings.offsets_retention_ms
 
 
 def _all_keys(state: GroupsState, group_id: str) -> list[OffsetKey]:

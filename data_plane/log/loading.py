@@ -189,9 +189,15 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
     if EPOCHS_FILE_NAME not in names:
         return LeaderEpochs()
     try:
-        return LeaderEpochs.decode(segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES))
+        data = segments.home.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES)
+        epochs = LeaderEpochs.decode(data)
+        # Kafka makes an empty file beside an empty log. Beside records a loss of power has emptied it.
+        if data or not any(segment.size for segment in segments.segments):
+            return epochs
+        reason = "the file is empty"
     except MalformedCheckpoint as error:
-        options.warn("log.epochs_unreadable", segments.home, error=str(error))
+        reason = str(error)
+    options.warn("log.epochs_unreadable", segments.home, error=reason)
     epochs = LeaderEpochs()
     for segment in segments.segments:
         for _, header in SegmentScan(segment.file, 0, segment.size, segment.base_offset):

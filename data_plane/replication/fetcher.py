@@ -31,7 +31,7 @@ from typing import Any
 
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
+from odradek.data_plane.replication.follower_fetch_session import PARTITIONS_MAX, ReplicaFetchSession, Told
 from odradek.data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
@@ -223,9 +223,8 @@ class LeaderFetcher:
         if unsynced := [followed for followed in asked if followed.partition.log.needs_flush]:
             await self._sync_before_promise(unsynced)
             return
-        await self._connection.send(
-            self._request(asked), FETCH_VERSION, self._settings.fetch_wait_ms_max, now
-        )
+        request = self._request(asked)
+        await self._connection.send(request, FETCH_VERSION, request.max_wait_ms, now)
         self._after_round()
         response = await self._connection.answer()
         self.rounds += 1
@@ -336,12 +335,14 @@ class LeaderFetcher:
         followed = self.followed
         wanted = [(each.replica, each.wanted()) for each in asked]
         unwanted = [replica for replica in self._gone if replica not in followed or replica in self._waiting]
-        topics, forgotten = session.next_request(wanted, unwanted, settings.fetch_bytes_max)
-        self._changed = {}
-        self._gone = {}
+        topics, forgotten, left, left_unwanted, is_part = session.next_request(
+            wanted, unwanted, settings.fetch_bytes_max
+        )
+        self._changed = dict.fromkeys(left)
+        self._gone = dict.fromkeys(left_unwanted)
         return FetchRequest(
             replica_state=ReplicaState(self._node_id, self._broker_epoch()),
-            max_wait_ms=settings.fetch_wait_ms_max,
+            max_wait_ms=0 if is_part else settings.fetch_wait_ms_max,
             min_bytes=settings.fetch_bytes_min,
             max_bytes=1 if self._env.buggify("replication.tiny_fetch") else settings.response_bytes_max,
             session_id=session.session_id,
@@ -532,7 +533,13 @@ class LeaderFetcher:
         log.truncate_fully_and_start_at(start)
 
     async def _offsets(self, lost: list[Followed], timestamp: int) -> dict[TopicIdPartition, int]:
-        """Ask for the leader's first or last offsets, of the partitions for which it answers without error."""
+        """Ask for the leader's first or last offsets. Return those of partitions that it answers without error."""
+        found: dict[TopicIdPartition, int] = {}
+        for begin in range(0, len(lost), PARTITIONS_MAX):
+            found.update(await self._offsets_of_part(lost[begin : begin + PARTITIONS_MAX], timestamp))
+        return found
+
+    async def _offsets_of_part(self, lost: list[Followed], timestamp: int) -> dict[TopicIdPartition, int]:
         topics: dict[str, ListOffsetsTopic] = {}
         ids: dict[str, bytes] = {}
         for followed in lost:

@@ -2,11 +2,16 @@
 
 The session remembers what the leader knows about each partition, so a request names only what differs. Each answer is
 checked against the offset that it was asked for.
+
+A request names `PARTITIONS_MAX` partitions at most, since a server bounds what it decodes. A session of more begins with
+a part of them, and the next requests add the rest. A leader that keeps no session, or forgets each one, gets another part
+with each full request, until all had their turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from odradek.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 from odradek.wire.topic_partition import TopicIdPartition
@@ -14,20 +19,40 @@ from odradek.wire.topic_partition import TopicIdPartition
 Told = tuple[int, int, int, int]
 """Fetch offset, leader epoch, last fetched epoch, log start offset."""
 
+Asked = tuple[TopicIdPartition, Told]
+
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
+PARTITIONS_MAX = 8_000
+"""The partitions that a request names, and those that it forgets. With a topic for each, both together are 32,000 elements:
+fewer than `odradek.wire.codec.ELEMENTS_MAX`."""
+
+
+class NextRequest(NamedTuple):
+    """The part of a Fetch request that is about partitions, and what it leaves to the next ones."""
+
+    topics: list[FetchTopic]
+    forgotten: list[ForgottenTopic]
+    left: Sequence[TopicIdPartition] = ()
+    """Partitions that are still to be named."""
+    left_unwanted: Sequence[TopicIdPartition] = ()
+    """Partitions that are still to be forgotten."""
+    is_part: bool = False
+    """True if the next request should follow at once, because some partitions have yet to have their turn."""
 
 
 class ReplicaFetchSession:
     """One leader's session. `begin` after a new connection or a refusal, `next_request` for each request."""
 
-    __slots__ = ("epoch", "session_id", "told")
+    __slots__ = ("_had_turn", "epoch", "session_id", "told")
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         self.told: dict[TopicIdPartition, Told] = {}
         """The contents of the leader's session."""
+        self._had_turn: dict[TopicIdPartition, None] = {}
+        """The partitions of full requests that named a part, until all have been named."""
 
     def begin(self) -> None:
         """Begin a session: the next request names everything; it also ends the former session."""
@@ -36,11 +61,16 @@ class ReplicaFetchSession:
 
     def next_request(
         self,
-        wanted: Iterable[tuple[TopicIdPartition, Told]],
-        unwanted: Iterable[TopicIdPartition],
+        wanted: Sequence[Asked],
+        unwanted: Sequence[TopicIdPartition],
         bytes_max: int,
-    ) -> tuple[list[FetchTopic], list[ForgottenTopic]]:
-        """Make the two lists of the next request, given possible changes. A full request needs all in `wanted`."""
+    ) -> NextRequest:
+        """Return what the next request says, given what may have changed. A full one needs all in `wanted`."""
+        left: Sequence[TopicIdPartition] = ()
+        is_part = False
+        if len(wanted) > PARTITIONS_MAX:
+            wanted, left, is_part = self._part_of(wanted)
+        left_unwanted = unwanted[PARTITIONS_MAX:]
         topics: dict[bytes, FetchTopic] = {}
         told = self.told
         for replica, now in wanted:
@@ -56,14 +86,34 @@ class ReplicaFetchSession:
                 FetchPartition(index, leader_epoch, offset, last_epoch, log_start, bytes_max)
             )
         forgotten: dict[bytes, ForgottenTopic] = {}
-        for replica in unwanted:
+        for replica in unwanted[:PARTITIONS_MAX]:
             if told.pop(replica, None) is not None:
                 topic_id, index = replica
                 gone = forgotten.get(topic_id)
                 if gone is None:
                     gone = forgotten[topic_id] = ForgottenTopic("", topic_id, [])
                 gone.partitions.append(index)
-        return list(topics.values()), list(forgotten.values())
+        is_part = is_part or bool(left_unwanted)
+        return NextRequest(list(topics.values()), list(forgotten.values()), left, left_unwanted, is_part)
+
+    def _part_of(self, wanted: Sequence[Asked]) -> tuple[Sequence[Asked], list[TopicIdPartition], bool]:
+        """Choose what one request names of many partitions. Return that, the rest, and whether it is urgent."""
+        told = self.told
+        news = [each for each in wanted if told.get(each[0]) != each[1]]
+        if len(news) <= PARTITIONS_MAX:
+            return news, [], False
+        if self.epoch != INITIAL_EPOCH:
+            return news[:PARTITIONS_MAX], [replica for replica, _ in news[PARTITIONS_MAX:]], True
+        had_turn = self._had_turn
+        due = [each for each in news if each[0] not in had_turn]
+        if not due:
+            had_turn.clear()
+            due = news
+        named = due[:PARTITIONS_MAX]
+        had_turn.update(dict.fromkeys(replica for replica, _ in named))
+        chosen = dict(named)
+        left = [replica for replica, _ in news if replica not in chosen]
+        return named, left, len(due) > PARTITIONS_MAX
 
     def answered(self, session_id: int) -> None:
         """Take over the session id of an answer without error. With 0 the leader keeps no session: each request names

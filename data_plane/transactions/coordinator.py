@@ -95,7 +95,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         return TransactionsState()
 
     def take_over(self, state: TransactionsState) -> None:
-        """Do nothing: all state is replicated."""
+        self.machine.take_over(state, self.now_ms())
 
     def began(self, state: TransactionsState) -> None:
         assert self._runtime is not None, "a shard begins before it has a runtime"
@@ -246,11 +246,11 @@ class TransactionCoordinator(Shards[TransactionShard]):
         self._set_expiry()
         self._tell_all(ExpireIds)
 
-    def _tell_all(self, request: Callable[[], Any]) -> None:
+    def _tell_all(self, request: Callable[[int], Any]) -> None:
         for _, shard in sorted(self.shards.items()):
             self._check(shard, request)
 
-    def _check(self, shard: TransactionShard, request: Callable[[], Any]) -> None:
+    def _check(self, shard: TransactionShard, request: Callable[[int], Any]) -> None:
         """Have a shard check its transactions, and again while some are left."""
         if shard.is_loading or shard.is_stopped:
             return
@@ -261,7 +261,8 @@ class TransactionCoordinator(Shards[TransactionShard]):
                 self._broker.timers.next_turn(partial(self._check, shard, request))
 
         try:
-            shard.submit(Ask(request(), 0, Receiver(checked), self._broker.clock.wall_ms()))
+            now = self._broker.agreed_clock.moment()
+            shard.submit(Ask(request(now.earliest_ms), 0, Receiver(checked), now.latest_ms))
         except Exception:
             # A bug in one shard must not stop the other shards' turns.
             self._broker.log.exception("transactions.check_failed", partition=shard.partition.log.partition)

@@ -21,7 +21,6 @@ __all__ = [
     "decided",
     "expected_producer",
     "fenced",
-    "is_late",
     "may_end",
     "needs_next_id",
     "outcome_of",
@@ -178,7 +177,3 @@ def completed(transaction: Transaction, wall_ms: int) -> Transaction:
         partitions=frozenset(),
         last_update_ms=wall_ms,
     )
-
-
-def is_late(transaction: Transaction, start_ms: int, wall_ms: int) -> bool:
-    return not transaction.is_timeless and start_ms + transaction.timeout_ms < wall_ms

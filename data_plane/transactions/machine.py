@@ -65,11 +65,11 @@ from odradek.data_plane.transactions.endings import (
     decided,
     expected_producer,
     fenced,
-    is_late,
     may_end,
     needs_next_id,
     outcome_of,
 )
+from odradek.data_plane.transactions.open_ages import OpenAges
 from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
     AddPartitions,
@@ -185,6 +185,7 @@ class TransactionMachine:
         self._counts = counts
         self._append_bytes_max = append_bytes_max
         self._aborted_max = CHECKED_MAX
+        self._ages = OpenAges()
         self._unwritable: dict[str, Transaction] = {}
         """Open transactions whose abort fits no record, as they were then."""
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
@@ -199,6 +200,10 @@ class TransactionMachine:
             ListTransactions: self._list,
             TimePasses: lambda turn, ask: None,
         }
+
+    def take_over(self, state: TransactionsState, now_ms: int) -> None:
+        """Begin with a state that was read from the log. Transactions that are not in it begin from now on."""
+        self._ages.look(state, now_ms)
 
     # -- the runtime's --------------------------------------------------------------------------------------------
 
@@ -452,10 +457,13 @@ class TransactionMachine:
         self._write(turn, fenced(transaction, turn.wall_ms, NO_PRODUCER_ID if fresh is None else fresh))
 
     def _abort_timed_out(self, turn: Turn, ask: Ask) -> None:
+        request: AbortTimedOut = ask.request
+        ages, known = self._ages, turn.state.transactions
+        ages.look(turn.state, turn.now_ms)
         late = [
             transactional_id
-            for transactional_id, start_ms in turn.state.open.items()
-            if is_late(transaction := turn.state.transactions[transactional_id], start_ms, turn.wall_ms)
+            for transactional_id in turn.state.open
+            if ages.is_late(transaction := known[transactional_id], request.earliest_ms, turn.now_ms)
             and self._unwritable.get(transactional_id) != transaction
         ]
         size = done = 0
@@ -484,7 +492,8 @@ class TransactionMachine:
             self._unwritable[ids[0]] = state.transactions[ids[0]]
 
     def _expire(self, turn: Turn, ask: Ask) -> None:
-        before_ms = turn.wall_ms - self._settings.id_expiration_ms
+        request: ExpireIds = ask.request
+        before_ms = request.earliest_ms - self._settings.id_expiration_ms
         expired = [
             transactional_id
             for transactional_id, each in turn.state.transactions.items()

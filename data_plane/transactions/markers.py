@@ -327,7 +327,7 @@ class MarkerSender:
         written = MarkersWritten(
             transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, ending.is_spent
         )
-        shard.submit(Ask(written, 0, None, self._broker.clock.wall_ms()))
+        shard.submit(Ask(written, 0, None, self._broker.agreed_clock.latest_ms()))
         if shard.has_completed(transaction):
             # Held requests may have begun and ended the next one in this very decision.
             if not self._is_over(ending):

@@ -98,10 +98,16 @@ class MarkersWritten:
 class AbortTimedOut(Asks[bool | ErrorCode]):
     """Abort transactions that have taken longer than their producers allow. Answered by True if some are left."""
 
+    earliest_ms: int
+    """The time by which they have, in milliseconds since 1970."""
+
 
 @attrs.frozen
 class ExpireIds(Asks[bool | ErrorCode]):
     """A request to forget transactional ids that have been idle for long. Answered as `AbortTimedOut`."""
+
+    earliest_ms: int
+    """The time by which that is long ago, in milliseconds since 1970."""
 
 
 @attrs.frozen

@@ -117,9 +117,8 @@ class CoordinatorVerifier:
         request = (
             AddPartitions(*values, ADDED_BY_BROKERS) if kind is AddPartitions else VerifyPartitions(*values)
         )
-        self._coordinators.submit(
-            question.transactional_id, Ask(request, 0, question, self._broker.clock.wall_ms())
-        )
+        now_ms = self._broker.agreed_clock.latest_ms()
+        self._coordinators.submit(question.transactional_id, Ask(request, 0, question, now_ms))
 
     async def _ask_there(self, leader: int) -> None:
         queue = self._queues[leader]

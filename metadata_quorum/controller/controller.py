@@ -84,7 +84,7 @@ class PeriodicTask:
 
     name: str
     request_at: Callable[[int], Any]
-    """Makes the question of the time, in milliseconds since 1970."""
+    """Makes the question of the earliest time that it may be, in milliseconds since 1970."""
     period_ms: int
     has_more: Callable[[Any], bool]
 

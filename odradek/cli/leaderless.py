@@ -191,7 +191,7 @@ def _waits_text(each: Leaderless) -> str:
         return f"{each.name} has no leader: start the brokers that are down"
     if not each.complete and not each.last:
         return (
-            f"{each.name} waits for nobody: no replica is known to have all its records, because the log of its last "
+            f"{each.name} waits for nobody: no replica is known to have all its records, because the disk of its last "
             "leader is gone"
         )
     nodes = each.complete or each.last or ()
@@ -209,8 +209,13 @@ def _waits_text(each: Leaderless) -> str:
                 parts.append(f"broker {node}, which is there: look again in a moment")
             case _:
                 parts.append(f"broker {node}, which does not answer: look at its log")
-    kind = "its records are all with" if each.complete else "its last leader was"
-    return f"{each.name} has no leader; {kind} {', or '.join(parts)}"
+    if each.complete:
+        kind, link = "its records are all with", ", or "
+    elif len(parts) > 1:
+        kind, link = "the longest log leads of those that were in sync last:", ", and "
+    else:
+        kind, link = "its last leader was", ""
+    return f"{each.name} has no leader; {kind} {link.join(parts)}"
 
 
 def _choice_text(each: Leaderless) -> str:
@@ -222,7 +227,14 @@ def _choice_text(each: Leaderless) -> str:
         return "    if that is impossible: it has no other replica, and its records are lost"
     if best is None or best.log is None:
         return "    if that is impossible: start the other brokers that are down first, because no replica can be asked now"
-    return (
+    gone = "other replicas have" if len(each.replicas) > 1 else "the disk that is gone had"
+    choice = (
         f"    {when}: `odradek partition elect --unclean {each.name} --leader {best.node} --execute` goes on "
-        f"from offset {best.log.end} of broker {best.node}, and loses the records that only other replicas have"
+        f"from offset {best.log.end} of broker {best.node}, and loses the records that only {gone}"
     )
+    if not waits and best.log.end:
+        choice += (
+            f"\n    if the log of broker {best.node} says partition.found_elsewhere or partition.move_given_up, all records "
+            'may be there: see "A move that was not finished" in docs/disks.md'
+        )
+    return choice

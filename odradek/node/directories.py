@@ -12,12 +12,13 @@ from odradek.data_plane.log.directory.future_logs import settle_moves
 from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.env.ports import Dir, DiskError, DiskHung, Env, Event, FileMissing, Log, TaskGroup
+from odradek.env.ports import Dir, DiskError, DiskHung, Event, FileMissing, Log, TaskGroup
 from odradek.metadata_quorum.config.typed_settings import settings_of
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
 from odradek.metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
 from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory
 from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
+from odradek.serving.node_env import NodeEnv
 from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Directories", "NodeCannotStart"]
@@ -36,7 +37,7 @@ class Directories:
     def __init__(
         self,
         config: NodeConfig,
-        env: Env,
+        env: NodeEnv,
         log: Log,
         *,
         on_offline: Callable[[LogDir, str], None],
@@ -141,6 +142,7 @@ class Directories:
             on_answer=self._on_answer,
             buggify=env.buggify,
             reserve_bytes=self._config.get_int(RESERVE_BYTES),
+            agreed_clock=env.agreed_clock,
         )
 
     def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import attrs
 
 from odradek.data_plane.broker import Broker
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Conn, Log, TaskGroup
 from odradek.env.tls_ports import OpenTls, Tls, TlsFailed
 from odradek.env.token_ports import FetchDocument, OpenTokens
@@ -19,6 +20,7 @@ from odradek.node.configuration.node_config import SCRAM_SECRET, NodeConfig
 from odradek.node.connections.entrance import Encryption, Entrance, NotAuthenticated, SaslLogins
 from odradek.node.directories import NodeCannotStart
 from odradek.security.audit.auditor import Auditor
+from odradek.security.certificate_validity import refusal_by_time
 from odradek.security.dialing import SecuredEnv, SecuredNetwork
 from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
 from odradek.security.handshakes import Handshakes
@@ -148,7 +150,7 @@ class Entrances:
         tls = self.certificates.tls(security.name)
         if tls is None:
             return None
-        return ServerEncryption(tls, security, self._turns_of(security.name))
+        return ServerEncryption(tls, security, self._turns_of(security.name), self._env.agreed_clock)
 
     def _turns_of(self, listener: str) -> Handshakes:
         return self.peer_handshakes if self._is_peers(listener) else self.handshakes
@@ -196,7 +198,8 @@ class Entrances:
         if self._tokens is None:
             return None
         token = self._image().access.delegation_tokens.get(token_id)
-        return self._tokens.login(token_id, token, mechanism, self._env.clock.wall_ms(), at_once=at_once)
+        latest_ms = self._env.agreed_clock.latest_ms()
+        return self._tokens.login(token_id, token, mechanism, latest_ms, at_once=at_once)
 
     def _nonce(self) -> str:
         """Make random text, by the system's own randomness where the node is real."""
@@ -215,8 +218,11 @@ class Entrances:
 class ServerEncryption:
     """The server's end of TLS on one listener."""
 
-    def __init__(self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes) -> None:
+    def __init__(
+        self, tls: Tls, security: ListenerSecurity, handshakes: Handshakes, agreed_clock: AgreedClock
+    ) -> None:
         self._tls = tls
+        self._agreed_clock = agreed_clock
         self._rules = security.principal_rules
         self._handshakes = handshakes
 
@@ -227,7 +233,7 @@ class ServerEncryption:
         try:
             secured = await self._handshakes.accept(conn, self._tls.server_session)
             certificate = secured.peer_certificate()
-            name = None if certificate is None else distinguished_name(subject_of(certificate))
+            name = None if certificate is None else self._name_in(certificate)
         except (TlsFailed, MalformedName) as error:
             raise NotAuthenticated(f"TLS: {error}") from error
         secured.overhead_left = STRANGERS_OVERHEAD_BYTES_MAX
@@ -237,6 +243,13 @@ class ServerEncryption:
                 "no rule of ssl.principal.mapping.rules matches the certificate's name", tls_subject=name
             )
         return secured, principal, name
+
+    def _name_in(self, certificate: bytes) -> str:
+        """Return the name in a certificate that counts now. Raises `NotAuthenticated`, `MalformedName`."""
+        name = distinguished_name(subject_of(certificate))
+        if refusal := refusal_by_time(certificate, self._agreed_clock.moment()):
+            raise NotAuthenticated(f"TLS: {refusal}", tls_subject=name)
+        return name
 
     def let_in(self, conn: Conn) -> None:
         assert isinstance(conn, TlsConn), "`handshake` made it"

@@ -113,6 +113,7 @@ class Node:
         self._listener_settings = listener_settings(config)
         self._lifecycle_settings = lifecycle_settings(config)
         self._env = env
+        env.agreed_clock.follow(config.get_int("log.retention.check.interval.ms"), log)
         self._tasks = tasks
         self._log = log
         self._log_levels = process.log_levels
@@ -284,6 +285,7 @@ class Node:
             logger=self._log,
             settings=metadata_log_settings(config),
             may_vote=config.is_controller,
+            agreed_clock=self._env.agreed_clock,
         )
 
     def _serve_controller(

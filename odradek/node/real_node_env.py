@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.real import RealEnv
 from odradek.serving.long_work import LongWork
 
@@ -19,6 +20,7 @@ class RealNodeEnv(RealEnv):
     def __init__(self) -> None:
         super().__init__()
         self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
+        self.agreed_clock = AgreedClock(self.clock)
 
 
 if TYPE_CHECKING:

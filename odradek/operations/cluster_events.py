@@ -349,7 +349,9 @@ class Narrator:
         # An unclean election leaves only the leader in sync; so does the last step of a move with the new
         # replica.
         if new.leader not in (*old.isr, *old.elr, *old.adding) and new.isr == (new.leader,):
-            if new.leader in old.last_known_elr:
+            if new.leader in old.last_known_elr and len(old.last_known_elr) > 1:
+                text += "; its log is the longest of those in sync last, and they did not stop cleanly: the newest records may be lost"
+            elif new.leader in old.last_known_elr:
                 text += "; it led last and did not stop cleanly: if its machine went down, its newest records may be lost"
             else:
                 text += "; it was not in sync: records may be lost"

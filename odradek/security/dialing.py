@@ -200,6 +200,7 @@ class SecuredEnv:
         self.workers = env.workers
         self.meter = env.meter
         self.long_work = env.long_work
+        self.agreed_clock = env.agreed_clock
         self.random = env.random
         self.provokes = env.provokes
         self.new_workers = env.new_workers

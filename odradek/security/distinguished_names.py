@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["MalformedName", "distinguished_name", "subject_of"]
+__all__ = [
+    "SEQUENCE",
+    "MalformedName",
+    "distinguished_name",
+    "elements",
+    "inside",
+    "signed_fields",
+    "subject_of",
+]
 
-_SEQUENCE, _OID = 0x30, 0x06
+SEQUENCE, _OID = 0x30, 0x06
 _VERSION = 0xA0
 _KEYWORDS = {
     "2.5.4.3": "CN",
@@ -33,26 +41,31 @@ class MalformedName(ValueError):
     """The bytes are no DER of a certificate or name."""
 
 
-def subject_of(certificate: bytes) -> bytes:
-    """Find the DER of the subject's name in the DER of a certificate (RFC 5280, section 4.1). Raises
-    `MalformedName`.
+def signed_fields(certificate: bytes) -> list[tuple[int, bytes, bytes]]:
+    """List the fields of a certificate's DER without the version (RFC 5280, section 4.1). Raises `MalformedName`.
+
+    They begin with serial number, signature algorithm, issuer, validity and subject.
     """
-    body = _inside(_inside(certificate, _SEQUENCE), _SEQUENCE)
-    fields = [element for element in _elements(body) if element[0] != _VERSION]
+    body = inside(inside(certificate, SEQUENCE), SEQUENCE)
+    fields = [element for element in elements(body) if element[0] != _VERSION]
     if len(fields) < 5:
         raise MalformedName("a certificate without a subject")
-    # Serial number, signature algorithm, issuer, validity, subject.
-    return fields[4][2]
+    return fields
+
+
+def subject_of(certificate: bytes) -> bytes:
+    """Find the DER of the subject's name in the DER of a certificate. Raises `MalformedName`."""
+    return signed_fields(certificate)[4][2]
 
 
 def distinguished_name(name: bytes) -> str:
     """Format a name's DER as text: the most specific part first, `CN=alice,O=Acme`. Raises `MalformedName`."""
-    parts = [part for _, part, _ in _elements(_inside(name, _SEQUENCE))]
-    return ",".join("+".join(_attribute(pair) for _, pair, _ in _elements(part)) for part in reversed(parts))
+    parts = [part for _, part, _ in elements(inside(name, SEQUENCE))]
+    return ",".join("+".join(_attribute(pair) for _, pair, _ in elements(part)) for part in reversed(parts))
 
 
 def _attribute(pair: bytes) -> str:
-    found = list(_elements(pair))
+    found = list(elements(pair))
     if len(found) != 2 or found[0][0] != _OID:
         raise MalformedName("an attribute is a type and a value")
     number = _dotted(found[0][1])
@@ -89,14 +102,14 @@ def _dotted(value: bytes) -> str:
     return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 
 
-def _inside(data: bytes, tag: int) -> bytes:
-    element = next(_elements(data), None)
+def inside(data: bytes, tag: int) -> bytes:
+    element = next(elements(data), None)
     if element is None or element[0] != tag:
         raise MalformedName(f"expected an element of type {tag:#x}")
     return element[1]
 
 
-def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+def elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield the elements of DER side by side: tag, value, and the whole element."""
     at = 0
     while at < len(data):

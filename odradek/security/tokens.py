@@ -118,7 +118,10 @@ class TokenLogins:
         *,
         at_once: bool = True,
     ) -> TokenLogin | None:
-        """Look up the login by a token; None for an unknown or expired token. Raises `KeysMissing` unless `at_once`."""
+        """Look up the login by a token; None for an unknown or expired token. Raises `KeysMissing` unless `at_once`.
+
+        `now_ms` is the latest time that it may be, so that a clock that jumps lets in no token that has expired.
+        """
         if token is None or is_expired(token, now_ms):
             return None
         left_ms = min(token.expiration_timestamp, token.max_timestamp) - now_ms

@@ -1,9 +1,10 @@
-"""The world of a node: the ports, and the turns of its long work."""
+"""The world of a node: the ports, the turns of its long work, and its wall clock with its doubts."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Env
 from odradek.serving.long_work import LongWork
 
@@ -16,3 +17,7 @@ class NodeEnv(Env, Protocol):
     @property
     def long_work(self) -> LongWork:
         """Turns for work that holds the loop, or the interpreter, for milliseconds."""
+
+    @property
+    def agreed_clock(self) -> AgreedClock:
+        """The wall clock, for things that are deleted, and clients that are refused, because of their age."""

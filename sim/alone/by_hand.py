@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.env.agreed_clock import AgreedClock
 from odradek.serving.timers import Timers
 from sim.alone.replication_broker import START_MS, Broker
 from sim.history import SafetyViolation
@@ -83,6 +84,7 @@ class ByHand:
     def __init__(self, broker: Broker, now_ms: Callable[[], int]) -> None:
         self.broker = broker
         self.clock = _Clock(now_ms)
+        self.agreed_clock = AgreedClock(cast("Any", self.clock))
         self.log = _Log()
         self.env = _Env(Random(f"{broker.node_id}/{broker.life}"))
         self.tasks = self

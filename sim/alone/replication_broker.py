@@ -259,7 +259,7 @@ class Broker:
         log, replica = self.log, TopicIdPartition(TOPIC_ID, 0)
         told = (log.log_end_offset, self.followed_epoch, log.epochs.latest, log.log_start_offset)
         session_epoch = self.session.epoch
-        topics, forgotten = self.session.next_request([(replica, told)], [], BATCH_BYTES_MAX)
+        topics, forgotten, *_ = self.session.next_request([(replica, told)], [], BATCH_BYTES_MAX)
         request = FetchRequest(
             replica_state=ReplicaState(self.node_id, self.broker_epoch),
             session_id=self.session.session_id,

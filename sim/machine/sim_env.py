@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import CompanionLost, Dir, Event, carried_error, load_factory
 from odradek.serving.long_work import LongWork
 from odradek.serving.node_env import NodeEnv
@@ -82,6 +83,7 @@ class SimEnv:
         self.workers = SimWorkers(self, self._ports_random)
         self.meter = SimMeter(self)
         self.long_work = LongWork(self.clock, self.event, self.new_workers(1), self.meter)
+        self.agreed_clock = AgreedClock(self.clock)
 
     def record(self, what: str, *details: float | str) -> None:
         """Put an event of this node into the trace."""

@@ -27,6 +27,7 @@ import attrs
 import trio
 from trio._core import _run as _trio_run
 
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Event, TaskGroup
 from odradek.serving.node_env import NodeEnv
 from sim.machine.clock import VirtualClock
@@ -144,6 +145,7 @@ class World:
             )
             machine.env.clock.wall_drift = machine.wall_drift
             machine.env.clock.wall_offset_ms = machine.wall_offset_ms
+            machine.env.agreed_clock = AgreedClock(machine.env.clock)
             machine.env.work_factor = machine.work_factor
         return machine.env
 

@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from odradek.env.agreed_clock import Moment
 from odradek.metadata_quorum.config.config_resources import Operation
 from odradek.metadata_quorum.controller.access.tokens import TokenRequest
 from odradek.metadata_quorum.controller.controller import Controller
@@ -392,7 +393,9 @@ def token(requester: str = "User:a", **fields: Any) -> list[Any]:
         "renewers": [],
         "max_lifetime_ms": -1,
     }
-    return [TokenRequest(CreateDelegationTokenRequest(**{**known, **fields}), requester, NOW_MS)]
+    return [
+        TokenRequest(CreateDelegationTokenRequest(**{**known, **fields}), requester, Moment.agreed(NOW_MS))
+    ]
 
 
 def renewers(names: Sequence[str]) -> list[Any]:
@@ -401,7 +404,7 @@ def renewers(names: Sequence[str]) -> list[Any]:
 
 def expire_token(period_ms: int) -> list[Any]:
     request = ExpireDelegationTokenRequest(SECRETS.hmac(TOKEN_ID), period_ms)
-    return [*token(), TokenRequest(request, "User:a", NOW_MS)]
+    return [*token(), TokenRequest(request, "User:a", Moment.agreed(NOW_MS))]
 
 
 def scram(name: str = "u", mechanism: int = 1, iterations: int = 4096) -> list[Any]:

@@ -49,6 +49,7 @@ from tests.groups.group_script import HeldLog
 from tests.transactions.transaction_script import CommittedLog
 
 WALL_MS = 1_700_000_000_000
+FAR_MS = 2 * WALL_MS
 UUID = b"\x11" * 16
 SUFFIX = "-11111111-1111-1111-1111-111111111111"
 """The end of each member's id here."""
@@ -340,7 +341,7 @@ TRANSACTION_ROWS: dict[str, CoordinatorRow] = {
         ),
         Sent(lambda v: end(v - 1), ENDED, before=lambda v: known(v - 1)),
         Sent(
-            lambda v: [Step(AbortTimedOut())],
+            lambda v: [Step(AbortTimedOut(FAR_MS))],
             OF_AN_EPOCH,
             stored=lambda v: min(v, EPOCH_MAX),
             before=lambda v: known(v - 1),
@@ -360,7 +361,7 @@ TRANSACTION_ROWS: dict[str, CoordinatorRow] = {
             before=lambda v: known(5, next_producer_id=7, next_producer_epoch=v - 1),
         ),
         Sent(
-            lambda v: [Step(AbortTimedOut())],
+            lambda v: [Step(AbortTimedOut(FAR_MS))],
             (UNSENDABLE, UNSENDABLE, WRITTEN, WRITTEN, WRITTEN, WRITTEN),
             stored=lambda v: -1 if v <= 0 else v if v < EPOCH_MAX else 0,
             before=lambda v: known(5, next_producer_id=7, next_producer_epoch=v - 1),

@@ -48,6 +48,7 @@ from tests.transactions.transaction_script import CommittedLog
 
 UNKNOWN = ErrorCode.UNKNOWN_SERVER_ERROR
 MINUTE_MS = 60_000
+NOW_MS = 1_000_000
 
 
 class RefusingLog(HeldLog):
@@ -196,7 +197,7 @@ class Transactions:
 
     def ask(self, request: Any) -> Reply:
         reply = Reply()
-        deferred = self.runtime.submit(Ask(request, 0, reply, 1_000_000), 0)
+        deferred = self.runtime.submit(Ask(request, 0, reply, NOW_MS), 0)
         deferred.on_release(lambda answers: [each.complete(response) for each, response in answers])
         self.log.catch_up()
         return reply
@@ -211,14 +212,14 @@ def test_transactions_behind_one_that_cannot_be_aborted_are_timed_out() -> None:
     transactions = Transactions(*names)
     transactions.log.refused = ("t07", "t23")
     checks = 0
-    while transactions.ask(AbortTimedOut()).answers == [True]:
+    while transactions.ask(AbortTimedOut(NOW_MS)).answers == [True]:
         checks += 1
         assert checks < 100, "the check never ends"
     left = [name for name in names if transactions.status(name) is TransactionStatus.ONGOING]
     assert left == ["t07", "t23"]
     assert transactions.counts.timed_out == 38
     told = transactions.not_encoded
-    assert transactions.ask(AbortTimedOut()).answers == [False]
+    assert transactions.ask(AbortTimedOut(NOW_MS)).answers == [False]
     assert transactions.not_encoded == told, "it is tried again and again"
 
 
@@ -226,10 +227,10 @@ def test_one_that_was_left_out_is_tried_again_when_it_has_changed() -> None:
     """Once its state is another one, its abort may fit a record."""
     transactions = Transactions("a")
     transactions.log.refused = ("a",)
-    assert [transactions.ask(AbortTimedOut()).answers for _ in range(2)] == [[True], [False]]
+    assert [transactions.ask(AbortTimedOut(NOW_MS)).answers for _ in range(2)] == [[True], [False]]
     transactions.log.refused = ()
     assert transactions.ask(AddPartitions("a", 0, 0, frozenset({("t", 1)}), 2)).answers == [ErrorCode.NONE]
-    transactions.ask(AbortTimedOut())
+    transactions.ask(AbortTimedOut(NOW_MS))
     assert transactions.status("a") is TransactionStatus.PREPARE_ABORT
 
 

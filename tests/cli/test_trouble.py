@@ -288,6 +288,8 @@ def test_what_a_partition_without_a_leader_waits_for(run: Run, admin: Mock) -> N
     said = listed((), (), {1: ReplicaLog(0, 0, None, None), **here})
     assert "words:0 waits for nobody" in said
     assert "an operator has to choose: `odradek partition elect --unclean words:0 --leader 3" in said
+    assert "if the log of broker 3 says partition.found_elsewhere or partition.move_given_up" in said
+    assert "found_elsewhere" not in listed((1,), (), here, down=1)
     assert "because no replica can be asked now" in listed((1,), (), {2: SILENCE, 3: SILENCE}, down=1)
 
 

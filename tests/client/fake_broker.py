@@ -101,13 +101,13 @@ class FakeBroker:
         self.append_before_trouble = False
 
     def add_topic(self, name: str, partitions: int = 1) -> FakeTopic:
-        """A new topic; an old one of this name is replaced, under a new id."""
+        """Make a new topic; an old one of this name is replaced, under a new id."""
         topic_id = (len(self.requests) + len(self.topics) + 1).to_bytes(16, "big")
         topic = self.topics[name] = FakeTopic(topic_id, [FakePartition() for _ in range(partitions)])
         return topic
 
     def values(self, name: str) -> list[list[bytes | None]]:
-        """The values in each partition of a topic."""
+        """Return the values in each partition of a topic."""
         return [
             [
                 record.value
@@ -118,7 +118,7 @@ class FakeBroker:
         ]
 
     def answer(self, event: RequestReceived) -> Any:
-        """The response; None for none at all, `SILENCE`, `HANG_UP`."""
+        """Return the response; None for none at all, `SILENCE`, `HANG_UP`."""
         key = ApiKey(event.api_key)
         if key is ApiKey.API_VERSIONS:
             low, high = self.versions[key]
@@ -353,7 +353,7 @@ class BrokerEnd:
         """The time by which the answers to what was received last are late."""
 
     def receive(self, data: bytes | bytearray) -> bytes | None:
-        """The bytes that the broker sends back; None when it ends the connection."""
+        """Return the bytes that the broker sends back; None when it ends the connection."""
         self.connection.receive_data(data)
         answer = bytearray()
         self.delay_seconds = 0.0
@@ -363,7 +363,7 @@ class BrokerEnd:
             if response is HANG_UP:
                 return None
             if response is SILENCE:
-                # Answers come in order: after one that is missing there is nothing.
+                # Answers come in order: after a missing one nothing follows.
                 self.silent = True
             elif response is None:
                 self.connection.send_nothing()
@@ -467,7 +467,7 @@ class Wire:
 class LoopbackBroker:
     """A `FakeBroker`, or another `kind`, behind a loopback address, in a thread of its own; a context manager.
 
-    It may be one that exists, which had another address or has another name.
+    It may be an existing broker, which had another address or has another name.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Topics that a server has just been told to create, and that its brokers may not know of yet."""
+"""Topics whose creation a server has just acknowledged, and that its brokers may not know of yet."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LOG_START = -2
 
 
 def wait_until_known(client: Client, topic: str) -> None:
-    """Until the brokers know the topic, and its leaders serve it.
+    """Wait until the brokers know the topic, and its leaders serve it.
 
-    Apache Kafka answers CreateTopics before its brokers have applied the metadata. A broker tells others of a topic before it
+    Apache Kafka answers CreateTopics before its brokers have applied the metadata. A broker lists a topic before it
     leads its partitions: ListOffsets is asked anew until it does.
     """
     deadline = time.monotonic() + KNOWN_SECONDS

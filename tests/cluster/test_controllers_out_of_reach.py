@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from odradek.data_plane.newest_image import NewestImage
+from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
 from odradek.env.ports import ConnectionLost, Env
 from odradek.metadata_quorum.features import THIS_RELEASE
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.node_config import NodeConfig
@@ -75,6 +79,7 @@ def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, f
             placement=SimpleNamespace(cordoned=[]),
             troubles=SimpleNamespace(given_up=lambda: (), full=()),
             replication=SimpleNamespace(registered=lambda epoch: None),
+            leaderless=LeaderlessReplicas(1, NewestImage(MetadataImage()), HostedTopics(), controller),
             settings=SimpleNamespace(
                 node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE
             ),

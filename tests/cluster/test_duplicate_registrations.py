@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from odradek.data_plane.newest_image import NewestImage
+from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
 from odradek.env.ports import ConnectionLost
 from odradek.metadata_quorum.features import THIS_RELEASE
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.node.broker_lifecycle import (
     DUPLICATE_SESSIONS,
     BrokerLifecycle,
@@ -75,6 +79,7 @@ def outcome(
             placement=SimpleNamespace(cordoned=[]),
             troubles=SimpleNamespace(given_up=lambda: (), full=()),
             replication=SimpleNamespace(registered=lambda epoch: None),
+            leaderless=LeaderlessReplicas(1, NewestImage(MetadataImage()), HostedTopics(), controller),
             settings=SimpleNamespace(
                 node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE
             ),

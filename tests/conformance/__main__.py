@@ -1,8 +1,8 @@
 """Hold the corpus against servers.
 
-python -m tests.conformance record [BOOTSTRAP [API ...]]    write down what Apache Kafka answers
-python -m tests.conformance compare BOOTSTRAP [API ...]     show where a server differs from what is written down
-python -m tests.conformance document                        write docs/compatibility.md
+python -m tests.conformance record [BOOTSTRAP [API ...]]    write down what Apache Kafka answers python -m
+tests.conformance compare BOOTSTRAP [API ...]     show where a server differs from the recording python -m
+tests.conformance document                        write docs/compatibility.md
 
 Without a bootstrap address, `record` starts an Apache Kafka (Java and its jars: `testkit/kafka_server.py`).
 """

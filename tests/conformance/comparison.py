@@ -11,14 +11,14 @@ RECORDING = Path(__file__).with_name("kafka_4.3")
 
 
 def load(api: str) -> dict[str, list[Any]]:
-    """Apache Kafka's answers in the cases of one API, by the name of the case."""
+    """Load Apache Kafka's answers in the cases of one API, by the name of the case."""
     path = RECORDING / f"{api}.json"
     recorded: dict[str, list[Any]] = json.loads(path.read_text()) if path.exists() else {}
     return recorded
 
 
 def save(api: str, answers: dict[str, list[Any]]) -> None:
-    """One answer a line, so that a change shows in a diff."""
+    """Write one answer a line, so that a change shows in a diff."""
     cases = [
         f"{json.dumps(name)}: [\n"
         + ",\n".join(json.dumps(answer, sort_keys=True) for answer in given)
@@ -30,7 +30,7 @@ def save(api: str, answers: dict[str, list[Any]]) -> None:
 
 
 def differences(expected: Any, given: Any, path: str = "") -> Iterator[str]:
-    """One line per field that differs: where, what Kafka says, what is given."""
+    """Yield one line per field that differs: its place, Kafka's value, the given value."""
     if isinstance(expected, dict) and isinstance(given, dict):
         for key in sorted(expected.keys() | given.keys()):
             yield from differences(expected.get(key), given.get(key), f"{path}.{key}")

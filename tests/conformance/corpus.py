@@ -77,12 +77,12 @@ for _api in APIS:
 
 
 def cases_of(api: str) -> list[str]:
-    """The names of the cases that are about one API."""
+    """Return the names of the cases that are about one API."""
     return [name for name in CORPUS if name.partition(" ")[0] == api]
 
 
 def key_of(api: str) -> ApiKey:
-    """The API key of a file of cases."""
+    """Return the API key of a file of cases."""
     return ApiKey[api.upper()]
 
 

@@ -222,9 +222,27 @@ NOT_SEEN = {
         ),
         Remark(
             "Records of a batch",
-            "are parsed only where the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
-            "a codec of its own. A batch whose records contradict each other, but whose header, CRC and compression are "
-            "sound, is accepted. The header must not count more records than the bytes can hold (INVALID_RECORD).",
+            "are parsed only where the topic is compacted or bounds old timestamps "
+            "(`message.timestamp.before.max.ms`). They are also parsed where the timestamps in the header contradict "
+            "each other or the topic's bounds. A batch whose records contradict each other, but whose header, CRC and "
+            "compression are sound, is accepted. The header must not count more records than the bytes can hold "
+            "(INVALID_RECORD).",
+        ),
+        Remark(
+            "A batch header's largest timestamp",
+            "is set from the records at the append only where they are parsed. Kafka does so for each batch. Some "
+            "clients leave it unset (-1, as Sarama did), which counts as a contradiction. Another wrong one is stored "
+            "as it came, and a consumer that reads headers sees it. Retention by age, ListOffsets by time and "
+            "`min.compaction.lag.ms` go by the records all the same: they are walked once before such a decision. Four "
+            "things still hang on the header alone. A segment may be rolled sooner or later than `segment.ms` says. "
+            "Records from the future, under a header that says otherwise, may go `retention.ms` after they were "
+            "written. A look-up may miss them, too. Records that are older than their header says stay until that time "
+            "has passed. One ListOffsets request walks over 512 MiB at most; beyond that it believes headers, and the "
+            "next one walks on.",
+        ),
+        Remark(
+            "A gzip or lz4 batch with bytes behind",
+            "the first member or frame gets INVALID_RECORD. Kafka takes it if its records end before them.",
         ),
         Remark(
             "The batches of one Produce request",
@@ -383,9 +401,15 @@ NOT_SEEN = {
             "checks CRCs.",
         ),
         Remark(
-            "A wall clock that jumps forward",
-            "makes no record older until it has kept its new time for `log.retention.check.interval.ms`. In Kafka the next "
-            "look of retention deletes by it.",
+            "A wall clock that jumps",
+            "is believed when it has kept its new time for `log.retention.check.interval.ms`. Until then its new time "
+            "deletes no records, committed offsets, transactional ids, tombstones or delegation tokens. Kafka's next look "
+            "deletes by the new time. Meanwhile a token or certificate that has expired by either time lets nobody in.",
+        ),
+        Remark(
+            "The timeout of a transaction",
+            "is measured by the coordinator's monotonic clock, as far as it has seen the transaction begin. In Kafka a jump "
+            "of the wall clock aborts open transactions, or keeps them open for as long as it went back.",
         ),
     ),
     "Quotas": (

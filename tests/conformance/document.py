@@ -21,7 +21,7 @@ sources: `python -m tests.conformance document`.
 
 
 def render() -> str:
-    """The page."""
+    """Return the page."""
     answers = {api: sum(map(len, load(api).values())) for api in APIS}
     parts = [
         _TITLE.format(cases=len(CORPUS), answers=sum(answers.values())),
@@ -53,7 +53,7 @@ def _served(api: str, answers: int) -> str:
 
 
 def _ranges(keys: tuple[int, ...]) -> str:
-    """`52 to 59` for keys that follow each other."""
+    """Format keys, with `52 to 59` for keys that follow each other."""
     runs: list[list[int]] = []
     for key in keys:
         if runs and runs[-1][-1] == key - 1:

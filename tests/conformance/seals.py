@@ -38,7 +38,7 @@ SHARED = tuple(
 
 
 def seal_of(api: str) -> str:
-    """The digest of an API's recorded answers, of its cases, of what they use, and of Kafka's release."""
+    """Return the digest of an API's recorded answers, of its cases, of the modules they use, and of Kafka's release."""
     digest = hashlib.sha256(KAFKA_VERSION.encode())
     cases = HERE / "cases" / f"{api}.py"
     for path in (*SHARED, *used_by(cases), cases):
@@ -48,7 +48,7 @@ def seal_of(api: str) -> str:
 
 
 def used_by(cases: Path) -> list[Path]:
-    """The other modules of this folder that a file of cases asks with."""
+    """Return the other modules of this folder that a file of cases asks with."""
     imported = (each for each in ast.walk(ast.parse(cases.read_text())) if isinstance(each, ast.ImportFrom))
     names = {each.module for each in imported if each.module is not None} - NO_QUESTIONS
     used = (name.removeprefix(PACKAGE).split(".") for name in names if name.startswith(PACKAGE))
@@ -57,7 +57,7 @@ def used_by(cases: Path) -> list[Path]:
 
 
 def seals() -> dict[str, str]:
-    """The seals as they were written, by API."""
+    """Load the seals, by API."""
     written: dict[str, str] = json.loads(SEALS.read_text()) if SEALS.exists() else {}
     return written
 

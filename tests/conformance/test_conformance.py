@@ -34,7 +34,7 @@ def fresh_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partner]:
 
 
 def test_the_recording_holds_every_case() -> None:
-    """A case proves something only when Kafka answered it, and a recorded one that is gone is forgotten."""
+    """A case proves something only when Kafka answered it, and the recording has no removed case."""
     assert {path.stem for path in RECORDING.iterdir()} == set(APIS)
     for api in APIS:
         assert list(load(api)) == cases_of(api)

@@ -262,7 +262,7 @@ class GroupScript:
         self.ask("", ForgetTopics(frozenset(words)), 0)
 
     def do_expire(self, words: list[str]) -> None:
-        self.ask("", ExpireOffsets(), 0)
+        self.ask("", ExpireOffsets(WALL_MS + self.now_ms), 0)
 
     def do_describe(self, words: list[str]) -> None:
         self.ask("- describe", DescribeGroup(words[0] if words else "g"), 6)

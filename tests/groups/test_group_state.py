@@ -251,7 +251,8 @@ def test_an_offset_that_a_transaction_may_replace_does_not_expire() -> None:
     state = GroupsState().replay([committed], 0).replay([pending], 1)
     machine.restore(state, 0, lambda: bytes(16))
     context = DecisionContext(0, 0, 0, 0, Random(1), lambda: bytes(16))
-    late = Ask(ExpireOffsets(), 0, None, settings.offsets_retention_ms + 2)
+    late_ms = settings.offsets_retention_ms + 2
+    late = Ask(ExpireOffsets(late_ms), 0, None, late_ms)
     assert machine.decide(state, late, context).records == []
     state = state.replay([TransactionEnd(1, 0, 0, False, 1)], 2)
     removed: Any = machine.decide(state, late, context).records

@@ -23,6 +23,7 @@ from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.replication.partition import Partition
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import DiskFull
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.metadata_quorum.state_machine import NotEncoded
@@ -85,6 +86,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.tasks = Tasks()
         self.clock = ManualClock()
+        self.agreed_clock = AgreedClock(self.clock)
         self.timers = Timers(self.clock, cast("Callable[[], Any]", Event))
         self.env = FakeEnv()
         self.log = Quiet()
@@ -137,7 +139,7 @@ class Case:
 
     def ask(self, request: Any) -> Told:
         told = Told()
-        self.shard.submit(Ask(request, 9, told, self.broker.clock.wall_ms()))
+        self.shard.submit(Ask(request, 9, told, self.broker.agreed_clock.latest_ms()))
         return told
 
     def commit(self, offset: int = 5) -> Told:

@@ -143,12 +143,14 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.now_ms = 0
+        self.jumped_ms = 0
+        """The milliseconds by which the wall clock has jumped, forward or backward."""
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
 
     def wall_ms(self) -> int:
-        return NOW_MS + self.now_ms
+        return NOW_MS + self.now_ms + self.jumped_ms
 
     async def sleep_until(self, deadline: float) -> None:
         self.now_ms = max(self.now_ms, round(deadline * 1000))

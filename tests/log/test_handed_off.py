@@ -1,4 +1,4 @@
-"""Batches that workers look at: what is left of one that was refused."""
+"""Batches that workers check: no effect of a refused one remains."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from odradek.data_plane.log.cleaning.log_views import read_timestamps, view_of
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.log.segments.walked_times import BLOCK_BYTES, RECORD_COST, WalkBudget
@@ -333,3 +334,20 @@ def test_a_producers_claim_costs_a_plain_batch_nothing() -> None:
     seal(data)
     append(log, data)
     assert log.active.max_timestamp_ms == NOW_MS + 10
+
+
+def test_the_lags_of_compaction_go_by_the_records() -> None:
+    """`min.compaction.lag.ms` and `max.compaction.lag.ms` in a directory whose headers were wrong before."""
+    disk = new_disk()
+    config = LogConfig(
+        cleanup_policy=("compact",), min_compaction_lag_ms=HOUR_MS, max_compaction_lag_ms=2 * HOUR_MS
+    )
+    log = new_log(config, disk)
+    stored(log, claiming([NOW_MS - 60_000, NOW_MS - 120_000], 0))
+    log.roll(NOW_MS)
+    stored(log, claiming([NOW_MS], None))
+    log.close()
+    log = open_log(disk.open_dir(ROOT), config)
+    read_timestamps(log, NOW_MS)
+    view = view_of(log).segments[0]
+    assert (view.max_timestamp_ms, view.first_timestamp_ms) == (NOW_MS - 60_000, NOW_MS - 60_000)

@@ -67,7 +67,7 @@ def test_a_new_epoch_drops_what_contradicts_it(
 
 
 def test_truncation_forgets_epochs_at_both_ends() -> None:
-    """From the end those that start behind it; from the start the first one that is left begins there."""
+    """From the end the epochs that start after it; from the start, the first remaining one begins there."""
     epochs = LeaderEpochs(EPOCHS)
     epochs.truncate_from_end(25)
     assert epochs.entries == EPOCHS[:2]
@@ -120,7 +120,7 @@ def test_a_log_knows_its_epochs_from_its_leaders() -> None:
 
 
 def test_the_epochs_of_a_log_without_records_are_not_written() -> None:
-    """They tell nobody anything; with the first record they are written like others."""
+    """They have no meaning for readers; with the first record they are written like others."""
     log = new_log()
     for epoch in (1, 2):
         log.assign_epoch(epoch)

@@ -18,7 +18,9 @@ sizes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 400)), min_size=1, 
 
 
 def ranges(log: PartitionLog, reads: list[tuple[int, int, int, bool]]) -> list[tuple[str, int, int, int]]:
-    """The finding of each read (offset, bytes, upper bound, at least one): file, position, count, next offset."""
+    """Return the finding of each read (offset, bytes, upper bound, at least one): file, position, count, next
+    offset.
+    """
     found = []
     for offset, max_bytes, upper_bound, min_one in reads:
         got = log.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
@@ -85,7 +87,7 @@ def test_a_follower_that_is_batches_behind_costs_no_small_reads() -> None:
 
 
 def test_a_cut_forgets() -> None:
-    """A batch appended behind a truncation lies elsewhere than the one that was there."""
+    """A batch appended behind a truncation lies elsewhere than the truncated one."""
     log = new_log()
     for _ in range(10):
         append(log, batch(2))

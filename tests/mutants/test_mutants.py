@@ -26,7 +26,7 @@ FAST = {
     "fetch-session-serves-a-truncated-offset": 10,
     "high-watermark-below-min-isr": 20,
     "promise-before-its-sync": 4,
-    "voters-of-a-cut-record-in-force": 10,
+    "voters-of-a-cut-record-in-force": 30,
     "older-log-under-an-installed-snapshot": 10,
     "answered-before-committed": 4,
     "commit-answered-before-its-high-watermark": 4,

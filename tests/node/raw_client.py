@@ -19,7 +19,7 @@ CLIENT_ID = b"raw"
 
 
 def frame(message: Any, version: int, correlation_id: int = 7, *, client_id: bytes = CLIENT_ID) -> bytearray:
-    """A whole request frame, size included."""
+    """Make a whole request frame, size included."""
     body = struct.pack(">hhih", message.API_KEY, version, correlation_id, len(client_id)) + client_id
     if request_header_version(message.API_KEY, version) >= 2:
         body += b"\0"
@@ -45,7 +45,7 @@ class RawClient:
         self.socket.sendall(data)
 
     def read_exactly(self, count: int) -> bytes:
-        """Raises `ConnectionError` at the end of the stream."""
+        """Read this number of bytes. Raises `ConnectionError` at the end of the stream."""
         parts = bytearray()
         while len(parts) < count:
             part = self.socket.recv(count - len(parts))
@@ -58,7 +58,7 @@ class RawClient:
         return self.read_exactly(struct.unpack(">i", self.read_exactly(4))[0])
 
     def receive(self, api_key: int, version: int) -> Any:
-        """The next response, decoded."""
+        """Receive the next response, decoded."""
         answer = self.read_frame()
         offset = 5 if response_header_version(api_key, version) >= 1 else 4
         return decode(response_class(api_key), version, answer, offset)

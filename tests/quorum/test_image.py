@@ -37,7 +37,7 @@ def partition(topic_id: bytes, number: int, **fields: object) -> records.Partiti
 
 
 def random_access_record(random: Random) -> Message:
-    """A record about who may do what: of few names, so that later ones change and remove what earlier ones set."""
+    """Make a record about access: of few names, so that later ones change and remove earlier settings."""
     number = random.randrange(3)
     name = random.choice(["alice", "bob", ""])
     entity = [
@@ -62,7 +62,7 @@ def random_access_record(random: Random) -> Message:
 
 
 def random_history(random: Random, length: int) -> list[Message]:
-    """A sequence of records that fit each other."""
+    """Make a sequence of records that fit each other."""
     topics: dict[str, bytes] = {}
     partitions: dict[bytes, int] = {}
     brokers: dict[int, int] = {}

@@ -50,7 +50,7 @@ def test_a_change_does_not_copy_the_map() -> None:
 
 
 def test_a_missing_key_is_a_key_error() -> None:
-    """Also one that a version has removed."""
+    """A removed key is missing, too."""
     found = LayeredMap({"a": 1}).changed({"a": None})
     for key in ("a", "b"):
         try:

@@ -1,4 +1,4 @@
-"""The runtime: decide, replay, and no answer before the log has committed what it tells."""
+"""The runtime: decide, replay, and no answer before the log has committed its decision."""
 
 from __future__ import annotations
 

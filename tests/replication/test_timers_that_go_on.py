@@ -12,6 +12,7 @@ from structlog.testing import LogCapture
 from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.replication.partition import Partition
+from odradek.env.agreed_clock import AgreedClock
 from odradek.serving.timers import Timers
 from tests.log.support import ManualClock
 from tests.replication.brokers import ReplicatedTopic
@@ -60,7 +61,7 @@ def test_offsets_expire_on_behind_a_bug() -> None:
     log = structlog.wrap_logger(None, processors=[captured])
     event = SimpleNamespace(set=lambda: None)
     timers = Timers(clock, lambda: cast("Any", event), log)
-    broker = SimpleNamespace(timers=timers, clock=clock, log=log)
+    broker = SimpleNamespace(timers=timers, clock=clock, agreed_clock=AgreedClock(clock), log=log)
     settings = GroupSettings(offsets_retention_check_interval_ms=1000)
     coordinator = GroupCoordinator(cast("Any", broker), settings)
     shards = {0: _Shard(1), 1: _Shard(0)}

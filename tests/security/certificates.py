@@ -23,7 +23,7 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 def named(common_name: str) -> x509.Name:
-    """A name of one part."""
+    """Make a name of one part."""
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
 
 
@@ -74,13 +74,13 @@ class Authority:
         days: tuple[float, float] = (-1, 365),
         with_rsa: bool = False,
     ) -> Issued:
-        """A certificate that holds between so many days from now."""
+        """Issue a certificate that holds between these days from now."""
         name = named(subject) if isinstance(subject, str) else subject
         return _signed(name, self.own, hosts, days, with_rsa=with_rsa)
 
 
 def self_signed(subject: str, hosts: Sequence[str] = ()) -> Issued:
-    """A certificate that no authority stands behind."""
+    """Make a certificate without an authority."""
     return _signed(named(subject), None, hosts)
 
 

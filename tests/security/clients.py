@@ -56,7 +56,7 @@ def _bootstrap(secured: SecuredNode, login: Login) -> str:
 
 
 def by_confluent_kafka(secured: SecuredNode, login: Login, topic: str) -> bytes | None:
-    """librdkafka: produces a record, and gives what it reads."""
+    """Use librdkafka: produce a record, and return the record that it reads."""
     keys: dict[str, Any] = {
         "bootstrap.servers": _bootstrap(secured, login),
         "security.protocol": "SSL" if login.mechanism is None else "SASL_SSL",
@@ -97,7 +97,7 @@ class _Tokens(kafka.net.sasl.oauth.AbstractTokenProvider):
 
 
 def by_kafka_python(secured: SecuredNode, login: Login, topic: str) -> bytes | None:
-    """kafka-python."""
+    """Use kafka-python."""
     keys: dict[str, Any] = {
         "bootstrap_servers": _bootstrap(secured, login),
         "security_protocol": "SSL" if login.mechanism is None else "SASL_SSL",
@@ -134,7 +134,7 @@ class _AsyncTokens(aiokafka.abc.AbstractTokenProvider):
 
 
 def by_aiokafka(secured: SecuredNode, login: Login, topic: str) -> bytes | None:
-    """aiokafka."""
+    """Use aiokafka."""
     context = ssl.create_default_context(cafile=secured.authority)
     keys: dict[str, Any] = {
         "bootstrap_servers": _bootstrap(secured, login),
@@ -173,7 +173,7 @@ def _write_pkcs8(source: Path, target: Path) -> None:
 
 
 def java_properties(secured: SecuredNode, login: Login, directory: Path) -> Mapping[str, str]:
-    """The client keys of Java for a login; a token stands in a file of `directory`."""
+    """Return Java's client keys for a login; a token is in a file of `directory`."""
     keys = {
         "security.protocol": "SSL" if login.mechanism is None else "SASL_SSL",
         "ssl.truststore.type": "PEM",

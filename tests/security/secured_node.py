@@ -1,7 +1,7 @@
 """A node with one listener of every kind, as a process: what the tests of logins talk to.
 
-Users: `alice` and `bob` by SCRAM (`alice-secret`, `bob-secret`), `carol` by PLAIN (`carol-secret`), and those who have
-a token of `issuer`.
+Users: `alice` and `bob` by SCRAM (`alice-secret`, `bob-secret`), `carol` by PLAIN (`carol-secret`), and owners of a
+token of `issuer`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SecuredNode:
 
 
 def make_certificates(directory: Path) -> None:
-    """An authority, the node's certificate, and that of a client."""
+    """Make an authority, the node's certificate, and that of a client."""
     directory.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     authority.cert_pem.write_to_path(directory / "authority.pem")
@@ -68,7 +68,7 @@ def make_certificates(directory: Path) -> None:
 
 
 def properties(directory: Path, ports: list[int]) -> dict[str, str]:
-    """The node's file: the plaintext listener stands last, since that is where a start is waited for."""
+    """Return the node's file: the plaintext listener is last, since the start is awaited there."""
     plaintext, controller, sasl, renewing, tls, sasl_tls = ports
     listeners = [
         f"SASL://127.0.0.1:{sasl}",

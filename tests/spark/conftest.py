@@ -62,7 +62,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def jars_for_this_spark() -> str:
-    """The jars of the JVM connector; `KafkaUnavailable` where they are of another version than PySpark."""
+    """Return the jars of the JVM connector; `KafkaUnavailable` where they are of another version than PySpark."""
     import pyspark
 
     if pyspark.__version__ != SPARK_VERSION:

@@ -33,9 +33,10 @@ def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> N
 
 
 def started(start: Callable[[], StreamingQuery], attempts: int = 12) -> StreamingQuery:
-    """A query that has made its sources.
+    """Start a query, and wait until it has made its sources.
 
-    Spark gives the source's Python process ten seconds to start, whatever else the machine does: that is tried again.
+    Spark gives the source's Python process ten seconds to start, whatever else the machine does: a timeout is tried
+    again.
     """
     for _ in range(attempts):
         query = start()
@@ -47,7 +48,7 @@ def started(start: Callable[[], StreamingQuery], attempts: int = 12) -> Streamin
 
 
 def patiently(run: Callable[[], None], attempts: int = 12) -> None:
-    """As `started`, for what starts a query and waits for it."""
+    """Do as `started`, for a function that starts a query and waits for it."""
     from pyspark.errors import StreamingQueryException
 
     for left in range(attempts, 0, -1):

@@ -51,7 +51,7 @@ def at_home(tmp_path: Path, node: RunningNode, monkeypatch: pytest.MonkeyPatch) 
 
 
 def run_job(words: list[str], bootstrap: str) -> None:
-    """`odradek spark ...` in this process, against the node; of the flights only the first."""
+    """Run `odradek spark ...` in this process, against the node; of the flights only the first."""
     assert words[:2] == ["odradek", "spark"]
     more = ["--limit", "5000"] if words[2] == "flights" else []
     assert jobs.main([*words[2:], "--bootstrap", bootstrap, *more]) == 0
@@ -89,7 +89,7 @@ def test_the_page_from_top_to_bottom(
     printed = capfd.readouterr().out
     for airport in ("EWR", "JFK", "LGA"):
         assert airport in printed
-    # The second time there is nothing to do: Spark says -1, or tells of no batch at all.
+    # The second time there is nothing to do: Spark says -1, or reports no batch at all.
     first, *again = map(int, re.findall(r"numOutputRows\W+?(-?\d+)", printed))
     assert first > 100
     assert again in ([], [0], [-1])
@@ -123,7 +123,7 @@ def test_the_page_from_top_to_bottom(
 
 
 def in_bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The script in a folder, with the commands of this environment."""
+    """Run the script in a folder, with the commands of this environment."""
     commands = Path(sys.executable).parent
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", script],
@@ -143,7 +143,7 @@ def in_bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def counts(printed: str) -> dict[str, int]:
-    """The rows of a table that Spark has printed with names and numbers."""
+    """Return the rows of a table that Spark has printed with names and numbers."""
     return {name: int(number) for name, number in re.findall(r"\| *([\w-]+)\| *(\d+)\|", printed)}
 
 
@@ -154,7 +154,7 @@ def test_the_page_in_processes_of_its_own(
     capfd: pytest.CaptureFixture[str],
     whole_matrix: bool,
 ) -> None:
-    """A job by spark-submit; and one that is killed with its JVM as often as the page says, with the rows of a quiet one."""
+    """A job by spark-submit; and a job killed with its JVM as often as the page says, with the rows of a quiet one."""
     if not whole_matrix:
         pytest.skip("eight starts of Spark: make test-spark")
     *_, flights, kills, whole_jobs, _, submit = blocks(PAGE, "sh")
@@ -178,7 +178,7 @@ def test_the_page_in_processes_of_its_own(
 
 
 def test_jobs_say_what_they_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """`odradek spark --help` names all jobs, `NAME --help` tells each; a wrong name is told, too."""
+    """`odradek spark --help` names all jobs, `NAME --help` describes each; a wrong name is an error."""
     for name in jobs.JOBS:
         with pytest.raises(SystemExit) as ended:
             jobs.main([name, "--help"])

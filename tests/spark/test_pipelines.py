@@ -43,7 +43,7 @@ def cluster(spark: SparkSession, node: RunningNode) -> Cluster:
     """The node, with the topic `flights-small` of three partitions: the first flights of January."""
     Topics(node.bootstrap).create("flights-small", partitions=3)
     cluster = Cluster(spark, "odradek", {"kafka.bootstrap.servers": node.bootstrap})
-    # Without transactions, whose markers take offsets, so that offsets tell the number of rows.
+    # Without transactions, whose markers take offsets: so offsets show the number of rows.
     plain = attrs.evolve(cluster, options={**cluster.options, "delivery": "at-least-once"})
     plain.write(flights_frame(spark, FLIGHTS), "flights-small")
     return cluster
@@ -61,8 +61,10 @@ def line() -> ProgressLine:
 
 
 def table_of(landing: Landing) -> list[tuple[int, int, int, str]]:
-    """The rows of a table of loads: load, partition, offset, a column. They are read without Spark, as any reader of
-    Parquet can."""
+    """Return the rows of a table of loads: load, partition, offset, a column.
+
+    They are read without Spark, as any reader of Parquet can.
+    """
     import pyarrow.dataset
 
     found = []

@@ -39,7 +39,7 @@ def test_the_stream_prints_what_its_header_says(
     capsys: pytest.CaptureFixture[str],
     whole_matrix: bool,
 ) -> None:
-    """A reader who runs the program against a new node sees the table; the session is the one that runs already."""
+    """A reader who runs the program against a new node sees the table; the session is the present one."""
     forget_topics(node.bootstrap)
     monkeypatch.setenv("ODRADEK_BOOTSTRAP", node.bootstrap)
     runpy.run_path(str(EXAMPLE), run_name="__main__")

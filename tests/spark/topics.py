@@ -20,7 +20,7 @@ class Topics:
     bootstrap: str
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> str:
-        """A topic with these settings (`retention_ms="1"`); its name."""
+        """Create a topic with these settings (`retention_ms="1"`); return its name."""
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             settings = {key.replace("_", "."): value for key, value in configs.items()}
             [created] = admin.create_topics([NewTopic(name, partitions=partitions, configs=settings)])
@@ -68,6 +68,6 @@ class Topics:
                     raise outcome.error
 
     def grow(self, name: str, partitions: int) -> None:
-        """More partitions."""
+        """Add partitions."""
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.create_partitions({name: partitions})

@@ -17,6 +17,7 @@ from odradek.data_plane.transactions.markers import (
     MarkerSender,
 )
 from odradek.data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
+from odradek.env.agreed_clock import AgreedClock
 from odradek.serving.layered_map import LayeredMap
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_producers import (
@@ -51,7 +52,8 @@ class Loop:
         """Called at the beginning of each turn."""
         self.routed: list[int] = [0]
         """Partitions whose leaders were looked up in each turn."""
-        self.clock = SimpleNamespace(monotonic=lambda: 0.0, wall_ms=lambda: 0)
+        self.clock: Any = SimpleNamespace(monotonic=lambda: 0.0, wall_ms=lambda: 0)
+        self.agreed_clock = AgreedClock(self.clock)
         self.timers = SimpleNamespace(
             at=lambda deadline, action: self.turns.append(action), next_turn=self.turns.append
         )

@@ -152,7 +152,7 @@ def test_transactions_that_are_late_together_are_aborted_in_several_decisions(
     coordinator = Coordinator()
     coordinator.state = late_state(number, partitions)
     for last in (False, False, True):
-        assert coordinator.ask(AbortTimedOut(), LATE_MS) is not last
+        assert coordinator.ask(AbortTimedOut(LATE_MS), LATE_MS) is not last
     assert not coordinator.state.open
     assert {each.status for each in coordinator.state.transactions.values()} == {
         TransactionStatus.PREPARE_ABORT
@@ -169,7 +169,7 @@ def test_ids_that_expire_together_are_forgotten_in_several_decisions() -> None:
     }
     coordinator.state = TransactionsState(LayeredMap(idle))
     expired_ms = 365 * 86_400_000
-    assert coordinator.ask(ExpireIds(), expired_ms) is True
+    assert coordinator.ask(ExpireIds(expired_ms), expired_ms) is True
     assert len(coordinator.state.transactions) == 1
-    assert coordinator.ask(ExpireIds(), expired_ms) is False
+    assert coordinator.ask(ExpireIds(expired_ms), expired_ms) is False
     assert not coordinator.state.transactions

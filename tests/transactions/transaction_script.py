@@ -15,6 +15,7 @@ Commands (times in milliseconds; producers have names in capitals, the transacti
     expire                                the check for transactional ids that nobody uses
     describe [T], list
     wait MS                               time passes; what is due happens in its order
+    jump MS                               the wall clock is set forward, or with a minus backward
     takeover                              another coordinator begins with what is committed
 
 A producer asks with the id and epoch that it was given last. `as=NAME` recovers with what that producer has (KIP-360).
@@ -57,6 +58,7 @@ from odradek.data_plane.transactions.state import (
     state_of,
 )
 from odradek.data_plane.transactions.transactions_topic import TransactionSettings
+from odradek.env.agreed_clock import AgreedClock
 from odradek.metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.wire.errors import ErrorCode
 
@@ -138,6 +140,9 @@ class TransactionScript:
     def __init__(self) -> None:
         self.log = CommittedLog()
         self.now_ms = 0
+        self._jumped_ms = 0
+        clock: Any = self
+        self._clock = AgreedClock(clock)
         self.lines: list[str] = []
         self.known: dict[str, tuple[int, int]] = {}
         """The producer id and epoch that each producer was given last."""
@@ -145,6 +150,14 @@ class TransactionScript:
         self._ids_left = 1_000
         self._ids_taken = 0
         self._lead(TransactionsState())
+
+    def monotonic(self) -> float:
+        """Return seconds, as a clock does."""
+        return self.now_ms / 1000
+
+    def wall_ms(self) -> int:
+        """Return the wall clock's time."""
+        return WALL_MS + self.now_ms + self._jumped_ms
 
     def _take_producer_id(self) -> int | None:
         if not self._ids_left:
@@ -157,6 +170,7 @@ class TransactionScript:
         self._machine = TransactionMachine(
             self._settings, self._take_producer_id, lambda: RECORD_VERSION, TransactionCounts()
         )
+        self._machine.take_over(state, self.now_ms)
         self._runtime: ReplicatedStateMachine[TransactionsState, Changed] = ReplicatedStateMachine(
             self._machine, self.log, state, random=Random(1), new_uuid=lambda: bytes(16)
         )
@@ -169,7 +183,7 @@ class TransactionScript:
         """Have the machine decide; its answer is told when it comes."""
         told = Told(self, name, what) if name else None
         before = len(self.log.records)
-        ask = Ask(request, 0, told, WALL_MS + self.now_ms)
+        ask = Ask(request, 0, told, self._clock.latest_ms())
         deferred = self._runtime.submit(ask, self.now_ms)
         self.lines += map(_tell_record, self.log.records[before:])
         deferred.on_release(lambda answers: [reply.complete(response) for reply, response in answers])
@@ -246,16 +260,20 @@ class TransactionScript:
         self._lead(self.log.state())
 
     def do_check(self, words: list[str], options: dict[str, str]) -> None:
-        self.ask("", "", AbortTimedOut())
+        self.ask("", "", AbortTimedOut(self._clock.earliest_ms()))
 
     def do_expire(self, words: list[str], options: dict[str, str]) -> None:
-        self.ask("", "", ExpireIds())
+        self.ask("", "", ExpireIds(self._clock.earliest_ms()))
 
     def do_describe(self, words: list[str], options: dict[str, str]) -> None:
         self.ask("-", "describe", DescribeTransaction(words[0] if words else "t"))
 
     def do_list(self, words: list[str], options: dict[str, str]) -> None:
         self.ask("-", "list", ListTransactions())
+
+    def do_jump(self, words: list[str], options: dict[str, str]) -> None:
+        self._jumped_ms += int(words[0])
+        self._clock.observe()
 
     def do_wait(self, words: list[str], options: dict[str, str]) -> None:
         end_ms = self.now_ms + int(words[0])

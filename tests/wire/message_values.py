@@ -52,13 +52,13 @@ LONG = Shape("long", array_sizes=(1, 130), string_sizes=(126, 127, 128, 300, 20_
 
 
 def all_classes() -> Iterator[type[Message]]:
-    """Every message class that the tables name."""
+    """Yield every message class that the tables name."""
     for fact in messages():
         yield getattr(import_module(f"odradek.wire.messages.{module_of(fact)}"), fact.name)
 
 
 def all_versions() -> Iterator[tuple[type[Message], int]]:
-    """Every message class at every version."""
+    """Yield every message class at every version."""
     for cls in all_classes():
         first, last = cls.VALID_VERSIONS
         for version in range(first, last + 1):
@@ -143,7 +143,7 @@ class Values:
 def generated(
     cls: type[Message], version: int, shapes: tuple[Shape, ...] = SHAPES, foreign: bool = False
 ) -> list[Any]:
-    """The default message and one of each shape."""
+    """Return the default message and one of each shape."""
     made = [
         Values(version, shape, f"{cls.__name__} {version} {shape.name}", foreign).structure(cls)
         for shape in shapes

@@ -23,7 +23,7 @@ FACTS: dict[str, MessageFact] = {fact.name: fact for fact in messages()}
 
 
 def as_kafka_json(value: Any, fields: tuple[FieldFact, ...], version: int) -> dict[str, Any]:
-    """A structure as Kafka's JSON converters write it: its own names, tagged defaults left out."""
+    """Return a structure as Kafka's JSON converters write it: its own names, tagged defaults left out."""
     default = type(value)()
     result = {}
     for field in fields:
@@ -36,7 +36,7 @@ def as_kafka_json(value: Any, fields: tuple[FieldFact, ...], version: int) -> di
 
 
 def as_json(value: Any, field: FieldFact, version: int) -> Any:
-    """A field's value as JSON."""
+    """Return a field's value as JSON."""
     if isinstance(value, list):
         return [as_json(element, attrs.evolve(field, is_array=False), version) for element in value]
     if isinstance(value, Structure):

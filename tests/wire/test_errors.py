@@ -33,7 +33,7 @@ def test_of_many_names_only_as_many_are_read_as_a_text_holds() -> None:
     ],
 )
 def test_an_error_comes_whole_out_of_another_process(error: KafkaError) -> None:
-    """A companion process pickles what it raises; the node tells damage from bugs by type and code."""
+    """A companion process pickles what it raises; the node distinguishes damage from bugs by type and code."""
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))

@@ -43,7 +43,7 @@ METADATA_FILES = ("cluster_metadata.log", "0-0.checkpoint", "bootstrap.checkpoin
 
 
 def held(name: str) -> Iterator[tuple[bool, Record]]:
-    """Every record of a file, and whether it is a control record."""
+    """Yield every record of a file, and whether it is a control record."""
     data = (DATA / name).read_bytes()
     end = 0
     for offset, header in iter_batches(data):
@@ -54,7 +54,7 @@ def held(name: str) -> Iterator[tuple[bool, Record]]:
 
 
 def metadata_messages(name: str) -> list[Message]:
-    """The messages of a metadata file in order, control records among them."""
+    """Return the messages of a metadata file in order, control records among them."""
     found: list[Message] = []
     for is_control, record in held(name):
         assert record.value is not None
@@ -164,7 +164,7 @@ def test_snapshot_ends_with_its_footer() -> None:
 
 
 def coordinator_messages(name: str, log: CoordinatorLog) -> list[tuple[Message, Message | None]]:
-    """Key and value of the records of a coordinator log; re-encodes each."""
+    """Return key and value of the records of a coordinator log; re-encodes each."""
     found: list[tuple[Message, Message | None]] = []
     for is_control, record in held(name):
         assert record.key is not None

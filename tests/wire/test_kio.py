@@ -29,7 +29,7 @@ NOT_IN_KIO = {"ProducerSnapshot", "QuorumStateData"}
 
 
 def kio_class(cls: type[Message], version: int) -> type[Any] | None:
-    """kio's class for one of ours; None where it has none."""
+    """Return kio's class for one of ours; None where it has none."""
     base, suffix = cls.__name__, EntityType.data
     for ending, kind in (("Request", EntityType.request), ("Response", EntityType.response)):
         if base.endswith(ending):
@@ -43,17 +43,17 @@ def kio_class(cls: type[Message], version: int) -> type[Any] | None:
 
 
 def plain_name(name: str) -> str:
-    """kio drops units from names, splits KRaft, and marks builtins' names."""
+    """Convert a name from kio, which drops units from names, splits KRaft, and marks builtins' names."""
     return re.sub(r"(_ms|_)$", "", name).replace("k_raft", "kraft")
 
 
 def kio_type(field: dataclasses.Field[Any]) -> str:
-    """The wire type whose null kio puts for a special value; no array's."""
+    """Return the wire type whose null kio puts for a special value; no array's."""
     return "" if "tuple" in str(field.type) else field.metadata.get("kafka_type", "")
 
 
 def plain_kio(value: Any, wire_type: str = "") -> Any:
-    """kio's value as lists, and numbers in Kafka's units."""
+    """Return kio's value as lists, and numbers in Kafka's units."""
     if dataclasses.is_dataclass(value):
         return [
             (plain_name(field.name), plain_kio(getattr(value, field.name), kio_type(field)))
@@ -78,7 +78,7 @@ def plain_kio(value: Any, wire_type: str = "") -> Any:
 
 
 def plain_ours(value: Any, version: int) -> Any:
-    """Our value as lists of the fields that travel at `version`."""
+    """Return our value as lists of the fields that are encoded at `version`."""
     if isinstance(value, Structure):
         return [
             (plain_name(field.name), plain_ours(getattr(value, field.name), version))
@@ -92,7 +92,7 @@ def plain_ours(value: Any, version: int) -> Any:
 
 
 def held_by_kio() -> Iterator[tuple[type[Message], int, type[Any]]]:
-    """Our class, a version of it, and kio's class for that version."""
+    """Yield our class, a version of it, and kio's class for that version."""
     for cls, version in all_versions():
         theirs = kio_class(cls, version)
         if theirs is not None:

@@ -67,7 +67,7 @@ def test_version_ranges(text: str, expected: tuple[int, int]) -> None:
 
 
 def test_messages_of_an_api_have_its_versions() -> None:
-    """Request and response share one range, the one that ApiVersions advertises (unstable ones included)."""
+    """Request and response share one range, which ApiVersions advertises (unstable ones included)."""
     for fact in table.apis():
         for cls in (api.request_class(fact.key), api.response_class(fact.key)):
             assert fact.key == cls.API_KEY

@@ -24,7 +24,7 @@ def test_a_name_is_the_plain_tuple_of_its_fields(named: Any, plain: Any) -> None
 
 
 def test_json_has_a_list() -> None:
-    """A document tells a partition as it told the plain tuple."""
+    """A document has a partition in the same form as the plain tuple."""
     assert json.dumps(TopicPartition("words", 3)) == json.dumps(("words", 3))
 
 

@@ -28,7 +28,7 @@ NO_API_VERSIONS = {
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    """The modules of the product that people wrote."""
+    """Yield the modules of the product that people wrote."""
     for package in PRODUCT:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = str(path.relative_to(ROOT))
@@ -40,7 +40,7 @@ MODULES = dict(modules())
 
 
 def api_of(name: str) -> ApiKey:
-    """The API that a fact is about: the longest one whose name begins it."""
+    """Return the API that a fact is about: the longest one whose name begins it."""
     return max((key for key in ApiKey if name.startswith(f"{key.name}_")), key=lambda key: len(key.name))
 
 

@@ -99,7 +99,7 @@ class ListGroupsHandler:
     def _answer(self, version: int, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        answers, wall_ms = Answers(), self._desk.clock.wall_ms()
+        answers, wall_ms = Answers(), self._desk.agreed_clock.latest_ms()
         for _, shard in sorted(self._groups.shards.items()):
             shard.submit(Ask(ListGroups(), version, answers.receiver(), wall_ms))
             yield 1 if (state := shard.state) is None else 1 + len(state.metadata) + len(state.offsets)

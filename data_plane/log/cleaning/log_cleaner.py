@@ -31,13 +31,13 @@ from odradek.env.ports import (
     CompanionLost,
     DiskError,
     DiskRefused,
-    Env,
     Event,
     FileClosed,
     Log,
     TaskGroup,
 )
 from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.serving.node_env import NodeEnv
 from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from odradek.wire.errors import KafkaError
 
@@ -103,7 +103,7 @@ class LogCleaner:
 
     def __init__(
         self,
-        env: Env,
+        env: NodeEnv,
         log_dirs: Sequence[LogDir],
         tasks: TaskGroup,
         log: Log,
@@ -226,7 +226,7 @@ class LogCleaner:
     async def _choose(self) -> tuple[LogDir, PartitionLog, LogPlan] | None:
         """Choose the dirtiest log that may be cleaned now, on a disk that has room for a pass."""
         await self._learn_ages()
-        now_ms = self._env.clock.wall_ms()
+        now_ms = self._env.agreed_clock.earliest_ms()
         candidates: list[tuple[LogDir, PartitionLog]] = []
         plans: list[tuple[LogConfig, LogPlan]] = []
         self.max_dirty_ratio, self.max_compaction_delay_ms = 0.0, 0
@@ -289,6 +289,7 @@ class LogCleaner:
             thread.companion,
             self._workers,
             self._env.clock,
+            self._env.agreed_clock,
             self._throttle.wait,
             lambda: log_dir.space.free_bytes,
         )

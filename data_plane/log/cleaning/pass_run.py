@@ -25,6 +25,7 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment
 from odradek.data_plane.log.parts.cleaning_state import PassReport
 from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Clock, CompanionFailed, CompanionLost, DiskError, Workers
 from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from odradek.wire.batches.batch_header import BatchHeader
@@ -76,6 +77,7 @@ class PassRun:
     loop: Loop
     workers: Workers
     clock: Clock
+    agreed_clock: AgreedClock
     throttle: Callable[[int, Callable[[], bool]], Awaitable[None]]
     """Wait as long as these bytes of reading or writing have to, unless the pass is over."""
     free_bytes: Callable[[], int]
@@ -163,8 +165,10 @@ class PassRun:
             map_end = max(map_end, end_offset)
         if map_end <= first or cleaning.abort_reason is not None:
             return None
+        now = self.agreed_clock.moment()
         return PassRules(
-            now_ms=self.clock.wall_ms(),
+            earliest_ms=now.earliest_ms,
+            latest_ms=now.latest_ms,
             delete_retention_ms=log.config.delete_retention_ms,
             map_end=map_end,
             last_batches=LastBatches.of(log.load_producers(), log.high_watermark),

@@ -97,7 +97,10 @@ class LastBatches:
 class PassRules:
     """What holds for all batches of a pass."""
 
-    now_ms: int
+    earliest_ms: int
+    """A delete horizon up to this time is over, in milliseconds since 1970."""
+    latest_ms: int
+    """New delete horizons count from this time."""
     delete_retention_ms: int
     map_end: int
     """The offset behind the last batch in the map. Batches from there on stay as they are."""

@@ -300,7 +300,7 @@ class RecordLoop:
             is_needless = self._transactions.is_needless(header, marker)
             if not is_needless and marker is not None and marker.is_abort:
                 cleaned.abort_markers.append(header.base_offset)
-            if not is_needless or (header.has_delete_horizon and header.base_timestamp > rules.now_ms):
+            if not is_needless or (header.has_delete_horizon and header.base_timestamp > rules.earliest_ms):
                 cleaned.records_kept += header.record_count
                 return [batch]
             if header.record_count and not header.has_delete_horizon:
@@ -330,7 +330,7 @@ class RecordLoop:
         is_tombstone = columns.value_length < 0
         if is_tombstone.any():
             expired = np.array(
-                [each.has_delete_horizon and each.base_timestamp <= rules.now_ms for each in headers],
+                [each.has_delete_horizon and each.base_timestamp <= rules.earliest_ms for each in headers],
                 np.bool_,
             )
             keep &= ~(is_tombstone & np.repeat(expired, counts))
@@ -349,7 +349,7 @@ class RecordLoop:
             is_transactional=header.is_transactional,
             is_control=header.is_control,
             leader_epoch=header.partition_leader_epoch,
-            delete_horizon_ms=min(self._rules.now_ms + self._rules.delete_retention_ms, LONG_MAX),
+            delete_horizon_ms=min(self._rules.latest_ms + self._rules.delete_retention_ms, LONG_MAX),
         )
         found = records(data, at, decompressed_bytes_max=self._bytes_max)
         for record, stays in zip(found, keep, strict=True):

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import attrs
 
-from odradek.data_plane.log.directory.agreed_clock import AgreedClock
 from odradek.data_plane.log.directory.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE
 from odradek.data_plane.log.directory.log_names import LogNames, Rename
 from odradek.data_plane.log.directory.log_starts import LogStarts
@@ -26,6 +25,7 @@ from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.segments.segment import remove_if_present
 from odradek.data_plane.log.segments.walked_times import WalkBudget
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import (
     Clock,
     Dir,
@@ -72,6 +72,12 @@ class UpkeepContext:
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
     """Indexes and descriptors of inactive segments that were idle for this long are dropped."""
+    agreed_clock: AgreedClock = attrs.field()
+    """The node's, by which records grow old."""
+
+    @agreed_clock.default
+    def _own_clock(self) -> AgreedClock:
+        return AgreedClock(self.clock, self.retention_check_interval_ms, self.log)
 
 
 class LookedAfter(Protocol):
@@ -123,7 +129,6 @@ class Background:
         self._rolled: dict[TopicPartition, None] = {}
         self._round: deque[TopicPartition] = deque()
         self._due: dict[str, int] = {}
-        self._age_clock = AgreedClock(log_dir.context.retention_check_interval_ms)
         self.entry_is_dirty = False
         """True if directories have been renamed since the log directory was last synced."""
         self.log_starts = LogStarts(log_dir, log_dir.checkpoints.log_start_text, self._write)
@@ -175,7 +180,7 @@ class Background:
             await self._log_dir.workers.run(self._log_dir.directory.settle)
             self._log_dir.device_answers()
         self._told_postponed = False
-        self._observe_clocks(now_ms)
+        context.agreed_clock.observe()
         if self.wants_descriptors:
             self._give_up_descriptors()
         if context.buggify("log.early_roll"):
@@ -202,16 +207,6 @@ class Background:
             await self._log_dir.workers.run(self._log_dir.measure_space)
             self._log_dir.judge_room()
         await self._remove_doomed(now_ms)
-
-    def _observe_clocks(self, now_ms: int) -> None:
-        context = self._log_dir.context
-        jump_ms = self._age_clock.observe(context.clock.wall_ms(), now_ms)
-        if jump_ms:
-            context.log.warning(
-                "clock.jumped",
-                seconds=jump_ms // 1000,
-                believed_in_seconds=context.retention_check_interval_ms // 1000,
-            )
 
     def _give_up_descriptors(self) -> None:
         self.wants_descriptors = False
@@ -296,16 +291,16 @@ class Background:
             try:
                 if any(segment.needs_index for segment in log.segments):
                     await self._log_dir.workers.run_long(_load_indexes, log)
-                now_ms = self._time_ms()
+                now_ms = context.agreed_clock.earliest_ms()
                 if not log.is_closed and log.needs_look_at_ages(now_ms):
                     is_finished = await self._log_dir.workers.run_long(log.look_at_ages, now_ms, budget)
                     self._retention_is_unfinished |= not is_finished
                 if log.offline or not self._log_dir.is_served:
                     continue
-                if not log.prepare_retention(self._time_ms()):
+                if not log.prepare_retention(context.agreed_clock.earliest_ms()):
                     continue
                 await self._flush_log(log, log.durability.last_flush_ms)
-                removed = 0 if log.offline else log.delete_old_segments(self._time_ms())
+                removed = 0 if log.offline else log.delete_old_segments(context.agreed_clock.earliest_ms())
             except (DiskRefused, FileClosed):
                 continue
             if removed:
@@ -317,10 +312,6 @@ class Background:
                     segments=removed,
                     log_start_offset=log.log_start_offset,
                 )
-
-    def _time_ms(self) -> int:
-        """Return the time by which the age of records is judged."""
-        return self._age_clock.time_ms(int(self._log_dir.context.clock.monotonic() * 1000))
 
     def _expire_producers(self, now_ms: int) -> None:
         context = self._log_dir.context

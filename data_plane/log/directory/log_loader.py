@@ -161,7 +161,8 @@ class LogLoader:
             log_start_offset=known.starts.get(key, -1),
             first_dirty_offset=known.first_dirty.get(key, NEVER_CLEANED),
             high_watermark=known.high_watermarks.get(key, -1),
-            must_know_id=True,
+            # The id is durable before any record is. Where nothing was synced, a loss of power may have torn it.
+            must_know_id=self.is_clean or known.recovery_points.get(key, 0) > 0,
             now_ms=context.clock.wall_ms(),
             random=context.random,
             log=context.log,

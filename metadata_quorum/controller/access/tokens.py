@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
+from odradek.env.agreed_clock import Moment
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis, TokenIds
 from odradek.metadata_quorum.image.access_image import DelegationToken
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
@@ -47,13 +48,14 @@ Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | 
 
 @attrs.frozen
 class TokenRequest:
-    """A request about tokens, with further facts for its decision: who asks, and the time in milliseconds since
-    1970.
+    """A request about tokens, with further facts for its decision: who asks, and the time.
+
+    A token that has expired by the latest time is of no use. It is deleted when it has expired by the earliest time.
     """
 
     message: Any
     requester: str
-    wall_ms: int
+    now: Moment
 
     VALID_VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
 
@@ -65,9 +67,9 @@ class TokenRequest:
 
 @attrs.frozen
 class ExpireTokens:
-    """The controller's question to itself: which tokens have expired? The response is their number."""
+    """The controller's question to itself: which tokens have expired by this time? The response is their number."""
 
-    wall_ms: int
+    earliest_ms: int
 
 
 def decide_token_request(
@@ -108,7 +110,7 @@ def expire_tokens(
 ) -> Decision:
     """Remove tokens whose time is over."""
     tokens = image.access.delegation_tokens
-    gone = [token_id for token_id in tokens if is_expired(tokens[token_id], request.wall_ms)]
+    gone = [token_id for token_id in tokens if is_expired(tokens[token_id], request.earliest_ms)]
     gone = sorted(gone)[:EXPIRED_PER_TURN_MAX]
     secrets = basis.settings.token_secrets
     if secrets is not None:
@@ -124,7 +126,7 @@ def _create(
     context: DecisionContext,
     basis: DecisionBasis,
 ) -> Decision:
-    settings, requester, now = basis.settings, request.requester, request.wall_ms
+    settings, requester, now = basis.settings, request.requester, request.now.wall_ms
     owner = owner_of(message, requester)
     secrets = settings.token_secrets
     refusal = None
@@ -137,7 +139,7 @@ def _create(
         refusal = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     if refusal is not None or secrets is None:
         return Decision((), create_refused(message, requester, refusal or ErrorCode.NONE, no_time=0))
-    records = _room(image, owner, now, basis, secrets)
+    records = _room(image, owner, request.now.earliest_ms, basis, secrets)
     if records is None:
         return Decision((), create_refused(message, requester, ErrorCode.POLICY_VIOLATION))
     lifetime_ms = settings.token_max_lifetime_ms
@@ -165,14 +167,14 @@ def _create(
 
 
 def _room(
-    image: MetadataImage, owner: str, now: int, basis: DecisionBasis, secrets: TokenSecrets
+    image: MetadataImage, owner: str, earliest_ms: int, basis: DecisionBasis, secrets: TokenSecrets
 ) -> list[Message] | None:
     """Make the records that leave room for another token of an owner, by removing expired ones. None: the owner has
     the allowed number of valid tokens.
     """
     tokens, most = image.access.delegation_tokens, basis.settings.tokens_per_owner_max
     held = basis.token_ids.held(owner, most, tokens, secrets)
-    expired = [each for each in held if is_expired(tokens[each], now)][:EXPIRED_PER_TURN_MAX]
+    expired = [each for each in held if is_expired(tokens[each], earliest_ms)][:EXPIRED_PER_TURN_MAX]
     if len(held) - len(expired) >= most:
         return None
     for token_id in expired:
@@ -194,14 +196,14 @@ def _renewed(
     token: DelegationToken, message: RenewDelegationTokenRequest, request: TokenRequest, basis: DecisionBasis
 ) -> int:
     """Compute the time until which a token is renewed. Raises `KafkaError`."""
-    if is_expired(token, request.wall_ms):
+    if is_expired(token, request.now.latest_ms):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
     if not may_renew(token, request.requester):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     period_ms = basis.settings.token_expiry_ms
     if message.renew_period_ms > 0:
         period_ms = min(period_ms, message.renew_period_ms)
-    return min(token.max_timestamp, request.wall_ms + period_ms)
+    return min(token.max_timestamp, request.now.wall_ms + period_ms)
 
 
 def _expiring(token: DelegationToken, message: ExpireDelegationTokenRequest, request: TokenRequest) -> int:
@@ -209,10 +211,10 @@ def _expiring(token: DelegationToken, message: ExpireDelegationTokenRequest, req
     if not may_renew(token, request.requester):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     if message.expiry_time_period_ms < 0:
-        return request.wall_ms
-    if is_expired(token, request.wall_ms):
+        return request.now.wall_ms
+    if is_expired(token, request.now.latest_ms):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
-    return min(token.max_timestamp, request.wall_ms + message.expiry_time_period_ms)
+    return min(token.max_timestamp, request.now.wall_ms + message.expiry_time_period_ms)
 
 
 def _record(token_id: str, token: DelegationToken) -> DelegationTokenRecord:

@@ -225,7 +225,10 @@ class Fetching:
             wanted[state.key] = Wanted(topic.topic_id, offset, epoch, -1, settings.max_partition_fetch_bytes)
             asked[state.key] = (state, state.serial, offset)
         request = session.request(wanted, with_ids=with_ids)
-        request.max_wait_ms = settings.fetch_max_wait_ms if long_poll else 0
+        if len(session.partitions) < len(wanted) or session.is_part:
+            # An answer counts only where the broker was asked from the present position.
+            asked = {key: asked[key] for key, want in wanted.items() if session.partitions.get(key) == want}
+        request.max_wait_ms = settings.fetch_max_wait_ms if long_poll and not session.is_part else 0
         request.min_bytes = settings.fetch_min_bytes
         request.max_bytes = settings.fetch_max_bytes
         request.isolation_level = _READ_COMMITTED if settings.isolation_level == "read_committed" else 0

@@ -5,6 +5,9 @@ the partitions that are new, have moved, or are to be forgotten. A partition tha
 news. After any doubt (an error, a broken connection) the next request is a full one, which also ends the old
 session.
 
+A request names at most `PARTITIONS_MAX` partitions, since a broker bounds what it decodes. A session of more begins with
+a part of them, and the next requests add the rest. A broker that keeps no session gets another part each time.
+
 With versions that know topics by id only, a session belongs to topic ids: a topic that comes back under another id is
 another topic.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from odradek.client.core.requests import PARTITIONS_MAX
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from odradek.wire.topic_partition import TopicPartition
 
@@ -40,31 +44,57 @@ class FetchSession:
         self.session_id = 0
         self.epoch = 0
         self.partitions: dict[TopicPartition, Wanted] = {}
+        """The partitions as the broker knows them once it has the last request."""
+        self.is_part = False
+        """True if the last request left something to the next one, which should follow at once."""
+        self._had_turn: dict[TopicPartition, None] = {}
+        """The partitions of full requests that named a part, until all have been named."""
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
-        """Make the next request for exactly these partitions; the caller adds limits. Answer it before the next."""
+        """Make the next request for these partitions; the caller adds limits. It is answered before the next one.
+
+        The broker is asked for those that `partitions` has as wanted. With `is_part` these are not all.
+        """
         if with_ids != self._with_ids:
             self.start_over()
             self._with_ids = with_ids
         old = self.partitions
+        gone = [
+            (key, want)
+            for key, want in (old.items() if self.epoch else ())
+            if key not in wanted or wanted[key].topic_id != want.topic_id
+        ]
+        if len(gone) > PARTITIONS_MAX:
+            self.start_over()
         if self.epoch == 0:
-            news = dict(wanted)
-            gone: list[tuple[TopicPartition, Wanted]] = []
+            news, gone, self.partitions = dict(wanted), [], {}
         else:
             news = {key: want for key, want in wanted.items() if old.get(key) != want}
-            gone = [
-                (key, want)
-                for key, want in old.items()
-                if key not in wanted or wanted[key].topic_id != want.topic_id
-            ]
-        self.partitions = dict(wanted)
+        self.is_part = False
+        if len(news) > PARTITIONS_MAX:
+            news = self._part_of(news)
+        for key, _ in gone:
+            del self.partitions[key]
+        self.partitions.update(news)
         return FetchRequest(
             session_id=self.session_id,
             session_epoch=self.epoch,
             topics=_topics(news),
             forgotten_topics_data=_forgotten(gone),
         )
+
+    def _part_of(self, news: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
+        """Choose what one request names of many partitions: first those that have waited for their turn."""
+        had_turn = self._had_turn
+        due = [key for key in news if key not in had_turn]
+        if not due:
+            had_turn.clear()
+            due = list(news)
+        named = due[:PARTITIONS_MAX]
+        had_turn.update(dict.fromkeys(named))
+        self.is_part = self.epoch != 0 or len(due) > len(named)
+        return {key: news[key] for key in named}
 
     def answered(self, session_id: int) -> None:
         """Note that the broker took the request; id 0: it keeps no session (for now)."""

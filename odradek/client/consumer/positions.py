@@ -22,7 +22,7 @@ from odradek.client.consumer.fetch_loop import needs_validation
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
-from odradek.client.core.requests import known_leaders
+from odradek.client.core.requests import in_parts, known_leaders
 from odradek.client.errors import ClientError, error_code, is_retriable
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
@@ -194,7 +194,7 @@ class Positions:
         if without:
             self._later()
         calls: list[tuple[Call, dict[TopicPartition, tuple[PartitionState, int, int]]]] = []
-        for node, keys in by_leader.items():
+        for node, keys in in_parts(by_leader):
             topics: dict[str, OffsetForLeaderTopic] = {}
             asked = {}
             for key in keys:

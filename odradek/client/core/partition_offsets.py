@@ -9,7 +9,7 @@ import attrs
 
 from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.partition_keys import ByPartition, named
-from odradek.client.core.requests import known_leaders, refresh_metadata, topics_with_metadata
+from odradek.client.core.requests import in_parts, known_leaders, refresh_metadata, topics_with_metadata
 from odradek.client.errors import broker_error, error_code, is_retriable
 from odradek.wire.errors import ErrorCode
 from odradek.wire.topic_partition import TopicPartition
@@ -63,7 +63,7 @@ def list_offsets(
             return {key: found[key] for key in times}
         by_leader, without = known_leaders(core, pending)
         calls = []
-        for node, keys in by_leader.items():
+        for node, keys in in_parts(by_leader):
             message = _request(core, {key: times[key] for key in keys}, isolation_level, timeout)
             calls.append(core.call(message, node=node, deadline=deadline))
         if calls:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.client.core.known_cluster import Cluster
@@ -15,7 +15,15 @@ from odradek.wire.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore
 
-__all__ = ["all_topics", "known_leaders", "refresh_metadata", "request", "topics_with_metadata"]
+__all__ = [
+    "PARTITIONS_MAX",
+    "all_topics",
+    "in_parts",
+    "known_leaders",
+    "refresh_metadata",
+    "request",
+    "topics_with_metadata",
+]
 
 
 def request(
@@ -120,6 +128,19 @@ def topics_with_metadata(
                 core.cluster.topic(name)
         attempt += 1
         yield Wait(until=wake_at)
+
+
+PARTITIONS_MAX = 8_000
+"""The partitions that one request names: with a topic for each, fewer elements than our brokers decode."""
+
+
+def in_parts(
+    by_leader: Mapping[int, Sequence[TopicPartition]],
+) -> Iterator[tuple[int, Sequence[TopicPartition]]]:
+    """Yield each broker with its partitions, in parts that one request may name."""
+    for node, keys in by_leader.items():
+        for begin in range(0, len(keys), PARTITIONS_MAX):
+            yield node, keys[begin : begin + PARTITIONS_MAX]
 
 
 def known_leaders(

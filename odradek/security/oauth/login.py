@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from joserfc.jwk import KeySet
 
+from odradek.env.agreed_clock import Moment
 from odradek.security.oauth.client_message import MalformedClientMessage, decode_client_message
 from odradek.security.oauth.token_rules import Bearer, TokenRefused, TokenRules, UnknownKey
 from odradek.security.sasl_server import BearerLoginFailed
@@ -27,10 +28,10 @@ class BearerLogin:
         self,
         rules: TokenRules,
         keys: Callable[[], KeySet | None],
-        now: Callable[[], float],
+        now: Callable[[], Moment],
         on_unknown_key: Callable[[], None],
     ) -> None:
-        """`keys` gives the issuer's keys as known (None: none yet); `now` is in seconds of the wall clock."""
+        """`keys` gives the issuer's keys as known (None: none yet); `now` gives the time."""
         self._rules = rules
         self._keys = keys
         self._now = now
@@ -68,7 +69,7 @@ class BearerLogin:
                 f"different from the token's principal name ({bearer.principal_name})",
             )
         self.bearer = bearer
-        self.seconds_left = bearer.expires_at - self._now()
+        self.seconds_left = bearer.expires_at - self._now().latest_ms / 1000
         return b""
 
     def _judge(self, token: str) -> Bearer:

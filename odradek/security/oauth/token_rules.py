@@ -19,6 +19,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, GuestProtocol, Key, KeySet, OKPKey, RSAKey
 
+from odradek.env.agreed_clock import Moment
 from odradek.security.oauth.oauth_settings import TokenExpectations
 
 __all__ = ["ALGORITHMS", "Bearer", "TokenRefused", "TokenRules", "UnknownKey"]
@@ -70,8 +71,8 @@ class Bearer:
 class TokenRules(TokenExpectations):
     """Judges tokens by what a listener expects."""
 
-    def judge(self, token: str, keys: KeySet, now: float) -> Bearer:
-        """Verify a token at a time in seconds, and return its facts. Raises `TokenRefused`."""
+    def judge(self, token: str, keys: KeySet, now: Moment) -> Bearer:
+        """Verify a token by all times that it may be now, and return its facts. Raises `TokenRefused`."""
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError, RecursionError) as error:
@@ -100,16 +101,16 @@ class TokenRules(TokenExpectations):
         name = claims.get(self.sub_claim_name) if isinstance(claims, dict) else None
         return name.strip() if isinstance(name, str) else ""
 
-    def _check_times(self, claims: Mapping[str, Any], now: float) -> float:
+    def _check_times(self, claims: Mapping[str, Any], now: Moment) -> float:
         """Check the times of a token; returns its expiry in seconds."""
         expires_at = _seconds(claims, "exp")
         issued_at = _seconds(claims, "iat")
         skew = self.clock_skew_seconds
-        if now - skew >= expires_at:
+        if now.latest_ms / 1000 - skew >= expires_at:
             raise TokenRefused("it has expired")
         if issued_at > expires_at:
             raise TokenRefused("it expired before it was issued")
-        if "nbf" in claims and now + skew < _seconds(claims, "nbf"):
+        if "nbf" in claims and now.earliest_ms / 1000 + skew < _seconds(claims, "nbf"):
             raise TokenRefused("it does not count yet")
         return expires_at
 

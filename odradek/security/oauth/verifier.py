@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import attrs
 
-from odradek.env.ports import Env, Log, Workers
+from odradek.env.ports import Log, Workers
 from odradek.env.token_ports import FetchDocument
 from odradek.security.oauth.key_source import KeySource
 from odradek.security.oauth.login import BearerLogin
 from odradek.security.oauth.oauth_settings import OauthSettings
 from odradek.security.oauth.token_rules import TokenRules
+from odradek.serving.node_env import NodeEnv
 
 __all__ = ["Verifier"]
 
@@ -18,9 +19,9 @@ class Verifier:
     """Lets clients in who have a token of the issuer."""
 
     def __init__(
-        self, env: Env, log: Log, settings: OauthSettings, fetch: FetchDocument, workers: Workers
+        self, env: NodeEnv, log: Log, settings: OauthSettings, fetch: FetchDocument, workers: Workers
     ) -> None:
-        self._clock = env.clock
+        self._clock = env.agreed_clock
         self._rules = TokenRules(**attrs.asdict(settings.expectations, recurse=False))
         self._source = KeySource(env, log, settings.keys, fetch, workers)
 
@@ -30,7 +31,4 @@ class Verifier:
 
     def new_login(self) -> BearerLogin:
         """Begin the server's side of a login."""
-        return BearerLogin(self._rules, lambda: self._source.keys, self._now, self._source.want)
-
-    def _now(self) -> float:
-        return self._clock.wall_ms() / 1000
+        return BearerLogin(self._rules, lambda: self._source.keys, self._clock.moment, self._source.want)

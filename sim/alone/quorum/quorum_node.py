@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from odradek.data_plane.metadata_log import MetadataLog, MetadataLogSettings, MetadataRetention
+from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Dir, DiskError
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.raft.core_state import RaftConfig
@@ -107,6 +108,7 @@ class _Env:
         self.workers = StepWorkers(steps, random, node.disk_seconds)
         self.meter = _Still()
         self.long_work = LongWork(self.clock, self.event, self.workers, self.meter)
+        self.agreed_clock = AgreedClock(self.clock)
         self.provokes = bool(node.plan.points)
 
     @property

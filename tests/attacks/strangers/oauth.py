@@ -15,6 +15,7 @@ import attrs
 from joserfc import jws
 from joserfc.jwk import ECKey, Key, RSAKey
 
+from odradek.env.agreed_clock import Moment
 from odradek.security.oauth.key_source import decode_keys
 from odradek.security.oauth.token_rules import TokenRefused, TokenRules
 from tests.attacks.outcome import Outcome
@@ -147,7 +148,10 @@ def _judged(rule: str, token: str, keys: Any, *, wanted: bool) -> Outcome:
         began = time.thread_time()
         try:
             RULES.claimed_name(token)
-            taken, note = True, RULES.judge(token, keys, time.time()).principal_name
+            taken, note = (
+                True,
+                RULES.judge(token, keys, Moment.agreed(int(time.time() * 1000))).principal_name,
+            )
         except TokenRefused as error:
             taken, note = False, str(error)
         except Exception as error:  # noqa: BLE001 - a rule that breaks is what this looks for

@@ -70,7 +70,7 @@ def admin(bootstrap: str) -> Iterator[Admin]:
 
 
 def fill(bootstrap: str, topic: str, partition: int, times: Sequence[int]) -> None:
-    """One record per time."""
+    """Produce one record per time."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for moment in times:
         producer.produce(topic, b"value", partition=partition, timestamp=moment)
@@ -85,7 +85,7 @@ def create(admin: Admin, *topics: NewTopic) -> None:
 
 
 def code_of(error: Exception | None) -> ErrorCode:
-    """The code of an outcome."""
+    """Return the code of an outcome."""
     if error is None:
         return ErrorCode.NONE
     assert isinstance(error, KafkaError)

@@ -42,7 +42,7 @@ from tests.schedule import examples
 
 
 def two_brokers(*keys: ApiKey) -> TwoBrokers:
-    """Two brokers that serve these APIs too; broker 1 coordinates the group g."""
+    """Make two brokers that serve these APIs too; broker 1 coordinates the group g."""
     two = TwoBrokers()
     for broker in two.brokers.values():
         broker.versions |= {int(key): api_versions(key) for key in keys}
@@ -51,7 +51,7 @@ def two_brokers(*keys: ApiKey) -> TwoBrokers:
 
 
 def described(assignment: bytes, protocol_type: str = "consumer") -> Any:
-    """The group g as `describe_groups` reads it, with one member of this assignment."""
+    """Describe the group g, with one member of this assignment."""
     two = two_brokers(ApiKey.DESCRIBE_GROUPS)
     member = DescribedGroupMember(
         member_id="m", client_id="c", client_host="/h", member_assignment=assignment
@@ -128,7 +128,7 @@ def test_a_commit_that_a_partition_refuses_for_the_coordinator_is_repeated() -> 
 
 
 def batch(base_offset: int, times: list[int]) -> bytes:
-    """One batch with a record per time."""
+    """Make one batch with a record per time."""
     builder = RecordBatchBuilder()
     for moment in times:
         builder.append(moment, None, b"v")
@@ -138,7 +138,7 @@ def batch(base_offset: int, times: list[int]) -> bytes:
 
 
 def fetched(**records: bytes) -> FetchResponse:
-    """An answer with these bytes for p0, p1, ..."""
+    """Make an answer with these bytes for p0, p1, ..."""
     partitions = [
         PartitionData(partition_index=int(name[1:]), records=data) for name, data in records.items()
     ]
@@ -146,7 +146,7 @@ def fetched(**records: bytes) -> FetchResponse:
 
 
 def test_times_of_records_whose_batches_do_not_fit_one_answer() -> None:
-    """A batch above the limit comes only as the first of an answer (KIP-74), so what is missing is asked for again."""
+    """A batch above the limit comes only as the first of an answer (KIP-74), so the missing one is asked for again."""
     two = two_brokers()
     two.leaders = [1, 1, 1]
     two.answer(

@@ -109,7 +109,7 @@ def test_a_transaction_that_no_coordinator_knows_is_found_and_aborted(client: Cl
 def test_an_open_transaction_is_told_from_one_that_hangs(
     bootstrap: str, client: Client, topic: str, fresh_topic: Callable[[str], str]
 ) -> None:
-    """The one that begins first holds the last stable offset; a coordinator ends what it has open."""
+    """The transaction that begins first holds the last stable offset; a coordinator ends what it has open."""
     name = fresh_topic("id")
     leave_open(bootstrap, name, topic)
     with on_trust(client):

@@ -26,7 +26,7 @@ MIB = 1 << 20
 def cluster(
     brokers: int, partitions: int, replicas: int, sizes: Sequence[int], racks: int = 0
 ) -> tuple[list[Site], list[Placement]]:
-    """Brokers 1.., partitions spread round robin, sizes in turn."""
+    """Make brokers 1.., partitions spread round robin, sizes in turn."""
     sites = [Site(node, f"r{node % racks}" if racks else None, f"h{node}") for node in range(1, brokers + 1)]
     placements = [
         Placement(
@@ -41,7 +41,7 @@ def cluster(
 
 
 def after(placements: Sequence[Placement], moves: Sequence[Move]) -> list[Placement]:
-    """The partitions once the plan is carried out."""
+    """Return the partitions once the plan is carried out."""
     replicas = {(move.topic, move.partition): move.after for move in moves}
     return [
         Placement(each.topic, each.partition, replicas.get(each.key, each.replicas), each.size)

@@ -38,7 +38,7 @@ TOPIC_ID = bytes(15) + b"\x07"
 
 
 class Log:
-    """Batches told one after the other, ten seconds apart."""
+    """Batches passed one after the other, ten seconds apart."""
 
     def __init__(self) -> None:
         self.narrator = Narrator()
@@ -268,14 +268,14 @@ def test_a_secret_of_a_configuration_is_hidden() -> None:
 
 
 def change(epoch: int, first: int, last: int, principal: str = "User:a") -> bytes:
-    """A line of an audit log."""
+    """Make a line of an audit log."""
     fields = {"principal": principal, "address": "10.0.0.1", "client_id": "c", "api": "CreateTopics"}
     offsets = {"epoch": epoch, "first_offset": first, "last_offset": last}
     return json.dumps({"event": "metadata.changed", **fields, **offsets}).encode()
 
 
 def event(epoch: int, offset: int, *, by_quorum: bool = False) -> Event:
-    """An event of a record there."""
+    """Make an event of a record there."""
     return Event(offset, 0, "topic", "topic t", "was created", epoch, by_quorum)
 
 

@@ -22,7 +22,7 @@ SEEDS = range(60)
 
 
 def drawn(random: Random) -> list[Disk]:
-    """Disks of several sizes, with replicas that fit, and some that take no more."""
+    """Draw disks of several sizes, with replicas that fit, and some disks that take no more."""
     disks = []
     for number in range(random.randint(2, 6)):
         total = random.choice((100, 100, 200)) * GIB
@@ -38,7 +38,7 @@ def drawn(random: Random) -> list[Disk]:
 
 
 def after(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> dict[str, dict[tuple[str, int], int]]:
-    """The replicas of each disk after the moves, each of which must be possible."""
+    """Return the replicas of each disk after the moves, each of which must be possible."""
     held = {disk.path: {(r.topic, r.partition): r.size for r in disk.replicas} for disk in disks}
     for move in moves:
         assert move.source != move.target
@@ -49,7 +49,7 @@ def after(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> dict[str, dict[tu
 
 
 def check_rules(disks: Sequence[Disk], moves: Sequence[DiskMove]) -> None:
-    """Each replica moves once at most, to a disk that takes it and keeps its reserve."""
+    """Check that each replica moves once at most, to a disk that takes it and keeps its reserve."""
     assert len({(move.topic, move.partition) for move in moves}) == len(moves)
     by_path = {disk.path: disk for disk in disks}
     assert all(by_path[move.target].takes for move in moves)
@@ -110,7 +110,7 @@ def test_a_balance_narrows_the_gap_and_then_rests(seed: int) -> None:
 
 
 def test_disks_of_unknown_size_are_balanced_by_bytes() -> None:
-    """An old broker tells no sizes: replicas move all the same, by the bytes that they have."""
+    """An old broker reports no sizes: replicas move all the same, by the bytes that they have."""
     full = Disk("/a", -1, -1, tuple(DiskReplica("t", index, GIB) for index in range(4)))
     moves = plan_disk_balance([full, Disk("/b", -1, -1, ())])
     assert [(move.source, move.target) for move in moves] == [("/a", "/b")] * 2

@@ -15,7 +15,7 @@ Disks = dict[int, list[Disk]]
 
 
 def drawn(random: Random) -> tuple[Disks, list[Site], list[Placement]]:
-    """Brokers with disks of several sizes, some cordoned, in racks or without; partitions that lie on them."""
+    """Draw brokers with disks of several sizes, some cordoned, in racks or without; partitions that lie on them."""
     nodes = range(1, random.randint(2, 6) + 1)
     has_racks = random.random() < 0.5
     sites = [Site(node, f"rack-{node % 3}" if has_racks else None, f"host-{node}") for node in nodes]

@@ -21,7 +21,7 @@ _KEY = ("orders", 6)
 
 
 def _outcome(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, ...]) -> tuple[dict[Any, KafkaError], int]:
-    """The result of `_checked` for a finished move from 3, 2, 1 to 3, 1, 4, and the number of answers it took."""
+    """Return `_checked`'s result for a finished move from 3, 2, 1 to 3, 1, 4, and the number of answers it took."""
     asked = 0
 
     def describe_topics(core: ClientCore) -> Iterator[Wait]:
@@ -76,7 +76,7 @@ def test_room_for_a_plan() -> None:
 
 
 def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds: float) -> dict[Any, Any]:
-    """The outcomes of a plan of two moves, one at a time, each of which takes so long."""
+    """Return the outcomes of a plan of two moves, one at a time, each of which takes `seconds`."""
     core = SimpleNamespace(now=100.0)
     begun: dict[tuple[str, int], float] = {}
 

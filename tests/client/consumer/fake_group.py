@@ -63,7 +63,7 @@ class GroupBroker(FakeBroker):
         self.leader_hint: LeaderIdAndEpoch | None = None
 
     def answer(self, event: RequestReceived) -> Any:
-        """As the base, and for groups."""
+        """Answer as the base does, and for groups."""
         key = ApiKey(event.api_key)
         handler = _GROUP_ANSWERS.get(key)
         if handler is None:
@@ -87,7 +87,7 @@ class GroupBroker(FakeBroker):
         return handler(self, request, int(trouble or 0))
 
     def asked(self, kind: type) -> list[Any]:
-        """The requests of one kind that came."""
+        """Return the received requests of one kind."""
         return [request for request in self.requests if type(request) is kind]
 
     def _find_coordinator(self, request: Any, code: int) -> FindCoordinatorResponse:
@@ -156,7 +156,9 @@ class GroupBroker(FakeBroker):
         return int(ErrorCode.NONE if generation < 0 or self.is_assigned else ErrorCode.REBALANCE_IN_PROGRESS)
 
     def _named(self, topic: Any) -> tuple[str, int]:
-        """The name of a topic that a request names by either, and an error code if there is no such topic."""
+        """Return the name of a topic that a request names by name or id, and an error code if there is no such
+        topic.
+        """
         if topic.name:
             return topic.name, 0 if topic.name in self.topics else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         name = next((name for name, each in self.topics.items() if each.topic_id == topic.topic_id), "")
@@ -188,7 +190,7 @@ class GroupBroker(FakeBroker):
 
 
 def _fence(response: FetchResponse, request: Any, leader_epoch: int, hint: LeaderIdAndEpoch | None) -> None:
-    """KIP-320: who speaks of an older leader gets FENCED_LEADER_EPOCH instead of records, and maybe a hint (KIP-951)."""
+    """Answer a fetch with an older leader epoch by FENCED_LEADER_EPOCH (KIP-320), and maybe a hint (KIP-951)."""
     stale = {
         (topic.topic_id, asked.partition)
         for topic in request.topics
@@ -205,7 +207,7 @@ def _fence(response: FetchResponse, request: Any, leader_epoch: int, hint: Leade
 
 
 def _delay_if_empty(response: FetchResponse, max_wait_ms: int) -> None:
-    """This broker cannot hold an answer back, so it throttles the connection for as long as a long poll takes."""
+    """Throttle the connection for as long as a long poll takes: this broker cannot hold an answer back."""
     if not any(a.records or a.error_code for topic in response.responses for a in topic.partitions):
         response.throttle_time_ms = max_wait_ms
 
@@ -223,7 +225,7 @@ _GROUP_ANSWERS: dict[ApiKey, Callable[[GroupBroker, Any, int], Any]] = {
 
 
 class FakeConsumer:
-    """A consumer's machine and the simplest shell for it; `events` are what a listener would have been told."""
+    """A consumer's machine and the simplest shell for it; `events` are the calls that a listener would have got."""
 
     def __init__(
         self, *, wall_ms: int = 0, brokers: dict[tuple[str, int], FakeBroker] | None = None, **keys: Any
@@ -251,19 +253,19 @@ class FakeConsumer:
                 self._tell(event)
 
     def poll(self, timeout: float = 1.0) -> list[Any]:
-        """As `Consumer.poll`; virtual time passes while there is nothing."""
+        """Do as `Consumer.poll`; virtual time passes while there is nothing."""
         return self._poll(timeout, self.machine.take_records)
 
     def poll_batches(self, timeout: float = 1.0) -> list[Any]:
-        """As `Consumer.poll_batches`."""
+        """Do as `Consumer.poll_batches`."""
         return self._poll(timeout, self.machine.take_batches)
 
     def values(self, timeout: float = 1.0) -> list[bytes]:
-        """The values that one poll brings."""
+        """Return the values that one poll brings."""
         return [record.value for record in self.poll(timeout)]
 
     def sleep(self, seconds: float) -> None:
-        """The application is busy with something else."""
+        """Let time pass while the application is busy with something else."""
 
         def idle() -> Any:
             from odradek.client.core.operation import Wait
@@ -273,11 +275,11 @@ class FakeConsumer:
         self.wire.run(idle())
 
     def run(self, operation: Any) -> Any:
-        """Any other call."""
+        """Run any other call."""
         return self.wire.run(operation)
 
     def close(self) -> None:
-        """As `Consumer.close`."""
+        """Do as `Consumer.close`."""
         event = self.wire.run(self.machine.give_up(5))
         if event is not None:
             self._tell(event)

@@ -65,7 +65,7 @@ def test_static_members_keep_their_place_under_new_member_ids() -> None:
 def joined(
     members: Sequence[MemberSubscription], found: Assignment, generation: int
 ) -> list[MemberSubscription]:
-    """The members as they join the next time, with what they have now."""
+    """Return the members as they join the next time, with their present partitions."""
     return [
         MemberSubscription(m.member_id, m.topics, tuple(found.get(m.member_id, ())), generation)
         for m in members

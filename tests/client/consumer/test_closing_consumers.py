@@ -1,4 +1,4 @@
-"""Listeners, callbacks and blocks that raise: the consumer still commits, leaves its group, and tells of the error."""
+"""Listeners, callbacks and blocks that raise: the consumer still commits, leaves its group, and raises the error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stubborn(RebalanceListener):
 
 
 def member(broker: LoopbackBroker, **keys: Any) -> Consumer:
-    """A consumer that has read all records as a member of its group."""
+    """Make a consumer that has read all records as a member of its group."""
     consumer = Consumer(**settings(broker, **keys))
     consumer.subscribe("t", listener=Stubborn())
     read = 0
@@ -60,7 +60,7 @@ def test_a_listener_that_raises_keeps_no_member_in_its_group(broker: LoopbackBro
 
 
 def test_a_block_that_raises_leaves_the_group(broker: LoopbackBroker) -> None:
-    """Its error is told, also where the listener has one of its own."""
+    """Its error is raised, also where the listener has one of its own."""
     with pytest.raises(Failed, match="in the listener") as caught, member(broker):
         raise ValueError("in the block")
     assert isinstance(caught.value.__context__, ValueError)

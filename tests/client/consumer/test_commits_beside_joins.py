@@ -24,7 +24,7 @@ _THREE = OffsetAndMetadata(3)
 
 
 def rebalancing(assignor: str = "cooperative-sticky", **keys: Any) -> FakeConsumer:
-    """A member that has three records, and hears at its next heartbeat that the group rebalances."""
+    """Make a member that has three records, and learns at its next heartbeat that the group rebalances."""
     found = member(3, partition_assignment_strategy=[assignor], **keys)
     everything(found, 3)
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -33,7 +33,7 @@ def rebalancing(assignor: str = "cooperative-sticky", **keys: Any) -> FakeConsum
 
 
 def joining(late: ApiKey, **keys: Any) -> FakeConsumer:
-    """... and whose JoinGroup or SyncGroup has an answer that is under way."""
+    """Do the same, with an answer to its JoinGroup or SyncGroup under way."""
     found = rebalancing(**keys)
     found.broker.delays[late] = 2.0
     found.poll(0.1)
@@ -48,7 +48,7 @@ def state(found: FakeConsumer) -> MembershipState:
 
 
 def begun(found: FakeConsumer, *, timeout: float = 60.0) -> Task[None]:
-    """A commit of all three records that the application has asked for."""
+    """Begin a commit of all three records, as the application asks."""
     task = found.machine.core.start(
         found.machine.commits.commit({T0: _THREE}, timeout=timeout), found.wire.now
     )
@@ -57,7 +57,7 @@ def begun(found: FakeConsumer, *, timeout: float = 60.0) -> Task[None]:
 
 
 def generations(found: FakeConsumer) -> list[int]:
-    """Those under which commits were sent."""
+    """Return the generations under which commits were sent."""
     return [request.generation_id_or_member_epoch for request in found.broker.asked(OffsetCommitRequest)]
 
 

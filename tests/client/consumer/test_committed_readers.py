@@ -67,7 +67,7 @@ class Writer:
         """Offset and value of what committed readers see."""
 
     def write(self, producer_id: int, *, in_transaction: bool = True) -> None:
-        """A batch of some records."""
+        """Write a batch of some records."""
         count = self.rng.randint(1, 20)
         values = [b"%d of %d" % (self.end + n, producer_id) for n in range(count)]
         data = encode_batch(
@@ -95,7 +95,7 @@ class Writer:
         self.end += count
 
     def finish(self, producer_id: int, *, commit: bool) -> None:
-        """The marker."""
+        """Write the marker."""
         marker = WritableTxnMarker(producer_id, 0, commit, [WritableTxnMarkerTopic(self.topic, [0])], 0)
         answer = self._ask(WriteTxnMarkersRequest([marker]))
         assert answer.markers[0].topics[0].partitions[0].error_code == 0
@@ -172,7 +172,7 @@ def test_committed_records_are_seen_and_no_others(
 
 
 def read_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[Any]:
-    """All records until the position has come to `end`: it passes over markers and what was aborted."""
+    """Read all records until the position has come to `end`: it passes markers and aborted records."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     found: list[Any] = []
     while consumer.position(key) < end:
@@ -182,7 +182,7 @@ def read_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[Any]:
 
 
 def batches_to(consumer: Consumer, key: tuple[str, int], end: int) -> list[tuple[int, bytes]]:
-    """The same by whole batches."""
+    """Do the same by whole batches."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     found = []
     while consumer.position(key) < end:

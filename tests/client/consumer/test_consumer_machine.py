@@ -66,7 +66,7 @@ def fill(
 
 
 def consumer(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
-    """A consumer of a broker whose topic `t` has `count` records in partition 0."""
+    """Make a consumer of a broker whose topic `t` has `count` records in partition 0."""
     found = FakeConsumer(**keys)
     found.broker.add_topic("t", partitions)
     fill(found.broker, count)
@@ -74,14 +74,14 @@ def consumer(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
 
 
 def reading(count: int = 0, **keys: Any) -> FakeConsumer:
-    """... that reads partition 0."""
+    """Make such a consumer that reads partition 0."""
     found = consumer(count, **keys)
     found.machine.assign_manually([T0])
     return found
 
 
 def member(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
-    """... that is in a group, and has its partitions."""
+    """Make such a consumer that is in a group, and has its partitions."""
     found = consumer(count, partitions, group_id="g", **keys)
     found.machine.subscribe(["t"])
     found.join()
@@ -313,7 +313,7 @@ def test_a_closed_member_commits_and_leaves_but_a_static_one_stays() -> None:
 
 
 def test_a_leader_that_need_not_assign_sends_no_assignment() -> None:
-    """KIP-814: a static leader that returns is told to skip the assignment."""
+    """KIP-814: a static leader that returns skips the assignment."""
     found = consumer(3, group_id="g", group_instance_id="static")
     request = JoinGroupRequest(group_instance_id="static", protocol_type="consumer", protocols=[])
     request.protocols.append(JoinGroupRequestProtocol("range", b""))
@@ -368,7 +368,7 @@ def _noted(outcomes: list[tuple[int, Exception | None]], offsets: Any, error: Ex
 
 
 def tell(found: FakeConsumer) -> None:
-    """Tell the application of the commits that have ended, as a poll does."""
+    """Call the application's callbacks for the commits that have ended, as a poll does."""
     completed = found.machine.commits.completed
     while completed:
         callback, offsets, error = completed.popleft()
@@ -395,7 +395,7 @@ def test_commits_that_wait_become_one_and_each_is_told() -> None:
 
 
 def test_a_commit_that_is_waited_for_comes_behind_those_asked_for_before() -> None:
-    """Else an older commit would take its place. What its member of then may not commit is told to those alone."""
+    """Else an older commit would take its place. An error of the earlier member reaches only its own commits."""
     found = member(3, enable_auto_commit="false")
     outcomes: list[tuple[int, Exception | None]] = []
     found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.OFFSET_METADATA_TOO_LARGE))

@@ -52,7 +52,7 @@ def opened(data: bytes, **more: Any) -> BatchRecords:
 
 
 def ours(data: bytes, piece: int = 1 << 20, **more: Any) -> list[ConsumerRecord]:
-    """All records, taken in pieces; raises what is wrong with any of them."""
+    """Read all records, taken in pieces; raise the first error."""
     batch = opened(data, **more)
     found: list[ConsumerRecord] = []
     while not batch.is_used_up:

@@ -44,7 +44,7 @@ class Cluster:
         self.opened: list[Consumer] = []
 
     def topic(self, partitions: int, suffix: str = "") -> str:
-        """A new topic."""
+        """Create a new topic."""
         name = self.name + suffix
         (created,) = self.client.admin.create_topics([NewTopic(name, partitions)])
         assert created.error is None
@@ -52,7 +52,7 @@ class Cluster:
         return name
 
     def produce(self, topic: str, count: int, partitions: int, *, first: int = 0, **config: Any) -> None:
-        """Records `first` to `first + count - 1`, over the partitions in turn, a millisecond apart."""
+        """Produce records `first` to `first + count - 1`, over the partitions in turn, a millisecond apart."""
         wanted = [
             RecordToSend(topic, b"%d" % n, b"key", (), n % partitions, TIME + n)
             for n in range(first, first + count)
@@ -62,7 +62,7 @@ class Cluster:
         assert [delivery.error for delivery in deliveries if delivery.error is not None] == []
 
     def consumer(self, **keys: Any) -> Consumer:
-        """A consumer, closed at the end of the test."""
+        """Open a consumer, closed at the end of the test."""
         settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100, "heartbeat_interval_ms": 300}
         found = Consumer(bootstrap_servers=self.bootstrap, **{**settings, **keys})
         self.opened.append(found)
@@ -88,7 +88,7 @@ def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -
 
 
 def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    """So many records, or all that more than this come with them."""
+    """Read at least this number of records."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     found: list[ConsumerRecord] = []
     while len(found) < count:
@@ -115,7 +115,7 @@ def keys(topic: str, count: int) -> list[TopicPartition]:
 
 
 class Told(RebalanceListener):
-    """Remembers what it was told."""
+    """Remembers the calls of a listener."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, list[TopicPartition]]] = []
@@ -162,7 +162,7 @@ def test_assigned_partitions_are_read_from_the_reset_policy_on(cluster: Cluster)
 
 @pytest.mark.parametrize("compression_type", range(5), ids=["none", "gzip", "snappy", "lz4", "zstd"])
 def test_batches_come_as_they_lie_in_the_log(cluster: Cluster, compression_type: int) -> None:
-    """poll_batches: whole batches with their offsets; what is below the position is named, not cut."""
+    """poll_batches: whole batches with their offsets; records below the position are named, not cut."""
     topic = cluster.topic(1)
     cluster.produce(topic, 300, 1, batch_bytes_max=1000, compression_type=compression_type)
     consumer = cluster.consumer()
@@ -334,7 +334,7 @@ def test_members_share_the_partitions_and_take_over(cluster: Cluster, strategy: 
     assert sorted(int(record.value) for record in found) == list(range(1200))
     everything = keys(topic, 4)
     if strategy == "cooperative-sticky":
-        # KIP-429: members keep what stays theirs; only the difference is told.
+        # KIP-429: members keep their common partitions; the listener gets only the difference.
         assert told.events[0] == ("assigned", everything)
         assert ("revoked", other) in told.events
         assert told.events[-1] == ("assigned", other)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.client.consumer.incremental_fetch import FetchSession, Wanted
+from odradek.client.core.requests import PARTITIONS_MAX, in_parts
+from odradek.wire.codec import bounded_decoder, encode
 from odradek.wire.messages.fetch import FetchRequest
 from odradek.wire.topic_partition import TopicPartition
 
@@ -101,3 +104,82 @@ def test_doubt_ends_a_session_and_a_topic_without_id_begins_another() -> None:
     session.lost()
     assert session.closing_request() is None
     assert session.request(wanted, with_ids=False).session_id == 0
+
+
+def many(topics: int, each: int, offset: int = 0) -> dict[TopicPartition, Wanted]:
+    """Make the wishes of a consumer of many partitions of one broker."""
+    return {
+        TopicPartition(f"t{topic}", index): Wanted(topic.to_bytes(16, "big"), offset, 0, -1, 100)
+        for topic in range(1, topics + 1)
+        for index in range(each)
+    }
+
+
+def taken(request: FetchRequest) -> FetchRequest:
+    """Decode the request as our brokers do, with their bound. Raises `MalformedMessage`."""
+    return bounded_decoder(FetchRequest, 17)(memoryview(encode(request, 17)), 0)[0]
+
+
+def named_in(request: FetchRequest) -> int:
+    """Count the partitions that a request names."""
+    return sum(len(topic.partitions) for topic in request.topics)
+
+
+@pytest.mark.parametrize(("topics", "each"), [(20_000, 1), (1, 45_000)])
+def test_a_session_of_many_partitions_is_made_in_parts(topics: int, each: int) -> None:
+    """No request has more elements than a broker takes; in the end the broker knows all, and knows when all have moved."""
+    broker, session = BrokerSide(), FetchSession()
+    parts = -(-topics * each // PARTITIONS_MAX)
+    for offset in (0, 1):
+        wanted = many(topics, each, offset)
+        for part in range(parts):
+            request = session.request(wanted, with_ids=True)
+            session.answered(broker.take(taken(request), keep=True))
+            assert named_in(request) <= PARTITIONS_MAX
+            is_last = part == parts - 1
+            assert session.is_part is not is_last
+        assert session.partitions == wanted
+        assert broker.partitions == {(want.topic_id, key.partition): offset for key, want in wanted.items()}
+    quiet = session.request(wanted, with_ids=True)
+    assert (named_in(quiet), session.is_part) == (0, False)
+
+
+@pytest.mark.parametrize(("topics", "each"), [(20_000, 1), (1, 45_000)])
+def test_without_a_session_the_parts_take_turns(topics: int, each: int) -> None:
+    """A broker that keeps no session is asked for every partition in each lap."""
+    broker, session = BrokerSide(), FetchSession()
+    wanted = many(topics, each)
+    for _ in range(2):
+        seen: dict[TopicPartition, None] = {}
+        while len(seen) < len(wanted):
+            request = session.request(wanted, with_ids=True)
+            session.answered(broker.take(taken(request), keep=False))
+            assert not seen.keys() & session.partitions.keys()
+            seen |= dict.fromkeys(session.partitions)
+            assert session.is_part == (len(seen) < len(wanted))
+
+
+def test_a_farewell_to_too_many_partitions_is_a_new_session() -> None:
+    """A full request ends the old session, so nothing has to be forgotten one by one."""
+    broker, session = BrokerSide(), FetchSession()
+    wanted = many(20_000, 1)
+    for _ in range(3):
+        session.answered(broker.take(session.request(wanted, with_ids=True), keep=True))
+    left = dict(list(wanted.items())[:3])
+    request = taken(session.request(left, with_ids=True))
+    session.answered(broker.take(request, keep=True))
+    assert (request.session_epoch, request.forgotten_topics_data) == (0, [])
+    assert len(broker.partitions) == len(session.partitions) == 3
+
+
+def test_other_requests_about_many_partitions_are_split() -> None:
+    """ListOffsets and OffsetForLeaderEpoch name no more partitions of one broker than a Fetch."""
+    keys = [TopicPartition("t", index) for index in range(2 * PARTITIONS_MAX + 1)]
+    parts = list(in_parts({1: keys, 2: keys[:1]}))
+    assert [(node, len(part)) for node, part in parts] == [
+        (1, PARTITIONS_MAX),
+        (1, PARTITIONS_MAX),
+        (1, 1),
+        (2, 1),
+    ]
+    assert [key for node, part in parts if node == 1 for key in part] == keys

@@ -200,7 +200,7 @@ def test_a_rebalance_in_the_loop_commits_what_was_yielded(broker: LoopbackBroker
     commits: list[int] = []
 
     class Listener(RebalanceListener):
-        """Remembers what is committed when partitions go."""
+        """Remembers the committed offsets when partitions go."""
 
         def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
             commits.append(committed(broker).get(T0, -1))

@@ -88,7 +88,7 @@ PARSERS: dict[str, Callable[[bytes], list[Record]]] = {
 
 
 def compare(parser: str, batch: bytes) -> None:
-    """The parser finds the oracle's records, or refuses the batch as the oracle does."""
+    """Check that the parser finds the oracle's records, or refuses the batch as the oracle does."""
     key_errors = "strict" if parser == "wire" else "replace"
     try:
         expected = oracle_records(batch, BYTES_MAX, key_errors)
@@ -154,7 +154,7 @@ def test_a_length_that_no_counter_holds(parser: str, length: str) -> None:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_a_header_key_that_is_no_text(parser: str) -> None:
-    """Readers of records replace what is not UTF-8; who reads the wire alone refuses it."""
+    """Readers of records replace bytes that are not UTF-8; a reader of the wire alone refuses them."""
     batch = batch_of([(1, 0, None, None, [("key", b"v")])])
     at = batch.index(b"key")
     batch[at] = 0x80

@@ -19,7 +19,7 @@ SIZES = st.sampled_from([-1, 0, 1, 62, 63, 64, 65, 200, 9000])
 
 
 def rows(count: int, key_size: int, value_size: int, step: int, salt: int = 0) -> list[Any]:
-    """Records of one shape with contents of their own; the times grow by `step` now and then."""
+    """Make records of one shape with contents of their own; the times grow by `step` now and then."""
     source = random.Random(f"{count}/{key_size}/{value_size}/{salt}")
     return [
         (

@@ -1,4 +1,6 @@
-"""Records that a consumer cannot decode: what is before them comes, then an error that says where, and a seek passes it."""
+"""Records that a consumer cannot decode: the records before them come, then an error that says where, and a seek
+passes it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _LAST_DELTA, _COUNT = (23, Struct(">i")), (57, Struct(">i"))
 
 
 def append(found: FakeConsumer, values: list[bytes], partition: int = 0, compression: int = 0) -> bytearray:
-    """A batch of these values at the partition's end; the bytes as the broker will serve them."""
+    """Append a batch of these values at the partition's end; return the bytes as the broker will serve them."""
     target = found.broker.topics["t"].partitions[partition]
     builder = RecordBatchBuilder(compression_type=compression)
     for value in values:
@@ -99,7 +101,7 @@ def test_other_partitions_go_on_while_one_is_paused_before_its_bad_record() -> N
 
 
 def test_a_batch_of_an_impossible_count_gives_the_records_that_it_has() -> None:
-    """2147483647 records in 69 bytes: the one that is there comes, then the error, which says where the log goes on."""
+    """2147483647 records in 69 bytes: its one record comes, then the error, which says where the log goes on."""
     found = reading()
     append(found, [b"0"])
     data = append(found, [b"1"])
@@ -163,7 +165,7 @@ def test_a_batch_of_another_format_is_an_error_and_not_the_end_of_the_consumer(f
 
 
 def test_raw_batches_that_were_taken_are_not_lost_by_a_damaged_one() -> None:
-    """`poll_batches`: what is before comes, then the error."""
+    """`poll_batches`: the batches before come, then the error."""
     found = reading()
     append(found, [b"0"])
     data = append(found, [b"1"])

@@ -29,7 +29,7 @@ def topic(name: str, leader: int, epoch: int, topic_id: bytes = ID) -> MetadataR
 
 
 def test_an_older_leader_epoch_is_no_news() -> None:
-    """KIP-320: brokers learn of elections at different moments; what is newer stays."""
+    """KIP-320: brokers learn of elections at different moments; the newer epoch stays."""
     cluster = Cluster()
     cluster.update(response(topic("t", leader=2, epoch=7)))
     cluster.update(response(topic("t", leader=1, epoch=6)))
@@ -95,7 +95,7 @@ def test_a_broker_that_lags_does_not_bring_a_deleted_topic_back() -> None:
 
 
 def test_an_id_that_all_brokers_tell_is_believed_again() -> None:
-    """The newer id may have come first: then it is the one that was told in between that is gone."""
+    """The newer id may have come first: then the id that was returned in between is the deleted topic's."""
     cluster = Cluster()
     for answer_id in (OTHER_ID, ID):
         cluster.update(response(topic("t", leader=1, epoch=0, topic_id=answer_id)))

@@ -36,14 +36,14 @@ ADDRESS = ("fake", 9092)
 def make(
     broker: FakeBroker | None = None, bootstrap: list[tuple[str, int]] | None = None, **config: Any
 ) -> tuple[ClientCore, Wire, FakeBroker]:
-    """A core, its wire and the broker behind ADDRESS."""
+    """Make a core, its wire and the broker behind ADDRESS."""
     broker = broker or FakeBroker()
     core = ClientCore(bootstrap or [ADDRESS], ClientConfig(**config), random.Random(1))
     return core, Wire(core, {ADDRESS: broker}), broker
 
 
 def calls(core: ClientCore, count: int) -> Operation[list[Any]]:
-    """`count` requests at once; what became of each."""
+    """Send `count` requests at once; return their outcomes."""
     deadline = core.now + 30
     started = [core.call(DescribeClusterRequest(), deadline=deadline) for _ in range(count)]
     yield Wait(started)
@@ -51,7 +51,7 @@ def calls(core: ClientCore, count: int) -> Operation[list[Any]]:
 
 
 def sleep(core: ClientCore, seconds: float) -> Operation[None]:
-    """Time passes."""
+    """Let time pass."""
     yield Wait(until=core.now + seconds)
 
 
@@ -155,7 +155,7 @@ def test_a_request_that_must_not_be_repeated_is_not() -> None:
 
 
 def test_an_answer_that_never_comes_ends_the_connection_and_the_call() -> None:
-    """Answers come in order: what is behind a missing answer would be late too."""
+    """Answers come in order: those after a missing answer would be late too."""
     core, wire, broker = make(request_timeout=3.0)
     broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)
     first, second = wire.run(calls(core, 2))
@@ -185,7 +185,7 @@ def test_the_time_for_an_attempt_to_connect_grows_and_begins_anew_after_a_succes
         attempts.append(wire.now)
 
     def lasted() -> list[float]:
-        """The times between attempts: what each had, and a backoff."""
+        """Return the times between attempts: each is the attempt's own time, and a backoff."""
         wire._connect = silent  # type: ignore[method-assign]  # a double
         with pytest.raises(ClientError):
             wire.run(refresh_metadata(core, [], timeout=60))
@@ -225,7 +225,7 @@ NEW = ("new", 9092)
 
 
 def moved(**config: Any) -> tuple[ClientCore, Wire, FakeBroker]:
-    """A client that knows the broker at ADDRESS, which says nothing any more; the name it was given leads to NEW."""
+    """Make a client that knows the broker at ADDRESS, which is silent now; the bootstrap name leads to NEW."""
     core, wire, broker = make(bootstrap=[NEW], request_timeout=5.0, fail_fast=False, **config)
     wire.brokers = {NEW: broker, ADDRESS: broker}
     wire.run(refresh_metadata(core, [], timeout=5))

@@ -100,7 +100,7 @@ class Requests(list[Any]):
 
 
 class SlowAssignor:
-    """One that takes until the broker has had two heartbeats."""
+    """An assignor that takes until the broker has had two heartbeats."""
 
     name = "slow"
     cooperative = False

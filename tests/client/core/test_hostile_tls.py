@@ -57,7 +57,7 @@ class Core:
 
 
 def _attacked(tmp_path: Path, speak: Callable[[socket.socket, ssl.SSLContext], None]) -> Core:
-    """A client whose server speaks so, once it has given the connection up."""
+    """Return a client whose server speaks so, once it has given the connection up."""
     certificate = AUTHORITY.issue("server", (HOST,)).write(tmp_path / "server.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)

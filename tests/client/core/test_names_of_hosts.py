@@ -68,7 +68,7 @@ def values(consumer: Consumer, count: int) -> list[bytes | None]:
 
 
 def test_a_broker_whose_address_changes_is_found_again(resolver: Resolver, group: GroupBroker) -> None:
-    """A new host behind the old name, as after a restart in a cluster of containers: nobody has to be told."""
+    """A new host behind the old name, as after a restart in a cluster of containers: nothing has to be configured."""
     resolver.addresses[NAME] = ["127.0.0.1"]
     servers = f"{NAME}:{group.port}"
     keys = {"group_id": "g", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
@@ -90,7 +90,7 @@ def test_a_broker_whose_address_changes_is_found_again(resolver: Resolver, group
 
 
 def test_each_address_of_a_name_is_tried(resolver: Resolver, group: GroupBroker) -> None:
-    """KIP-302: behind a name with several addresses, one that refuses costs nothing."""
+    """KIP-302: behind a name with several addresses, a refusing address costs nothing."""
     resolver.addresses[NAME] = ["127.0.0.3", "127.0.0.1"]
     with LoopbackBroker(of=group), Client(f"{NAME}:{group.port}") as client:
         assert client.metadata(["t"]).topics

@@ -68,7 +68,7 @@ CALLS = [
 
 
 def one_broker(key: ApiKey, *answers: Any) -> TwoBrokers:
-    """A cluster whose only broker gives these answers, one after the other."""
+    """Make a cluster whose only broker gives these answers, one after the other."""
     two = TwoBrokers()
     del two.brokers[2]
     two.brokers[1].answers[ApiKey.METADATA] = lambda _, request, __: MetadataResponse(
@@ -122,7 +122,7 @@ def renewed(throttle_ms: int, code: int) -> RenewDelegationTokenResponse:
 
 
 def test_a_refused_change_of_a_token_is_asked_for_again() -> None:
-    """Requests about tokens are changes, too: the client waits for as long as it is told, within its timeout."""
+    """Requests about tokens are changes, too: the client waits for as long as the answer says, within its timeout."""
     key = ApiKey.RENEW_DELEGATION_TOKEN
     two = one_broker(key, renewed(THROTTLE_MS, EXCEEDED), renewed(0, 0))
     assert two.run(renew_delegation_token(two.wire.core, b"secret", timeout=30.0)) == 77

@@ -73,7 +73,7 @@ class TwoBrokers:
         self.wire = Wire(core, {(b.host, b.port): b for b in self.brokers.values()})
 
     def metadata(self, request: Any) -> MetadataResponse:
-        """Both brokers, and the topic t."""
+        """Return both brokers, and the topic t."""
         topics = []
         for name in ["t"] if request.topics is None else [topic.name for topic in request.topics]:
             partitions = [
@@ -99,16 +99,16 @@ class TwoBrokers:
         self.brokers[node].trouble[key].extend(answers)
 
     def asked(self, node: int, key: ApiKey) -> list[Any]:
-        """The requests of this kind that broker `node` got."""
+        """Return the requests of this kind that broker `node` got."""
         return [request for request in self.brokers[node].requests if key == request.API_KEY]
 
     def run(self, operation: Operation[Any]) -> Any:
-        """Its result."""
+        """Run an operation, and return its result."""
         return self.wire.run(operation)
 
 
 def listed(*offsets: tuple[int, int, int]) -> ListOffsetsResponse:
-    """An answer of (partition, error code, offset)."""
+    """Make an answer of (partition, error code, offset)."""
     answers = [
         ListOffsetsPartitionResponse(partition_index=i, error_code=code, offset=offset)
         for i, code, offset in offsets
@@ -117,14 +117,14 @@ def listed(*offsets: tuple[int, int, int]) -> ListOffsetsResponse:
 
 
 def committed(group: str, code: int, offset: int) -> OffsetFetchResponseGroup:
-    """The answer of a coordinator for one group."""
+    """Make the answer of a coordinator for one group."""
     partition = OffsetFetchResponsePartitions(partition_index=0, committed_offset=offset)
     topics = [OffsetFetchResponseTopics(name="t", partitions=[partition])]
     return OffsetFetchResponseGroup(group_id=group, error_code=code, topics=[] if code else topics)
 
 
 def coordinators(**nodes: int) -> FindCoordinatorResponse:
-    """Group -> broker; a negative number is the negated error code."""
+    """Make an answer of group -> broker; a negative number is the negated error code."""
     return FindCoordinatorResponse(
         coordinators=[
             Coordinator(
@@ -148,7 +148,7 @@ def test_items_of_a_broker_share_a_request_and_come_back_in_order() -> None:
 
 
 def test_a_moved_leader_costs_a_round() -> None:
-    """NOT_LEADER_OR_FOLLOWER: fresh metadata, then only what is still without an outcome is asked again."""
+    """NOT_LEADER_OR_FOLLOWER: fresh metadata, then only partitions without an outcome are asked again."""
     two = TwoBrokers()
     two.answer(1, ApiKey.LIST_OFFSETS, listed((0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), -1)))
     two.answer(2, ApiKey.LIST_OFFSETS, listed((1, 0, 11)), listed((0, 0, 10)))
@@ -234,7 +234,7 @@ def test_a_coordinator_that_is_coming_up_is_waited_for_and_a_refusal_is_not() ->
 
 
 def test_lists_come_from_every_broker_or_not_at_all() -> None:
-    """list_groups asks all brokers; one that refuses makes the whole list an error, since holes do not show."""
+    """list_groups asks all brokers; one refusal makes the whole list an error, since holes do not show."""
     two = TwoBrokers()
     group = ListedGroup(group_id="b", protocol_type="consumer", group_state="Stable", group_type="Classic")
     two.answer(1, ApiKey.LIST_GROUPS, ListGroupsResponse(groups=[group]))

@@ -31,7 +31,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 def produce(client: Client, records: list[RecordToSend], config: ProduceConfig | None = None) -> None:
-    """All of the records, acknowledged."""
+    """Produce all of the records, acknowledged."""
     producing = Producing(client.core, config or ProduceConfig(auto_create=False))
     deliveries = client.run(producing.produce(records, timeout=20))
     assert [delivery.error for delivery in deliveries if delivery.error is not None] == []
@@ -40,7 +40,7 @@ def produce(client: Client, records: list[RecordToSend], config: ProduceConfig |
 def read(
     client: Client, topic: str, partitions: int, config: FetchConfig | None = None
 ) -> list[list[RecordToSend]]:
-    """Everything in each partition, as it could be sent again."""
+    """Read everything in each partition, as it could be sent again."""
     keys = [(topic, index) for index in range(partitions)]
     ends = {key: found.offset for key, found in client.list_offsets(dict.fromkeys(keys, LATEST)).items()}
     fetcher = Fetcher(client.core, config or FetchConfig(max_wait=0.1))
@@ -84,7 +84,7 @@ def test_records_come_back_as_they_were(
 
 
 def test_large_amounts_in_small_answers(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """Limits far below what is there: every fetch goes on where the last ended, over all partitions."""
+    """Limits far below the stored bytes: every fetch goes on where the last ended, over all partitions."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 4)])
     wait_until_known(client, topic)

@@ -69,7 +69,7 @@ def test_defaults_are_kafkas(kind: type[CommonSettings], defaults: dict[str, Any
     ],
 )
 def test_mistakes_are_named(key: str, value: Any, message: str) -> None:
-    """The key, what is wrong, and what it may have been meant to be."""
+    """The key, the mistake, and the key that may have been meant."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         ProducerSettings.from_properties({**SERVERS, key: value})
 

@@ -63,7 +63,7 @@ class TransactionBroker(FakeBroker):
         self.wrong: list[str] = []
 
     def answer(self, event: RequestReceived) -> Any:
-        """As the base, with the feature."""
+        """Answer as the base does, with the feature."""
         response = super().answer(event)
         if event.api_key == ApiKey.API_VERSIONS:
             response.finalized_features_epoch = 1
@@ -241,11 +241,11 @@ class FakeProducer:
         return self.wire.run(operation)
 
     def init(self) -> None:
-        """`init_transactions`."""
+        """Do `init_transactions`."""
         self.run(self.transactions.initialize(60))
 
     def begin(self) -> None:
-        """`begin_transaction`."""
+        """Do `begin_transaction`."""
         self.transactions.begin()
 
     def send(self, *values: bytes, partition: int = 0) -> list[Batch]:
@@ -270,15 +270,15 @@ class FakeProducer:
         self.accumulator.flushing -= 1
 
     def send_offset(self, offset: int) -> None:
-        """`send_offsets_to_transaction` for partition 0 of `in`, in the name of GROUP."""
+        """Do `send_offsets_to_transaction` for partition 0 of `in`, in the name of GROUP."""
         self.run(self.transactions.send_offsets(judged_offsets("offsets", {("in", 0): offset}), GROUP, 60))
 
     def commit(self, timeout: float = 60) -> None:
-        """`commit_transaction`."""
+        """Do `commit_transaction`."""
         self.run(self.transactions.end(commit=True, timeout=timeout))
 
     def abort(self, timeout: float = 60) -> None:
-        """`abort_transaction`."""
+        """Do `abort_transaction`."""
         self.run(self.transactions.end(commit=False, timeout=timeout))
 
 

@@ -42,7 +42,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def leave_open(
     bootstrap: str, transactional_id: str, topic: str, count: int = 3, timeout_ms: int = 600_000
 ) -> None:
-    """A process writes records to partition 0 in a transaction, and is killed before it ends it."""
+    """Run a process that writes records to partition 0 in a transaction, and is killed before it ends it."""
     words = [sys.executable, "-c", _KILLED, bootstrap, transactional_id, topic, str(count), str(timeout_ms)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == -9, done.stderr
@@ -50,7 +50,7 @@ def leave_open(
 
 @contextmanager
 def on_trust(client: Client) -> Iterator[None]:
-    """Meanwhile leaders take transactions without a question to their coordinators, as before KIP-890."""
+    """Let leaders take transactions without a question to their coordinators for the block, as before KIP-890."""
     every_broker = ConfigResource(ResourceType.BROKER, "")
     client.admin.incremental_alter_configs({every_broker: [AlterConfig(_VERIFICATION, "false")]})
     try:
@@ -60,7 +60,7 @@ def on_trust(client: Client) -> Iterator[None]:
 
 
 def write_unknown(client: Client, topic: str, producer_id: int, producer_epoch: int = 0) -> None:
-    """A batch of three records, in a transaction that no coordinator knows of, to partition 0."""
+    """Write a batch of three records to partition 0, in a transaction that no coordinator knows."""
     builder = RecordBatchBuilder(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=0, is_transactional=True
     )
@@ -90,7 +90,7 @@ def write_unknown(client: Client, topic: str, producer_id: int, producer_epoch: 
 def write_marker(
     client: Client, topic: str, producer_id: int, producer_epoch: int, *, coordinator_epoch: int
 ) -> None:
-    """An abort marker on partition 0, as a coordinator of this epoch would write it."""
+    """Write an abort marker on partition 0, as a coordinator of this epoch would write it."""
     client.metadata([topic])
     marker = WritableTxnMarker(
         producer_id, producer_epoch, False, [WritableTxnMarkerTopic(topic, [0])], coordinator_epoch

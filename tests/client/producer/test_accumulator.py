@@ -23,7 +23,7 @@ from odradek.wire.messages.metadata import (
 
 
 def cluster(partitions: int, leaderless: tuple[int, ...] = (), brokers: int = 1) -> Cluster:
-    """A cluster that knows the topic `t`; its partitions are led by the brokers in turns."""
+    """Make a cluster that knows the topic `t`; its partitions are led by the brokers in turns."""
     known = Cluster()
     topic = MetadataResponseTopic(
         name="t",
@@ -46,7 +46,7 @@ def cluster(partitions: int, leaderless: tuple[int, ...] = (), brokers: int = 1)
 
 
 def make(partitions: int = 3, leaderless: tuple[int, ...] = (), brokers: int = 1, **keys: Any) -> Accumulator:
-    """An accumulator with these settings."""
+    """Make an accumulator with these settings."""
     properties = {name.replace("_", "."): value for name, value in keys.items()}
     settings = ProducerSettings.from_properties({"bootstrap.servers": "b:1", **properties})
     return Accumulator(settings, cluster(partitions, leaderless, brokers), random.Random(1))
@@ -55,7 +55,7 @@ def make(partitions: int = 3, leaderless: tuple[int, ...] = (), brokers: int = 1
 def put(
     accumulator: Accumulator, value: bytes, key: bytes | None = None, partition: int | None = None
 ) -> Batch | None:
-    """As the producers do it: append, else open a batch."""
+    """Do as the producers do: append, else open a batch."""
     return accumulator.append("t", partition, 5, key, value, ()) or accumulator.open_batch(
         "t", partition, 5, key, value, (), 0.0
     )
@@ -163,7 +163,7 @@ def test_keys_may_be_ignored() -> None:
 
 
 def test_memory_is_taken_by_the_batch_and_given_back() -> None:
-    """`buffer.memory` bounds what is in use; a record larger than a batch takes what it needs."""
+    """`buffer.memory` bounds the memory in use; a record larger than a batch takes what it needs."""
     accumulator = make(batch_size=1000, buffer_memory=3600)
     batches = [put(accumulator, b"x" * 900, partition=0) for _ in range(3)]
     assert accumulator.memory_used == 3600

@@ -35,7 +35,7 @@ def batch(values: Sequence[bytes]) -> bytearray:
 
 
 def read(client: Client, topic: str) -> list[bytes | None]:
-    """The values of partition 0, with every batch's checksum looked at."""
+    """Read the values of partition 0, with a check of every batch's checksum."""
     end = client.list_offsets({(topic, 0): LATEST})[topic, 0].offset
     fetcher = Fetcher(client.core, FetchConfig(max_wait=0.1))
     fetcher.assign(topic, 0, 0)
@@ -50,7 +50,7 @@ def read(client: Client, topic: str) -> list[bytes | None]:
 def test_encoded_batches_and_records_keep_their_order(
     node: RunningNode, fresh_topic: Callable[[str], str], idempotence: bool
 ) -> None:
-    """A batch goes behind what was sent before it, and ahead of what is sent later, under the same numbers."""
+    """A batch follows earlier records, and precedes later ones, under the same numbers."""
     topic = fresh_topic("encoded")
     with (
         Client(node.bootstrap) as client,

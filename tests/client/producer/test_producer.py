@@ -50,7 +50,7 @@ def broker() -> Iterator[LoopbackBroker]:
 
 
 def read(client: Client, topic: str, partitions: int) -> list[list[Record]]:
-    """Everything in each partition."""
+    """Read everything in each partition."""
     keys = [(topic, index) for index in range(partitions)]
     ends = {key: found.offset for key, found in client.list_offsets(dict.fromkeys(keys, LATEST)).items()}
     fetcher = Fetcher(client.core, FetchConfig(max_wait=0.1))

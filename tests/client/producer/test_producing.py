@@ -170,7 +170,7 @@ def test_a_batch_that_cannot_be_encoded_fails_alone_and_leaves_no_gap() -> None:
 
 
 def producer_epoch(message: ProduceRequest) -> int:
-    """The epoch of a request's first batch."""
+    """Return the epoch of a request's first batch."""
     records = message.topic_data[0].partition_data[0].records
     assert records is not None
     return parse_header(records).producer_epoch
@@ -412,7 +412,7 @@ def test_a_producer_that_was_fenced_fails_the_batch_and_takes_another_id() -> No
 
 
 def test_errors_of_single_records_are_those_records_own() -> None:
-    """KIP-467: `record_errors` names the guilty; the others of the batch are told that they were refused with them."""
+    """KIP-467: `record_errors` names the guilty; the errors of the others say that they were refused with them."""
     wire, broker, producing = setup()
     topic = broker.topics["t"]
     refusal = PartitionProduceResponse(

@@ -48,7 +48,7 @@ FENCED = KafkaError(ErrorCode.PRODUCER_FENCED)
 
 
 def machine_in(state: TransactionState) -> TransactionMachine:
-    """A machine that has come to this state."""
+    """Make a machine that has come to this state."""
     machine = TransactionMachine()
     if state is S.ABORTABLE_ERROR:
         machine = machine_in(S.IN_TRANSACTION)
@@ -78,7 +78,7 @@ def test_each_state_allows_its_calls_and_no_others(state: TransactionState, call
 
 @pytest.mark.parametrize("state", S, ids=lambda state: state.name)
 def test_records_are_sent_within_a_sound_transaction_only(state: TransactionState) -> None:
-    """`check` passes in IN_TRANSACTION alone; its error says what is wrong."""
+    """`check` passes in IN_TRANSACTION alone; its error says the reason."""
     machine = machine_in(state)
     if state is S.IN_TRANSACTION:
         machine.check("send")

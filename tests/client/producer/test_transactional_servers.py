@@ -56,7 +56,7 @@ class Cluster:
         self.level = 2
 
     def topic(self, partitions: int = 1, **configs: str) -> str:
-        """A new topic."""
+        """Create a new topic."""
         name = self.fresh_topic("transactions")
         wanted = NewTopic(
             name, partitions, configs={key.replace("_", "."): value for key, value in configs.items()}
@@ -67,14 +67,14 @@ class Cluster:
         return name
 
     def producer(self, **keys: Any) -> Producer:
-        """A producer that is ready; all have the same `transactional.id`, if not told otherwise."""
+        """Make a producer that is ready; all have the same `transactional.id`, unless `keys` name another."""
         producer = Producer(bootstrap_servers=self.bootstrap, **{"transactional_id": self.id, **keys})
         self.opened.append(producer)
         producer.init_transactions()
         return producer
 
     def consumer(self, **keys: Any) -> Consumer:
-        """A committed reader, closed at the end of the test."""
+        """Make a committed reader, closed at the end of the test."""
         settings = {
             "isolation_level": "read_committed",
             "auto_offset_reset": "earliest",
@@ -87,7 +87,7 @@ class Cluster:
         return found
 
     def committed(self, topic: str, partitions: int = 1) -> list[bytes]:
-        """The values that committed readers see up to the end of the topic, which no transaction holds up."""
+        """Return the values that committed readers see up to the end of the topic, which no transaction holds up."""
         consumer = self.consumer()
         keys = [(topic, index) for index in range(partitions)]
         consumer.assign(keys)
@@ -429,7 +429,9 @@ def test_a_transaction_outlives_kill_9_of_the_broker(
 def test_a_transaction_crosses_a_change_of_the_level(
     server: Any, fresh_topic: Callable[[str], str], before: int, after: int
 ) -> None:
-    """One that is open ends by the protocol in which it began (KIP-890); the next ones and new producers work, too."""
+    """An open transaction ends by the protocol in which it began (KIP-890); the next ones and new producers work,
+    too.
+    """
     cross(Cluster(server.bootstrap, fresh_topic), before, after)
 
 
@@ -442,7 +444,7 @@ def test_a_transaction_crosses_a_change_from_or_to_level_0(
 
 
 def cross(cluster: Cluster, before: int, after: int) -> None:
-    """Change the level while one transaction is open that will be committed, and one that will be aborted."""
+    """Change the level while one transaction is open that will be committed, and another that will be aborted."""
     topic = cluster.topic(2)
     try:
         cluster.set_level(before)

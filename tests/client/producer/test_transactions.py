@@ -167,7 +167,7 @@ def test_an_empty_transaction_asks_for_nothing(open_producer: Opener, level: int
 def test_trouble_that_passes_is_waited_out(
     open_producer: Opener, level: int, key: ApiKey, trouble: Any, done_before: bool
 ) -> None:
-    """Every request is repeated, and a repetition of one that was performed does no harm."""
+    """Every request is repeated, and repeating a performed request does no harm."""
     if key is ApiKey.INIT_PRODUCER_ID:
         producer = FakeProducer(level)
     else:
@@ -381,7 +381,7 @@ def test_a_partition_that_is_refused_fails_the_transaction(open_producer: Opener
 
 
 def test_a_producer_id_that_is_forgotten_is_replaced_after_the_abort(open_producer: Opener) -> None:
-    """INVALID_PRODUCER_ID_MAPPING: there is no end to tell, InitProducerId gives the next epoch."""
+    """INVALID_PRODUCER_ID_MAPPING: no EndTxn is sent, InitProducerId gives the next epoch."""
     producer = open_producer(1)
     producer.begin()
     producer.broker.trouble[ApiKey.ADD_PARTITIONS_TO_TXN].append(int(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
@@ -432,7 +432,7 @@ def test_calls_in_the_wrong_order_are_refused(level: int) -> None:
 
 @LEVELS
 def test_two_calls_at_a_time_are_refused(open_producer: Opener, level: int) -> None:
-    """A commit beside a commit could tell two outcomes."""
+    """A commit beside a commit could report two outcomes."""
     producer = open_producer(level)
     producer.begin()
     producer.send(b"v")
@@ -479,7 +479,7 @@ def test_an_abort_of_what_is_being_repeated_asks_for_an_epoch(open_producer: Ope
 def test_a_record_that_expires_in_flight_fails_the_transaction_at_once(
     open_producer: Opener, level: int
 ) -> None:
-    """Its answer may still come, and say that it was written: the caller was told otherwise. The abort waits for it."""
+    """Its answer may still come, and say that it was written: the caller got an error. The abort waits for it."""
     producer = open_producer(level, delivery_timeout_ms=3005)
     producer.begin()
     producer.broker.trouble[ApiKey.PRODUCE] += [int(ErrorCode.NOT_ENOUGH_REPLICAS), SILENCE]
@@ -533,7 +533,7 @@ def test_a_coordinator_that_moved_is_looked_for(open_producer: Opener, level: in
 
 @LEVELS
 def test_a_gap_in_the_numbers_costs_the_transaction(open_producer: Opener, level: int) -> None:
-    """OUT_OF_ORDER_SEQUENCE_NUMBER for the oldest batch: what is missing was part of the transaction."""
+    """OUT_OF_ORDER_SEQUENCE_NUMBER for the oldest batch: the missing batch was part of the transaction."""
     producer = open_producer(level)
     producer.begin()
     producer.broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
@@ -570,7 +570,7 @@ def two_phase(level: int = 2) -> FakeProducer:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_prepared_transaction_outlives_its_producer(commit: bool) -> None:
-    """KIP-939: `resume` finds what `prepare` left, and the outcome is told in the new producer's name."""
+    """KIP-939: `resume` finds what `prepare` left, and the new producer sends the outcome in its name."""
     first = two_phase()
     first.init()
     (message,) = asked(first, InitProducerIdRequest)

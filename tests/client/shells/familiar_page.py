@@ -28,7 +28,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _spelled(key: FamiliarKey) -> str:
-    """Keys of confluent-kafka have dots, keywords of the others have underscores."""
+    """Format a key: those of confluent-kafka have dots, keywords of the others have underscores."""
     return f"`{key.name if key.clients == (CONFLUENT,) else key.name.replace('.', '_')}`"
 
 

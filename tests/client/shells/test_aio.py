@@ -26,7 +26,7 @@ SEEDS = range(8)
 
 
 def serve(broker: FakeBroker) -> Callable[[Env], Any]:
-    """A node's main function: the fake broker behind the ports. What it stored outlives the node."""
+    """Make a node's main function: the fake broker behind the ports. Its records outlive the node."""
 
     async def main(env: Env) -> None:
         async with trio.open_nursery() as nursery:

@@ -71,7 +71,7 @@ class Reader:
 
 
 def run_group(seed: int, keep: Keep, strategy: str) -> tuple[list[Reader], str]:
-    """Two members read while a producer writes and the node dies three times; returns once all is read."""
+    """Run two members that read while a producer writes and the node dies three times; return once all is read."""
     world = World(seed)
     config = node_config(**SETTINGS)
     readers: list[Reader] = []
@@ -201,7 +201,7 @@ def test_a_trio_program_reads_in_a_group(node: RunningNode, fresh_topic: Callabl
 def test_a_trio_program_asks_for_a_rebalance_and_commits_in_passing(
     node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """`enforce_rebalance` has everything assigned anew; `commit_soon` tells its outcome in a later poll."""
+    """`enforce_rebalance` has everything assigned anew; `commit_soon` reports its outcome in a later poll."""
     topic = fresh_topic("trio-rebalance")
     key = TopicPartition(topic, 0)
     told: list[str] = []

@@ -41,7 +41,7 @@ def in_a_world(seed: int, body: Callable[[World, AsyncProducer, FakeBroker], Any
 
 
 async def write(world: World, producer: AsyncProducer, broker: FakeBroker) -> None:
-    """Records one after another, some alone, some in crowds; each is where its record says."""
+    """Write records one after another, some alone, some in crowds; check that each is at its reported place."""
     sent: list[SentRecord] = []
     for number in range(400):
         sent.append(await producer.send("t", b"%d" % number, partition=number % 3))

@@ -108,7 +108,7 @@ def test_a_silent_broker_times_out() -> None:
 
 
 def test_a_broker_that_hangs_up_is_reconnected_to() -> None:
-    """A harmless request is repeated; one that must not be is an error."""
+    """A harmless request is repeated; a request that must not be repeated is an error."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         server.broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
         assert client.admin.describe_cluster().controller_id == 1

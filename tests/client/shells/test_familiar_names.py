@@ -69,7 +69,7 @@ def with_key(key: str) -> type[CommonSettings]:
 
 @pytest.mark.parametrize("key", keys_of(Treatment.ACCEPTED))
 def test_a_key_that_is_taken_is_ours_by_another_name(key: FamiliarKey) -> None:
-    """Its value is the one that ours would have; None asks for nothing; both names together are an error."""
+    """Its value is equal to ours; None asks for nothing; both names together are an error."""
     kind, value = with_key(key.ours), GOOD_VALUES.get(key.ours, "x")
     servers = {} if key.ours == "bootstrap.servers" else SERVERS
     ours = kind.from_properties({**servers, key.ours: value, **dict(key.also)})

@@ -51,13 +51,13 @@ BEFORE_3 = {
     "delete_consumer_groups",
     "list_consumer_group_offsets",
 }
-"""Names of kafka-python 2, which its users still know; the one that is installed is younger."""
+"""Names of kafka-python 2, which its users still know; the installed release is younger."""
 CALLBACKS = {"dr.cb", "on.delivery", "on.commit", "error.cb", "stats.cb", "throttle.cb", "oauth.cb", "logger"}
 """Keys of confluent-kafka's own, which have underscores; all others are librdkafka's."""
 
 
 def keywords(client: str) -> set[str]:
-    """The keywords that the classes of a client are configured by."""
+    """Return the keywords that the classes of a client are configured by."""
     found: set[str] = set()
     for each in CLASSES[client].values():
         found |= set(inspect.signature(each.__init__).parameters)
@@ -66,7 +66,7 @@ def keywords(client: str) -> set[str]:
 
 
 def is_of_librdkafka(name: str) -> bool:
-    """Whether a client of librdkafka knows a key: whatever it says of the value, it names one that it does not know."""
+    """True if a client of librdkafka knows a key: it names unknown keys in its error."""
     made: tuple[Callable[[dict[str, Any]], Any], ...] = (confluent_kafka.Producer, confluent_kafka.Consumer)
     for make in made:
         for key in (name, name.replace(".", "_")):
@@ -80,7 +80,7 @@ def is_of_librdkafka(name: str) -> bool:
 
 
 def keys_by_client() -> Iterator[Any]:
-    """Each key of the table with each client that it is said to be of."""
+    """Yield each key of the table with each client that it is listed for."""
     for key in FAMILIAR_KEYS:
         for client in key.clients:
             yield pytest.param(key, client, id=f"{client}-{key.name}")
@@ -120,7 +120,7 @@ def test_a_method_is_one_of_the_clients(method: FamiliarMethod, client: str) -> 
     ],
 )
 def test_an_argument_is_one_of_the_clients(argument: FamiliarMethod, client: str) -> None:
-    """confluent-kafka's methods are written in C, and tell no signature."""
+    """confluent-kafka's methods are written in C, and have no signature."""
     role, _, name = argument.of.partition(".")
     method = getattr(CLASSES[client][role], name, None) or CLASSES[client][role].getmany
     assert argument.name in inspect.signature(method).parameters

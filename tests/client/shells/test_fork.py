@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def in_child(refused: Sequence[Callable[[], object]], close: Callable[[], None]) -> int:
-    """The exit status of a child in which each call is refused and `close` returns; 0 when they do."""
+    """Return the exit status of a child in which each call is refused and `close` returns; 0 when they do."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]

@@ -35,7 +35,7 @@ def client(broker: LoopbackBroker) -> Iterator[IoThread]:
 
 
 def forever() -> Operation[None]:
-    """Waits for what never comes."""
+    """Wait for ever."""
     yield Wait(until=float("inf"))
 
 
@@ -111,7 +111,7 @@ def test_close_ends_what_runs_and_what_comes(client: IoThread) -> None:
 
 
 def test_a_bug_in_the_thread_ends_the_client() -> None:
-    """Those who wait get the reason instead of waiting for ever."""
+    """Waiting callers get the reason instead of waiting for ever."""
     client = IoThread([("127.0.0.1", 1)], ClientConfig(), "test client")
     reported = threading.Event()
     hook, threading.excepthook = threading.excepthook, lambda _: reported.set()

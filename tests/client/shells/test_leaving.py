@@ -56,7 +56,7 @@ def run(program: str, *arguments: str, seconds: float = 60) -> subprocess.Comple
 
 
 def values(bootstrap: str, topic: str) -> list[bytes | None]:
-    """Everything in partition 0."""
+    """Read everything in partition 0."""
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 0)

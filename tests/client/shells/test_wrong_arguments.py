@@ -51,7 +51,7 @@ NOT_CALLED = {
 
 
 def complaint(call: Callable[[], object], what: str, parameter: str) -> list[str]:
-    """Say what is wrong with the way in which a call ended, if anything is."""
+    """Return complaints about the way in which a call ended."""
     try:
         call()
     except (TypeError, ValueError) as error:

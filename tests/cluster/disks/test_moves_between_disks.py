@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from odradek.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from odradek.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from odradek.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from sim.machine.disk import Keep
+from sim.machine.members import TraceLog
 from tests.cluster.disks.test_troubled_disks import Troubled
 from tests.log.support import batch
 
@@ -463,6 +465,62 @@ def test_a_copy_that_was_given_up_does_not_come_back_as_the_log(monkeypatch: pyt
         await case.until(case.is_up, writing=False)
         await elect()
         await case.until(lambda: len(case.live_on_disk()) == 1 and case.move is None, writing=False)
+        await case.check_nothing_is_lost()
+
+    play(script, replicas=(1,), log_dirs=3)
+
+
+def test_a_move_that_was_not_finished_is_told_of_when_its_new_disk_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The only replica lies whole on its old disk, and the cluster knows it on the new one. It waits for an operator: the
+    broker names the place in its log, and after an election every acknowledged record is there."""
+
+    told: list[dict[str, Any]] = []
+    write_line = TraceLog.error
+
+    def note_line(log: TraceLog, event: str, **fields: Any) -> None:
+        if event == "partition.found_elsewhere":
+            told.append(fields)
+        write_line(log, event, **fields)
+
+    monkeypatch.setattr(TraceLog, "error", note_line)
+
+    async def script(case: Moving) -> None:
+        member = case.member(1)
+        disk = case.world.machine(member.name).disk
+        _, source, target = member.config.log_dirs
+
+        def id_of(path: str) -> bytes:
+            return next(each.directory_id for each in case.broker(1).log_dirs if each.path == path)
+
+        if not case.lies_in(source):
+            assert await case.ask(source) == ErrorCode.NONE
+            await case.until(lambda: case.lies_in(source))
+        await case.write_some()
+
+        def never(*_: object) -> bool:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(replica_moves.ReplicaMoves, "_copy_rest", never)
+            assert await case.ask(target) == ErrorCode.NONE
+            target_id = id_of(target)
+            await case.until(lambda: case.seen_by(2).directory_of(1) == target_id, writing=False)
+            await member.kill("all")
+        member.disk_is_bad = True
+        disk.dead_paths[target] = errno.EIO
+        member.launch()
+        await case.until(case.is_up, writing=False)
+        source_id = id_of(source)
+        await case.until(lambda: case.seen_by(2).directory_of(1) == source_id, writing=False)
+        assert (case.seen_by(2).leader, case.seen_by(2).isr) == (-1, ())
+        assert [(each["directory"], each["log_end_offset"]) for each in told] == [
+            (source, case.log.log_end_offset)
+        ]
+        request = ElectLeadersRequest(1, [TopicPartitions("t", [0])], 5000)
+        await case.cluster.observer.request(request)
+        await case.until(lambda: case.seen_by(2).leader == 1, writing=False)
         await case.check_nothing_is_lost()
 
     play(script, replicas=(1,), log_dirs=3)

@@ -94,5 +94,5 @@ def ask(
 
 
 def api_of(question: Question) -> ApiKey:
-    """The API that a question asks."""
+    """Return the API that a question asks."""
     return ApiKey[question.name.split(" ")[0].upper()]

@@ -32,7 +32,7 @@ def write(answers: dict[str, Any]) -> None:
 
 
 def seal() -> str:
-    """The digest of the questions, of how they are asked, and of Kafka's answers to them."""
+    """Return the digest of the questions, of the code that asks them, and of Kafka's answers."""
     digest = hashlib.sha256(KAFKA_VERSION.encode())
     for name in ("questions", "asking"):
         digest.update(asking_code(PATH.with_name(f"{name}.py")))
@@ -41,13 +41,13 @@ def seal() -> str:
 
 
 def load() -> dict[str, Any]:
-    """The recorded answers, by the names of cases."""
+    """Load the recorded answers, by the names of cases."""
     recorded: dict[str, Any] = json.loads(PATH.read_text())
     return recorded
 
 
 def compare(answers: dict[str, Any]) -> list[str]:
-    """Each difference from the recording, a line each, but for those that are `DELIBERATE`."""
+    """List the differences from the recording, a line each, but for those that are `DELIBERATE`."""
     recorded = load()
     lines = [
         f"{name}: {difference}"

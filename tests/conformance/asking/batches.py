@@ -14,7 +14,7 @@ Batch = bytes | bytearray | None
 
 
 def batch(count: int = 3, *, timestamp: int = 1_000, value: bytes = b"value", **header: int) -> bytearray:
-    """A good batch; `header` goes to the builder."""
+    """Make a good batch; `header` goes to the builder."""
     builder = RecordBatchBuilder(**header)  # type: ignore[arg-type]  # counts and ids
     for number in range(count):
         builder.append(timestamp + number, b"key", value)
@@ -22,20 +22,20 @@ def batch(count: int = 3, *, timestamp: int = 1_000, value: bytes = b"value", **
 
 
 def sealed(data: bytearray) -> bytearray:
-    """With its checksum made right again."""
+    """Restore the batch's checksum."""
     struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
     return data
 
 
 def patched(offset: int, layout: str, value: int, *, seal: bool = True) -> bytearray:
-    """A good batch with one field of the header changed."""
+    """Make a good batch with one field of the header changed."""
     data = batch()
     struct.pack_into(layout, data, offset, value)
     return sealed(data) if seal else data
 
 
 def filled(talk: Talk, stem: str, partitions: int = 1) -> tuple[str, bytes]:
-    """A topic; its partition 0 holds three batches of three records at 1000, 2000 and 3000 ms.
+    """Make a topic whose partition 0 holds three batches of three records at 1000, 2000 and 3000 ms.
 
     Records of 1970 are beyond every retention, which Kafka applies from 30 seconds after its start on.
     """
@@ -46,6 +46,6 @@ def filled(talk: Talk, stem: str, partitions: int = 1) -> tuple[str, bytes]:
 
 
 def append(talk: Talk, name: str, timestamp: int, partition: int = 0) -> None:
-    """Three more records."""
+    """Append three more records."""
     data = [PartitionProduceData(partition, batch(timestamp=timestamp))]
     talk.ask_silently(ProduceRequest(None, -1, 5_000, [TopicProduceData(name, bytes(16), data)]), 9)

@@ -1,4 +1,4 @@
-"""Frames that are not quite requests, for every API: what is answered, and what ends the connection."""
+"""Frames that are not quite requests, for every API: the answers, and the frames that end the connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CORRELATION_ID = 7
 FLEXIBLE_HEADER = 2
 ALL_IN_SYNC = -1
 NO_TAGS, ONE_TAG = b"\0", b"\x01\x64\x03any"
-"""No tagged fields; one that nobody knows, number 100 with three bytes."""
+"""No tagged fields; an unknown one, number 100 with three bytes."""
 
 
 def _frame(
@@ -28,7 +28,7 @@ def _frame(
 
 
 def _broken(talk: Talk, *, key: ApiKey) -> None:
-    """The plainest request of the last version, with one thing wrong each time."""
+    """Send the plainest request of the last version, with one mistake each time."""
     first, last = api_versions(key)
     message = request_class(key)()
     if key == ApiKey.PRODUCE:

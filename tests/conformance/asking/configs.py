@@ -21,7 +21,7 @@ Resource = tuple[int, str, Sequence[Change]]
 
 
 def alter(talk: Talk, *resources: Resource, version: int = 1, validate_only: bool = False) -> None:
-    """IncrementalAlterConfigs."""
+    """Send IncrementalAlterConfigs."""
     asked = [
         incremental.AlterConfigsResource(
             kind,
@@ -39,7 +39,7 @@ def replace(
     version: int = 2,
     validate_only: bool = False,
 ) -> None:
-    """AlterConfigs."""
+    """Send AlterConfigs."""
     asked = [
         absolute.AlterConfigsResource(
             kind, name, [absolute.AlterableConfig(key, value) for key, value in values]

@@ -2,7 +2,7 @@
 
 The classic protocol parks requests, so the order in which a coordinator sees them matters. `together` brings members
 into one generation without a race. Newcomers join first; from version 4 on, a newcomer first asks for its id, and the
-group waits for it from then on. An old member joins again only when a heartbeat tells it to.
+group waits for it from then on. An old member joins again only when a heartbeat's answer demands it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ STRANGER = "stranger"
 
 
 def subscription(*topics: str, user_data: bytes | None = None) -> bytes:
-    """A consumer's metadata: version 0 of the consumer protocol.
+    """Encode a consumer's metadata: version 0 of the consumer protocol.
 
-    Metadata of the protocol type "consumer" must be sound: a rebalance of Kafka 4.3 does not end otherwise.
+    Metadata of the protocol type "consumer" must be valid: a rebalance of Kafka 4.3 does not end otherwise.
     """
     named = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     tail = struct.pack(">i", -1) if user_data is None else struct.pack(">i", len(user_data)) + user_data
@@ -40,7 +40,7 @@ PROTOCOLS: Protocols = (("range", subscription()),)
 
 
 class Member:
-    """One member; what a server tells it is kept for the comparison, unless asked silently."""
+    """One member; its answers are kept for the comparison, unless asked silently."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Member:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def join_request(self, **changes: Any) -> JoinGroupRequest:
-        """This member's JoinGroup, with some fields changed."""
+        """Make this member's JoinGroup, with some fields changed."""
         protocols = [JoinGroupRequestProtocol(name, data) for name, data in self.protocols]
         fields = {
             "group_id": self.group,
@@ -80,7 +80,7 @@ class Member:
         return JoinGroupRequest(**fields)
 
     def sync_request(self, shares: dict[str, bytes] | None = None, **changes: Any) -> SyncGroupRequest:
-        """This member's SyncGroup; `shares` says which member is assigned what."""
+        """Make this member's SyncGroup; `shares` has the assignment of each member."""
         fields = {
             "group_id": self.group,
             "generation_id": self.generation,
@@ -94,7 +94,7 @@ class Member:
         return SyncGroupRequest(**fields)
 
     def heartbeat_request(self, **changes: Any) -> HeartbeatRequest:
-        """This member's Heartbeat."""
+        """Make this member's Heartbeat."""
         fields = {
             "group_id": self.group,
             "generation_id": self.generation,
@@ -111,7 +111,7 @@ class Member:
         self.line.send(self.join_request(**changes), self.version)
 
     def joined(self, silently: bool = False) -> Any:
-        """The answer to JoinGroup; its member id and generation are those of the member from now on."""
+        """Return the answer to JoinGroup; the member has its member id and generation from now on."""
         response = self.line.silent_answer()
         if response is not None:
             self._learn(response)
@@ -137,11 +137,11 @@ class Member:
         return response
 
     def sync(self, shares: dict[str, bytes] | None = None, version: int = SYNC, **changes: Any) -> Any:
-        """SyncGroup and its answer."""
+        """Send SyncGroup and return its answer."""
         return self.line.ask(self.sync_request(shares, **changes), version)
 
     def heartbeat(self, version: int = HEARTBEAT, **changes: Any) -> Any:
-        """Heartbeat and its answer."""
+        """Send a heartbeat and return its answer."""
         return self.line.ask(self.heartbeat_request(**changes), version)
 
     def leave(self, silently: bool = False) -> Any:
@@ -190,7 +190,7 @@ def together(*members: Member, silently: bool = False) -> None:
 
 
 def synced(*members: Member, silently: bool = False) -> None:
-    """SyncGroup by all members of a generation, with a share for each from the leader."""
+    """Send SyncGroup by all members of a generation, with a share for each from the leader."""
     shares = {member.member_id: f"share of {member.label}".encode() for member in members}
     for member in sorted(members, key=lambda member: member.leads):
         member.line.send(member.sync_request(shares if member.leads else None), SYNC)
@@ -202,7 +202,7 @@ def synced(*members: Member, silently: bool = False) -> None:
 
 
 def stable(talk: Talk, group: str, labels: str = "A", **fields: Any) -> list[Member]:
-    """A group in which these members have their shares; nothing of it is compared."""
+    """Make a group in which these members have their shares; nothing of it is compared."""
     members: list[Member] = []
     for label in labels:
         newcomer = Member(talk, group, label, **fields)

@@ -1,4 +1,4 @@
-"""Committed offsets for the cases: how to commit, and what is committed."""
+"""Committed offsets for the cases: how to commit, and how to read commits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conformance.asking.talk import Talk
 def partition(
     index: int, offset: int = 5, metadata: str | None = "m", epoch: int = -1
 ) -> OffsetCommitRequestPartition:
-    """One position."""
+    """Make one position."""
     return OffsetCommitRequestPartition(index, offset, epoch, metadata)
 
 
@@ -32,7 +32,7 @@ def request(
     member: str = "",
     generation: int = -1,
 ) -> OffsetCommitRequest:
-    """A commit to one topic, which every version can send."""
+    """Make a commit to one topic, which every version can send."""
     topics = [OffsetCommitRequestTopic(topic, topic_id, list(partitions))]
     return OffsetCommitRequest(group, generation, member, topics=topics)
 

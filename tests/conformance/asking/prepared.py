@@ -22,11 +22,11 @@ from tests.conformance.asking.transactions import ABORT, COMMIT, END, V1, V2, Pr
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 STATE = {COMMIT: "PrepareCommit", ABORT: "PrepareAbort"}
 NEIGHBOURS = ((0, 0), (-1, 0), (1, 0), (0, 1))
-"""What is added to the epoch and to the producer id."""
+"""Pairs that are added to the epoch and to the producer id."""
 
 
 def prepared(talk: Talk, stem: str, is_commit: bool, client: int) -> Producer:
-    """A producer whose transaction has its outcome, and never all markers.
+    """Make a producer whose transaction has its outcome, and never all markers.
 
     A client of version 2 has the epoch of its next transaction already.
     """
@@ -45,7 +45,7 @@ def prepared(talk: Talk, stem: str, is_commit: bool, client: int) -> Producer:
 
 
 def ask_all(talk: Talk, asked: list[tuple[Any, int]]) -> None:
-    """Many requests at once: where Kafka says at once that it is busy, we wait for half a second."""
+    """Send many requests at once: where Kafka answers at once that it is busy, we wait for half a second."""
     line = talk.line()
     for message, version in asked:
         line.send(message, version)
@@ -54,7 +54,7 @@ def ask_all(talk: Talk, asked: list[tuple[Any, int]]) -> None:
 
 
 def prepared_case(api: str) -> Callable[[Callable[[Talk, Producer], None]], None]:
-    """A case for each outcome and client; `(talk, producer)` is its conversation."""
+    """Make a case for each outcome and client; `(talk, producer)` is its conversation."""
 
     def enter(conversation: Callable[[Talk, Producer], None]) -> None:
         for client in (V1, V2):

@@ -75,7 +75,7 @@ class Producer:
         other: int = 0,
         verify_only: bool = False,
     ) -> AddPartitionsToTxnRequest:
-        """`by` is added to the epoch, `other` to the producer id."""
+        """Make a request; `by` is added to the epoch, `other` to the producer id."""
         wanted = {self.topic: [0]} if topics is None else topics
         named = [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in wanted.items()]
         who = (self.transactional_id, self.producer_id + other, self.epoch + by)
@@ -98,7 +98,7 @@ class Producer:
         topic: str | None = None,
         **fields: Any,
     ) -> TxnOffsetCommitRequest:
-        """TxnOffsetCommit of one position."""
+        """Make a TxnOffsetCommit of one position."""
         position = TxnOffsetCommitRequestPartition(index, offset, -1, metadata)
         topics = [TxnOffsetCommitRequestTopic(self.topic if topic is None else topic, [position])]
         return TxnOffsetCommitRequest(
@@ -152,12 +152,12 @@ class Producer:
         self._done(self.add_request({self.topic: list(indexes or (0,))}), 3)
 
     def write(self, index: int = 0) -> None:
-        """One more record."""
+        """Write one more record."""
         self._done(self.produce_request(index=index), PRODUCE[self.client])
         self.sequence += 1
 
     def begin(self) -> None:
-        """An open transaction with a record in partition 0."""
+        """Begin a transaction with a record in partition 0."""
         if self.client == V1:
             self.add()
         self.write()
@@ -194,7 +194,7 @@ class Producer:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def ask(self, message: Any, version: int) -> Any:
-        """An answer that is compared. One that says that another transaction is on its way is waited for."""
+        """Ask for an answer that is compared. While it says that another transaction is under way, ask again."""
         for _ in range(2_000):
             response = self.talk.ask_silently(message, version)
             if response is None or code_of(response) not in _RETRIED:
@@ -205,12 +205,12 @@ class Producer:
         return response
 
     def look(self) -> None:
-        """The coordinator's word on this transactional id."""
+        """Ask for the coordinator's description of this transactional id."""
         self.talk.ask(DescribeTransactionsRequest([self.transactional_id]), 0)
 
 
 def code_of(response: Any) -> int:
-    """The first error of an answer."""
+    """Return the first error of an answer."""
     if hasattr(response, "error_code") and response.error_code:
         return int(response.error_code)
     for name in (
@@ -231,7 +231,7 @@ def code_of(response: Any) -> int:
 
 
 def without_text(response: Any) -> Any:
-    """The texts of errors name offsets and classes of Kafka."""
+    """Remove the texts of errors, which name offsets and classes of Kafka."""
     for topic in getattr(response, "responses", ()):
         for answer in topic.partition_responses:
             answer.error_message = None
@@ -241,10 +241,10 @@ def without_text(response: Any) -> Any:
 def in_state(
     talk: Talk, stem: str, state: str, client: int = V2, topic: str | None = None, short_ms: int = SHORT_MS
 ) -> Producer:
-    """A producer whose transactional id is in one of `STATES`.
+    """Make a producer whose transactional id is in one of `STATES`.
 
-    `fenced` and `timed out` are producers whose transaction the coordinator has aborted, with an epoch that they have
-    not heard of. The latter time out after `short_ms`, and so do their next transactions.
+    `fenced` and `timed out` are producers whose transaction the coordinator has aborted, with an epoch that they do
+    not know. The latter time out after `short_ms`, and so do their next transactions.
     """
     name = topic or talk.topic(stem, 2)[0]
     producer = Producer(talk, talk.name(f"id-{stem}"), client, name)

@@ -10,7 +10,7 @@ from tests.conformance.asking.transactions import STATES, V1, V2, Producer, in_s
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """By a stranger, right, and twice."""
+    """Ask as a stranger, right, and twice."""
     producer = in_state(talk, f"ao-{client}-{version}-{state.replace(' ', '-')}", state, client)
     group = talk.name("ao-group")
     for by, other in ((-1, 0), (1, 0), (0, 1), (1, 1), (0, 0), (0, 0)):

@@ -14,7 +14,7 @@ from tests.conformance.asking.transactions import BATCHED_SINCE, STATES, V1, V2,
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Right, twice, and by a stranger."""
+    """Ask right, twice, and as a stranger."""
     producer = in_state(talk, f"ap-{client}-{version}-{state.replace(' ', '-')}", state, client)
     for by, other in ((-1, 0), (1, 0), (0, 1), (1, 1)):
         producer.ask(producer.add_request(version=version, by=by, other=other), version)
@@ -24,7 +24,7 @@ def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
 
 
 def _verifies(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Nothing is added by a request that only asks."""
+    """Check that a request that only asks adds nothing."""
     producer = in_state(talk, f"apv-{client}-{version}-{state.replace(' ', '-')}", state, client)
     for indexes in ([0], [1], [0, 1]):
         for by, other in ((0, 0), (-1, 0), (1, 0), (0, 1)):
@@ -48,7 +48,7 @@ for _state in STATES:
 
 
 def _unknown_topics(talk: Talk, *, version: int) -> None:
-    """One partition that is not there is enough: none is added."""
+    """Name a partition that does not exist: then none is added."""
     producer = in_state(talk, f"ap-missing-{version}", "empty")
     topic, gone = producer.topic, talk.name("ap-nowhere")
     for wanted in (
@@ -99,7 +99,7 @@ for _version in range(6):
 
 
 def _batched(talk: Talk, *, version: int) -> None:
-    """Each transaction of a request has its own answer, except where an id comes twice."""
+    """Send several transactions: each has its own answer, except where an id comes twice."""
     topic, _ = talk.topic(f"ap-batched-{version}", 4)
     first = in_state(talk, f"ap-batched-{version}-a", "empty", V2, topic)
     second = in_state(talk, f"ap-batched-{version}-b", "committed", V2, topic)

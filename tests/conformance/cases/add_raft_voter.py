@@ -13,7 +13,7 @@ LISTENERS = [Listener("CONTROLLER", "127.0.0.1", 9)]
 
 
 def _of_any_cluster(response: AddRaftVoterResponse) -> AddRaftVoterResponse:
-    """The answer without the id of the cluster."""
+    """Remove the id of the cluster from the answer."""
     response.error_message = (response.error_message or "").partition(" the cluster id")[0]
     return response
 

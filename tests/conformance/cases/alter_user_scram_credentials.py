@@ -1,4 +1,6 @@
-"""AlterUserScramCredentials and DescribeUserScramCredentials: what is refused, described, and gone again."""
+"""AlterUserScramCredentials and DescribeUserScramCredentials: credentials that are refused, described, and removed
+again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def _alter(talk: Talk, *changes: ScramCredentialDeletion | ScramCredentialUpsert
 
 
 def _wait(talk: Talk, name: str, mechanisms: int) -> None:
-    """Until the broker's image has so many credentials of the user."""
+    """Wait until the broker's image has `mechanisms` credentials of the user."""
     request = DescribeUserScramCredentialsRequest([UserName(name)])
     talk.ask_until(request, 0, lambda answer: len(answer.results[0].credential_infos) == mechanisms)
 

@@ -14,7 +14,7 @@ LATER = frozenset(key for group in NOT_SERVED for key in group.keys)
 
 
 def _without_later_ones(response: ApiVersionsResponse) -> ApiVersionsResponse:
-    """All but the APIs that are said to be missing."""
+    """Return all but the APIs that are listed as missing."""
     response.api_keys = [entry for entry in response.api_keys if entry.api_key not in LATER]
     return response
 

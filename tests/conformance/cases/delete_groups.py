@@ -88,7 +88,7 @@ def _(talk: Talk) -> None:
 
 @case("delete_groups with pending offsets")
 def _(talk: Talk) -> None:
-    """Pending offsets hold up a deletion, or they do not: before and after an end of each kind."""
+    """Delete a group with pending offsets: before and after an end of each kind."""
     for is_commit in (True, False):
         for committed_before in (True, False):
             stem = f"del-pending-{is_commit}-{committed_before}".lower()

@@ -127,7 +127,7 @@ OF_THE_MACHINE = ("listeners", "log.dir", "node.id", "process.roles", "quorum", 
 
 
 def _facts(response: DescribeConfigsResponse) -> DescribeConfigsResponse:
-    """Without values that a server's own file sets, and without the one key that the format sets."""
+    """Remove values that a server's own file sets, and the one key that the format sets."""
     for result in response.results:
         result.configs = [config for config in result.configs if config.name != ALWAYS_SET]
         for config in result.configs:

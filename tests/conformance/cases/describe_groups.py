@@ -15,7 +15,7 @@ def _describe(talk: Talk, version: int, *groups: str, operations: bool = False) 
 
 
 def _versions(talk: Talk, *, version: int) -> None:
-    """Every state in turn: unknown, shares awaited, stable, rebalancing, empty."""
+    """Describe every state in turn: unknown, shares awaited, stable, rebalancing, empty."""
     member = Member(talk, talk.name(f"dg{version}"), "A")
     _describe(talk, version, member.group)
     member.join(silently=True)

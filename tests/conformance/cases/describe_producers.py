@@ -83,7 +83,7 @@ def _(talk: Talk) -> None:
 
 
 def _of_transactions(talk: Talk, *, state: str, client: int) -> None:
-    """A transaction shows where it begins, until its marker is written."""
+    """Show where a transaction begins, until its marker is written."""
     producer = in_state(talk, f"dp-{client}-{state.replace(' ', '-')}", state, client)
     _describe(talk, (producer.topic, [0, 1]))
     producer.ask(producer.add_request({producer.topic: [1]}), 3)

@@ -1,4 +1,4 @@
-"""DescribeTransactions: what a coordinator tells of transactional ids (KIP-664)."""
+"""DescribeTransactions: a coordinator's facts about transactional ids (KIP-664)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ WORD = {COMMIT: "commit", ABORT: "abort"}
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Both outcomes, each asked again and then contradicted with the same epoch."""
+    """Ask for both outcomes, each again and then contradicted with the same epoch."""
     topic, _ = talk.topic(f"et-{client}-{version}-{state.replace(' ', '-')}", 2)
     for is_commit in (COMMIT, ABORT):
         producer = in_state(talk, f"et-{client}-{version}-{state}-{is_commit}", state, client, topic)
@@ -24,7 +24,7 @@ def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
 
 
 def _by_a_stranger(talk: Talk, *, state: str, client: int) -> None:
-    """Epochs beside the right one, and another producer id."""
+    """Ask with epochs beside the right one, and with another producer id."""
     producer = in_state(talk, f"et-{client}-{state.replace(' ', '-')}-strange", state, client)
     for is_commit in (COMMIT, ABORT):
         for by, other in ((-1, 0), (1, 0), (2, 0), (0, 1), (-1, 1)):
@@ -67,7 +67,7 @@ def _(talk: Talk) -> None:
 
 
 def _several(talk: Talk, *, client: int) -> None:
-    """The same producer, one transaction after the other."""
+    """End several transactions of the same producer, one after the other."""
     producer = in_state(talk, f"et-several-{client}", "empty", client)
     for is_commit in (COMMIT, ABORT, ABORT, COMMIT, COMMIT):
         producer.begin()
@@ -79,7 +79,7 @@ def _several(talk: Talk, *, client: int) -> None:
 
 
 def _changes_client(talk: Talk, *, clients: tuple[int, ...]) -> None:
-    """A producer that is upgraded between its transactions, and goes back."""
+    """Upgrade a producer between its transactions, and downgrade it."""
     producer = in_state(talk, f"et-changes-{clients[0]}", "empty", clients[0])
     for client in clients:
         producer.client = client
@@ -93,7 +93,7 @@ def _changes_client(talk: Talk, *, clients: tuple[int, ...]) -> None:
 
 
 def _without_partitions(talk: Talk, *, client: int) -> None:
-    """A transaction that was begun and ended before anything was written."""
+    """End a transaction in which nothing was written."""
     producer = in_state(talk, f"et-nothing-{client}", "empty", client)
     for is_commit in (ABORT, COMMIT, ABORT):
         answer = producer.ask(producer.end_request(is_commit), END[client])
@@ -103,7 +103,7 @@ def _without_partitions(talk: Talk, *, client: int) -> None:
 
 
 def _late(talk: Talk, *, client: int) -> None:
-    """The old producer ends its transaction after a new one has begun one."""
+    """End the old producer's transaction after a new one has begun one."""
     old = in_state(talk, f"et-late-{client}", "ongoing", client)
     new = Producer(talk, old.transactional_id, client, old.topic, old.producer_id, old.epoch, names=old.names)
     new.init()

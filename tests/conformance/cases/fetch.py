@@ -1,4 +1,4 @@
-"""Fetch: what is read back, in sessions and without."""
+"""Fetch: reads with and without sessions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fetch(
     partition_bytes: int = MIB,
     **fields: int,
 ) -> FetchRequest:
-    """A fetch of one topic, without a session unless `fields` name one."""
+    """Make a fetch of one topic, without a session unless `fields` name one."""
     asked = [
         FetchPartition(
             index,
@@ -231,7 +231,7 @@ def _(talk: Talk) -> None:
 
 
 def _without_batches(response: Any) -> Any:
-    """Markers have the present time, so a batch is shown by its offsets alone."""
+    """Show a batch by its offsets alone, since markers have the present time."""
     for topic in response.responses:
         for answer in topic.partitions:
             found = [
@@ -243,7 +243,7 @@ def _without_batches(response: Any) -> Any:
 
 
 def _of_transactions(talk: Talk, *, client: int, version: int) -> None:
-    """A committed reader stops at the first open transaction, and is told which ones were aborted."""
+    """Read as a committed reader, which stops at the first open transaction, and gets the aborted ones."""
     topic, topic_id = talk.topic(f"ft-{client}-{version}", 2)
     producers = [
         in_state(talk, f"ft-{client}-{version}-{number}", "ongoing", client, topic) for number in range(2)

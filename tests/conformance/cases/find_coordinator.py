@@ -62,7 +62,7 @@ def _(talk: Talk) -> None:
 
 @case("find_coordinator of transactions")
 def _(talk: Talk) -> None:
-    """Each transactional id has one, whether somebody uses it or not."""
+    """Find coordinators: each transactional id has one, whether it is in use or not."""
     for version in range(1, 7):
         _find(talk, version, TRANSACTION, talk.name("an-id"))
         _find(talk, version, TRANSACTION, "")

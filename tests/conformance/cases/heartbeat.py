@@ -11,7 +11,7 @@ from tests.conformance.asking.talk import Talk, case
 
 
 def _versions(talk: Talk, *, version: int) -> None:
-    """In every state of the group: awaiting shares, stable, rebalancing, empty."""
+    """Send heartbeats in every state of the group: awaiting shares, stable, rebalancing, empty."""
     member = Member(talk, talk.name(f"heartbeat{version}"))
     member.join(silently=True)
     member.heartbeat(version)

@@ -221,7 +221,7 @@ _BROKER_CHANGES: dict[str, list[Change]] = {
 
 
 def _of_broker(talk: Talk, *, changes: list[Change]) -> None:
-    """Only checked: what a broker is told would be there for the cases after this."""
+    """Check changes only: changed values of a broker would remain for the cases after this."""
     alter(talk, (BROKER, "1", changes), validate_only=True)
     alter(talk, (BROKER, "", changes), validate_only=True)
 

@@ -38,7 +38,7 @@ def _empty_id(talk: Talk, *, version: int) -> None:
 
 
 def _fresh(talk: Talk, *, version: int) -> None:
-    """Each call gets an epoch more."""
+    """Initialize again: each call gets an epoch more."""
     producer = Producer(talk, talk.name(f"id-fresh-{version}"), V2)
     for _ in range(3):
         producer.learn(producer.ask(producer.init_request(), version))
@@ -59,7 +59,7 @@ def _timeouts(talk: Talk, *, version: int) -> None:
 
 
 def _unknown(talk: Talk, *, version: int) -> None:
-    """A transactional id that nobody knows, and a producer that says what it has."""
+    """Initialize an unknown transactional id, by a producer that claims an id and an epoch."""
     for number, claimed in enumerate(
         ((5, 5), (STRANGER, 0), (0, 0), (5, 2**15 - 2), (5, 2**15 - 1), (5, -1), (-1, 5), (-2, -2))
     ):
@@ -79,7 +79,7 @@ for _version in range(RECOVERY_SINCE, 6):
 
 
 def _begins(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """A new producer, whatever the one before it has left."""
+    """Begin with a new producer in each state of its transactional id."""
     producer = in_state(talk, f"ip-{client}-{version}-{state.replace(' ', '-')}", state, client)
     for _ in range(2):
         producer.learn(producer.ask(producer.init_request(), version))
@@ -87,7 +87,7 @@ def _begins(talk: Talk, *, state: str, client: int, version: int) -> None:
 
 
 def _recovers(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """A producer goes on after an error: with what it has, with what it had, and with what nobody has."""
+    """Resume a producer after an error: with its epoch, with an older one, and with an unknown one."""
     topic, _ = talk.topic(f"ipr-{client}-{version}-{state.replace(' ', '-')}", 2)
     for number, (by, other) in enumerate(((0, 0), (-1, 0), (1, 0), (2, 0), (0, 1), (-1, 1), (1, 1))):
         stem = f"ipr-{client}-{version}-{state}-{number}"

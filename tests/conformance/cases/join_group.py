@@ -1,4 +1,4 @@
-"""JoinGroup: who becomes a member, who leads, and what every member is told."""
+"""JoinGroup: the members, the leader, and every member's answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ for _version in range(5, 10):
 
 
 def _once(talk: Talk, *, stem: str, version: int = 9, **changes: Any) -> None:
-    """One request on its own, then a good one, which shows what the first left behind."""
+    """Send one request on its own, then a good one, which shows the effects of the first."""
     member = Member(talk, talk.name("join-" + stem.replace(" ", "-")), version=version)
     member.send_join(**changes)
     member.joined()

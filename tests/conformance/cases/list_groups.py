@@ -11,7 +11,7 @@ from tests.conformance.asking.talk import Talk, case
 
 
 def _in_all_states(talk: Talk, stem: str) -> None:
-    """One group per state, all named alike."""
+    """Make one group per state, all with similar names."""
     stable(talk, talk.name(f"{stem}-stable"))
     (left,) = stable(talk, talk.name(f"{stem}-left"))
     left.leave(silently=True)

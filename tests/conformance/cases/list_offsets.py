@@ -132,7 +132,7 @@ for _name in ("", "x" * 250, ".", "__cluster_metadata"):
 
 
 def _of_transactions(talk: Talk, *, client: int, version: int) -> None:
-    """A committed reader's latest offset is the last stable one."""
+    """Check that a committed reader's latest offset is the last stable one."""
     producer = in_state(talk, f"lo-{client}-{version}", "ongoing", client)
     for is_commit in (True, False):
         for isolation in (0, 1):

@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def _only(names: set[str]) -> Callable[[Any], Any]:
-    """Other cases have transactions, too."""
+    """Keep these ids alone: other cases have transactions, too."""
 
     def note(response: Any) -> Any:
         response.transaction_states = [

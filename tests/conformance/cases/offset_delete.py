@@ -24,7 +24,7 @@ def _delete(talk: Talk, group: str, *topics: tuple[str, list[int]]) -> None:
 
 
 def _group(talk: Talk, stem: str) -> tuple[str, str]:
-    """A group with offsets 5 and 6 in a topic of three partitions; both names."""
+    """Make a group with offsets 5 and 6 in a topic of three partitions; return both names."""
     name, _ = talk.topic(stem, 3)
     commit(talk, talk.name(stem), name, 5, 6)
     return talk.name(stem), name
@@ -111,7 +111,7 @@ def _(talk: Talk) -> None:
 
 @case("offset_delete with pending offsets")
 def _(talk: Talk) -> None:
-    """What is pending when offsets are deleted, and what is there once the transaction has ended."""
+    """Delete offsets while others are pending, and look once the transaction has ended."""
     for is_commit in (True, False):
         for committed_before in (True, False):
             stem = f"od-pending-{is_commit}-{committed_before}".lower()

@@ -21,7 +21,7 @@ Wanted = list[tuple[str, bytes, list[int]]] | None
 
 
 def _request(group: str, wanted: Wanted, *, stable_only: bool = False) -> OffsetFetchRequest:
-    """Both forms at once; each version sends the one that it has."""
+    """Make both forms at once; each version sends its own."""
     single = None if wanted is None else [OffsetFetchRequestTopic(name, parts) for name, _, parts in wanted]
     batched = None if wanted is None else [OffsetFetchRequestTopics(*topic) for topic in wanted]
     groups = [OffsetFetchRequestGroup(group, topics=batched)]
@@ -151,7 +151,7 @@ def _(talk: Talk) -> None:
 
 
 def _pending(talk: Talk, *, version: int) -> None:
-    """Who wants stable offsets is told to ask again while some are pending (KIP-447)."""
+    """Ask for stable offsets while some are pending: the answer says to ask again (KIP-447)."""
     producer = in_state(talk, f"of-pending-{version}", "empty")
     name, group = producer.topic, talk.name(f"of-pending-{version}")
     topic_id = talk.wait_for_topic(name)

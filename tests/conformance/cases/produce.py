@@ -1,4 +1,4 @@
-"""Produce: what is appended, and why the rest is not."""
+"""Produce: appended batches, and reasons why others are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def produce(
     topic_id: bytes = bytes(16),
     at: int = 0,
 ) -> None:
-    """Ask, and keep the answer without its text (ours says what is wrong in its own words)."""
+    """Ask, and keep the answer without its text (ours has its own words)."""
     sent = [TopicProduceData(topic, topic_id, [PartitionProduceData(at, data)])]
     request = ProduceRequest(None, acks, 5_000, sent)
 
@@ -63,7 +63,7 @@ for _version in range(3, 14):
 
 
 def _one(talk: Talk, *, stem: str, make: Callable[[], Batch], configs: dict[str, str]) -> None:
-    """One batch, then a good one: whether something was appended shows in its offset."""
+    """Send one batch, then a good one: its offset shows whether the first was appended."""
     name, _ = talk.topic("p-" + stem.replace(" ", "-"), **configs)
     produce(talk, name, make())
     produce(talk, name, batch(1))
@@ -216,7 +216,7 @@ def _read_back(talk: Talk, name: str) -> None:
 
 
 def _rewritten(talk: Talk, *, stem: str, configs: dict[str, str], codec: CompressionType) -> None:
-    """Codec, timestamps and record count as they are read back."""
+    """Read codec, timestamps and record count back."""
     name, _ = talk.topic(f"rewritten-{stem}-{codec.name}", **configs)
     produce(talk, name, batch(compression_type=codec))
     produce(talk, name, batch(compression_type=codec, producer_id=5, producer_epoch=0, base_sequence=0))
@@ -236,7 +236,7 @@ for _codec in CODECS:
 
 
 def _refused_records(talk: Talk, *, codec: CompressionType, keys: tuple[bytes | None, ...]) -> None:
-    """Records of a batch are refused one by one, by their indexes."""
+    """Send records of a batch that are refused one by one, by their indexes."""
     stem = f"keys-{codec.name}-" + "".join("n" if key is None else f"k{len(key)}" for key in keys)
     name, _ = talk.topic(stem, cleanup_policy="compact")
     builder = RecordBatchBuilder(compression_type=codec)
@@ -256,7 +256,7 @@ for _codec in CODECS:
 
 
 def _timestamps(talk: Talk, *, codec: CompressionType) -> None:
-    """One record of three is out of bounds."""
+    """Send three records of which one is out of bounds."""
     name, _ = talk.topic(f"bounds-{codec.name}", message_timestamp_before_max_ms=str(DAY_MS))
     builder = RecordBatchBuilder(compression_type=codec)
     for timestamp in (_now(), 1_000, _now()):
@@ -271,7 +271,7 @@ for _codec in CODECS:
 
 
 def _sized(talk: Talk, *, codec: CompressionType, limit: int) -> None:
-    """The size limit of a batch is applied to its bytes as they came, or as they are written."""
+    """Apply the size limit of a batch to its bytes as they came, or as they are written."""
     for kind in ("producer", "uncompressed", "zstd"):
         name, _ = talk.topic(
             f"sized-{codec.name}-{limit}-{kind}", compression_type=kind, max_message_bytes=str(limit)
@@ -287,7 +287,9 @@ for _codec in (CompressionType.NONE, CompressionType.ZSTD):
 
 
 def _of_transactions(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """Leaders ask the coordinator (KIP-890), and since version 12 they add their partitions to the transaction."""
+    """Produce in transactions: leaders ask the coordinator (KIP-890), and since version 12 they add their
+    partitions.
+    """
     producer = in_state(talk, f"pt-{client}-{version}-{state.replace(' ', '-')}", state, client)
     topic_id = talk.wait_for_topic(producer.topic)
 
@@ -325,7 +327,9 @@ for _state in STATES:
 
 
 def _odd_transactions(talk: Talk, *, version: int) -> None:
-    """A transactional id without a transactional batch, and the other way round; several partitions of one request."""
+    """Send a transactional id without a transactional batch, and the other way round; several partitions of one
+    request.
+    """
     producer = in_state(talk, f"pto-{version}", "ongoing")
     topic_id = talk.wait_for_topic(producer.topic)
     plain = [PartitionProduceData(0, batch(1))]

@@ -10,7 +10,7 @@ DIRECTORY = bytes(range(16))
 
 
 def _of_any_cluster(response: RemoveRaftVoterResponse) -> RemoveRaftVoterResponse:
-    """The answer without the id of the cluster."""
+    """Remove the id of the cluster from the answer."""
     response.error_message = (response.error_message or "").partition(" the cluster id")[0]
     return response
 

@@ -15,7 +15,7 @@ FAR = (1 << 63) - 1
 
 
 def made(line: Line, owner: str, *renewers: str, hours: int = 50) -> Any:
-    """A token, once the controller knows it."""
+    """Make a token, and wait until the controller knows it."""
     named = [CreatableRenewers("User", each) for each in renewers]
     token = line.ask(CreateDelegationTokenRequest("User", owner, named, hours * HOUR_MS), 3)
     line.ask_until(

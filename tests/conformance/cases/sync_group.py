@@ -36,7 +36,7 @@ for _version in range(3, 6):
 
 
 def _refused(talk: Talk, *, stem: str, version: int, changes: dict[str, Any]) -> None:
-    """First while the shares are awaited, then when the group is stable."""
+    """Ask first while the shares are awaited, then when the group is stable."""
     member = Member(talk, talk.name(f"sync-{stem}{version}".replace(" ", "-")))
     member.join(silently=True)
     member.sync({member.member_id: b"x"}, version, **changes)

@@ -41,7 +41,7 @@ SIMPLE: dict[str, Any] = {}
 
 
 def _fetch(talk: Talk, group: str, topic: str) -> None:
-    """What is committed, and whether more is pending."""
+    """Fetch the committed offsets, and whether more are pending."""
     wanted = [OffsetFetchRequestTopics(topic, partition_indexes=[0, 1])]
     for is_stable in (False, True):
         groups = [OffsetFetchRequestGroup(group, topics=wanted)]
@@ -49,7 +49,7 @@ def _fetch(talk: Talk, group: str, topic: str) -> None:
 
 
 def _in_a_state(talk: Talk, *, state: str, client: int, version: int) -> None:
-    """By a stranger, before the group was added, and after that."""
+    """Commit as a stranger, before the group was added, and after that."""
     stem = f"tc-{client}-{version}-{state.replace(' ', '-')}"
     begins_another = client == V2 and version >= IMPLICIT_SINCE
     producer = in_state(talk, stem, state, client, short_ms=LONG_ENOUGH_MS if begins_another else SHORT_MS)
@@ -77,14 +77,14 @@ for _state in STATES:
 
 
 def _added(talk: Talk, stem: str, group: str, client: int = V1) -> Producer:
-    """A producer whose open transaction has the group."""
+    """Make a producer whose open transaction has the group."""
     producer = in_state(talk, stem, "empty", client)
     producer.ask(producer.offsets_request(group), 4)
     return producer
 
 
 def _members(talk: Talk, *, version: int) -> None:
-    """A member's offsets are those of its generation; others are fenced."""
+    """Commit as members: their offsets are those of their generation; others are fenced."""
     (member,) = stable(talk, talk.name(f"tc-members-{version}"))
     producer = _added(talk, f"tc-members-{version}", member.group)
     mine = {"member_id": member.member_id, "generation_id": member.generation}
@@ -128,7 +128,7 @@ def _static_members(talk: Talk, *, version: int) -> None:
 
 
 def _unknown_groups(talk: Talk, *, version: int) -> None:
-    """A group that nobody is in takes offsets without a generation alone."""
+    """Commit to an empty group, which takes only offsets without a generation."""
     group = talk.name(f"tc-nobody-{version}")
     producer = _added(talk, f"tc-nobody-{version}", group)
     for fields in (
@@ -155,7 +155,7 @@ for _version in range(6):
 
 
 def _topics(talk: Talk, *, version: int) -> None:
-    """Unknown partitions are refused one by one, and metadata that is too large."""
+    """Commit unknown partitions, which are refused one by one, and metadata that is too large."""
     group = talk.name(f"tc-topics-{version}")
     producer = _added(talk, f"tc-topics-{version}", group)
     topic, gone = producer.topic, talk.name("tc-nowhere")
@@ -232,7 +232,7 @@ def _(talk: Talk) -> None:
 
 @case("txn_offset_commit beside commits without a transaction")
 def _(talk: Talk) -> None:
-    """The newer one counts, whichever way it came."""
+    """Commit in both ways: the newer one counts."""
     group = talk.name("tc-beside")
     producer = _added(talk, "tc-beside", group)
     commit(talk, group, producer.topic, 3)

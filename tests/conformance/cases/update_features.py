@@ -1,4 +1,4 @@
-"""UpdateFeatures: what is refused, and what would be done; nothing is changed for good."""
+"""UpdateFeatures: refusals, and changes that are only validated."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _without_verification(talk: Talk, name: str) -> Iterator[None]:
 
 
 def _transactional(name: str) -> Callable[[Callable[[Talk, str], None]], None]:
-    """A case with a topic of its own, in which partitions take transactions without a coordinator."""
+    """Make a case with a topic of its own, in which partitions take transactions without a coordinator."""
 
     def enter(conversation: Callable[[Talk, str], None]) -> None:
         def run(talk: Talk) -> None:
@@ -125,7 +125,7 @@ def _end(
 
 
 def _look(talk: Talk, topic: str, offset: int = 0, max_bytes: int = MIB) -> None:
-    """What readers of both kinds get, and what producers are known."""
+    """Show the records for readers of both kinds, and the known producers."""
     for isolation in (0, 1):
         wanted = FetchTopic(
             topic, partitions=[FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)]
@@ -142,7 +142,7 @@ def _describe(talk: Talk, topic: str) -> None:
 
 
 def _without_times(response: Any) -> Any:
-    """Markers have the present time."""
+    """Remove times: markers have the present time."""
     for topic in response.topics:
         for answer in topic.partitions:
             for producer in answer.active_producers:
@@ -151,7 +151,7 @@ def _without_times(response: Any) -> Any:
 
 
 def _with_batches_named(response: Any) -> Any:
-    """The records become the offsets of their batches, since markers have the present time."""
+    """Replace the records by the offsets of their batches, since markers have the present time."""
     for topic in response.responses:
         for answer in topic.partitions:
             found = [
@@ -303,7 +303,7 @@ def _(talk: Talk, topic: str) -> None:
 
 
 def _of_an_open_transaction(talk: Talk, *, client: int) -> None:
-    """An operator ends what a coordinator has open, and the coordinator is not told."""
+    """End a coordinator's open transaction as an operator, without the coordinator's knowledge."""
     for number, (by, other, is_commit) in enumerate(
         ((0, 0, ABORT), (0, 0, COMMIT), (1, 0, ABORT), (-1, 0, ABORT), (0, 1, COMMIT))
     ):
@@ -336,7 +336,7 @@ for _client in (V1, V2):
 
 
 def _with_the_highest_epoch(talk: Talk, *, client: int) -> None:
-    """An admin client ends what is open, with an epoch above all that the coordinator gives out."""
+    """End an open transaction as an admin client, with an epoch above all epochs of the coordinator."""
     producer = in_state(talk, f"wtm-highest-{client}", "ongoing", client)
     topics = [WritableTxnMarkerTopic(producer.topic, [0])]
     marker = WritableTxnMarker(producer.producer_id, EPOCH_MAX, ABORT, topics, 0, 0)

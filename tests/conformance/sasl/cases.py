@@ -16,13 +16,13 @@ _CASES: list[Case] = []
 
 
 def case(script: Callable[[Talk], None]) -> Callable[[Talk], None]:
-    """A conversation with the listener of all mechanisms."""
+    """Register a conversation with the listener of all mechanisms."""
     _CASES.append(Case(script.__name__, script))
     return script
 
 
 def case_of_short(script: Callable[[Talk], None]) -> Callable[[Talk], None]:
-    """A conversation with the listener whose logins end."""
+    """Register a conversation with the listener whose logins end."""
     _CASES.append(Case(script.__name__, script, "short"))
     return script
 
@@ -95,7 +95,7 @@ def handshake_twice(talk: Talk) -> None:
 
 @case
 def token_behind_the_old_handshake(talk: Talk) -> None:
-    """SaslAuthenticate where a bare token is expected."""
+    """Send SaslAuthenticate where a bare token is expected."""
     talk.handshake("PLAIN", 0)
     talk.token(talk.plain("carol"))
 
@@ -188,7 +188,7 @@ def token_too_large(talk: Talk) -> None:
 
 @case
 def token_that_just_fits(talk: Talk) -> None:
-    """The size counts the whole frame: header, length and token."""
+    """Send the largest token: the size counts the whole frame: header, length and token."""
     talk.handshake("PLAIN")
     talk.token(talk.plain("carol", "x" * (FRAME_BYTES_MAX - 25)))
 
@@ -238,7 +238,7 @@ _plain("a_scram_message", lambda talk: talk.begin_scram("SCRAM-SHA-256", "alice"
 
 
 def _scram(name: str, first: Callable[[Talk, str], bytes], final: Callable[[Talk], bytes]) -> None:
-    """The same for both digests, and once by bare tokens."""
+    """Register a script for both digests, and once by bare tokens."""
 
     def script(mechanism: str, version: int) -> Callable[[Talk], None]:
         def hold(talk: Talk) -> None:
@@ -303,7 +303,7 @@ _scram("first_again", _alice, lambda talk: talk.begin_scram("SCRAM-SHA-256", "al
 
 @case
 def scram_proof_of_the_other_digest(talk: Talk) -> None:
-    """A downgrade within the exchange."""
+    """Try a downgrade within the exchange."""
     talk.handshake("SCRAM-SHA-512")
     talk.token(talk.begin_scram("SCRAM-SHA-256", "alice"))
     talk.token(talk.finish_scram())
@@ -373,7 +373,7 @@ def lifetime_behind_a_bare_token(talk: Talk) -> None:
 
 @case_of_short
 def lifetime_of_a_token(talk: Talk) -> None:
-    """The shorter one of the two counts."""
+    """Log in by a token: the shorter lifetime of the two counts."""
     talk.handshake("OAUTHBEARER")
     talk.token(_sent(talk.place.issuer.token()))
 
@@ -387,7 +387,7 @@ def renewal(talk: Talk) -> None:
 
 @case_of_short
 def renewal_too_soon(talk: Talk) -> None:
-    """Two within a second."""
+    """Log in twice within a second."""
     _log_in(talk)
     _log_in(talk)
     talk.handshake("PLAIN")
@@ -396,7 +396,7 @@ def renewal_too_soon(talk: Talk) -> None:
 
 @case_of_short
 def renewal_of_old(talk: Talk) -> None:
-    """By SaslHandshake version 0."""
+    """Renew by SaslHandshake version 0."""
     _log_in(talk)
     talk.handshake("PLAIN", 0)
     talk.bare(talk.plain("carol"))
@@ -478,5 +478,5 @@ def _plaintext() -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
-    """All conversations, in the order in which they are held."""
+    """Return all conversations, in the order in which they are held."""
     return [*_CASES, *_plaintext()]

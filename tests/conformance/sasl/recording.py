@@ -21,7 +21,7 @@ SEAL = Path(__file__).with_name("seal.txt")
 
 
 def ask_all(place: Place) -> dict[str, list[Any]]:
-    """The answers of a server, by the names of cases."""
+    """Return the answers of a server, by the names of cases."""
     return {case.name: conversation(case, place) for case in all_cases()}
 
 
@@ -35,7 +35,7 @@ def write(answers: dict[str, list[Any]]) -> None:
 
 
 def seal() -> str:
-    """The digest of the conversations, of the servers' keys, and of Kafka's answers."""
+    """Return the digest of the conversations, of the servers' keys, and of Kafka's answers."""
     digest = hashlib.sha256(KAFKA_VERSION.encode())
     for name in ("cases", "servers", "talk"):
         digest.update(asking_code(PATH.with_name(f"{name}.py")))
@@ -44,13 +44,13 @@ def seal() -> str:
 
 
 def load() -> dict[str, list[Any]]:
-    """The recorded answers, by the names of cases."""
+    """Load the recorded answers, by the names of cases."""
     recorded: dict[str, list[Any]] = json.loads(PATH.read_text())
     return recorded
 
 
 def compare(answers: dict[str, list[Any]]) -> list[str]:
-    """Each difference from the recording, a line each."""
+    """List the differences from the recording, a line each."""
     recorded = load()
     return [
         f"{name}: {difference}"

@@ -33,7 +33,7 @@ class Place:
 
 
 def settings(directory: Path, ports: list[int]) -> dict[str, str]:
-    """The keys, beside those of every combined node; `directory` has the issuer's keys in `jwks.json`."""
+    """Return the keys, beside those of every combined node; `directory` has the issuer's keys in `jwks.json`."""
     plaintext, sasl, short, controller = ports
     clients = f"SASL://127.0.0.1:{sasl},SHORT://127.0.0.1:{short},PLAINTEXT://127.0.0.1:{plaintext}"
     found = {

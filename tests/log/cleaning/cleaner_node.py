@@ -14,8 +14,9 @@ from odradek.data_plane.log.cleaning.log_cleaner import CleanerSettings, LogClea
 from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.env.ports import Companion, Env, TaskGroup
+from odradek.env.ports import Companion, TaskGroup
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.serving.node_env import NodeEnv
 from odradek.wire.record_batch import RecordBatchBuilder
 from sim.machine.disk import SimDisk
 from sim.machine.weather import Weather
@@ -61,7 +62,7 @@ class CleanerNode:
     A script may set `on_call`, which hears of each call of a companion's method, and may raise in its place.
     """
 
-    env: Env
+    env: NodeEnv
     cleaner: LogCleaner
 
     def __init__(self, settings: CleanerSettings = SETTINGS, *, disks: int = 1, seed: int = 1) -> None:
@@ -76,7 +77,7 @@ class CleanerNode:
     def play(self, script: Callable[[CleanerNode], Awaitable[None]]) -> None:
         """Run the script in the node."""
 
-        async def node(env: Env, tasks: TaskGroup) -> None:
+        async def node(env: NodeEnv, tasks: TaskGroup) -> None:
             self.env = env
             new_companion = env.new_companion
 

@@ -13,6 +13,7 @@ from odradek.data_plane.log.cleaning.plan import LogPlan, first_dirty_offset
 from odradek.data_plane.log.cleaning.record_loop import RecordLoop
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaning_state import PassReport
+from odradek.env.agreed_clock import AgreedClock
 from tests.log.support import NOW_MS
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ def clean(
     dedupe_bytes: int = 24 * 1000,
     io_buffer_bytes: int = 256,
     now_ms: int = NOW_MS,
+    agreed_clock: AgreedClock | None = None,
     free_bytes: int = 1 << 40,
 ) -> PassReport | None:
     """A pass of the real cleaner below `end_offset`, in reads as small as can be."""
@@ -82,6 +84,7 @@ def clean(
         at_once,
         at_once,
         clock,
+        AgreedClock(clock) if agreed_clock is None else agreed_clock,
         _no_throttle,
         lambda: free_bytes,
     )

@@ -79,14 +79,14 @@ WAIT_SECONDS = 120
 
 @attrs.frozen
 class Written:
-    """Kafka's directory after its end, and the table that each topic has for a reader of what is committed."""
+    """Kafka's directory after its end, and the table that each topic has for a committed reader."""
 
     directory: Path
     tables: dict[str, Table]
 
 
 def updates(random: Random, count: int, keys: int = 40) -> list[tuple[bytes, bytes | None]]:
-    """Updates of few keys; each tenth is a tombstone."""
+    """Make updates of few keys; each tenth is a tombstone."""
     return [
         (b"key-%d" % random.randrange(keys), None if at % 10 == 7 else b"value %d " % at * 3)
         for at in range(count)
@@ -102,7 +102,7 @@ def apply_to(table: Table, found: list[tuple[bytes, bytes | None]]) -> None:
 
 
 def produce(producer: Producer, topic: str, found: list[tuple[bytes, bytes | None]]) -> None:
-    """Batches of ten records."""
+    """Produce batches of ten records."""
     for at in range(0, len(found), 10):
         for key, value in found[at : at + 10]:
             producer.produce(topic, value, key)
@@ -110,7 +110,7 @@ def produce(producer: Producer, topic: str, found: list[tuple[bytes, bytes | Non
 
 
 def write_plain(bootstrap: str, topic: str, codec: str) -> Table:
-    """An idempotent producer's updates."""
+    """Produce updates by an idempotent producer; return the table."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -127,7 +127,7 @@ def write_plain(bootstrap: str, topic: str, codec: str) -> Table:
 
 
 def write_mixed(bootstrap: str) -> Table:
-    """Updates without transactions, then transactions, of which every other one is aborted."""
+    """Write updates without transactions, then transactions, of which every other one is aborted."""
     table = write_plain(bootstrap, MIXED, "none")
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 1000})
     producer.init_transactions()
@@ -179,7 +179,7 @@ def log_of(log_dir: LogDir, topic: str) -> PartitionLog:
 
 
 def table_of(log: PartitionLog) -> Table:
-    """What a reader makes of the records of a log without transactions."""
+    """Return the table that a reader makes of the records of a log without transactions."""
     table: Table = {}
     for _, _, key, value in rows_of(log):
         assert key is not None
@@ -188,7 +188,7 @@ def table_of(log: PartitionLog) -> Table:
 
 
 def check_compact(log: PartitionLog, before: list[tuple[int, int, bytes | None, bytes | None]]) -> None:
-    """Below the first dirty offset are the latest records of their keys, each as it was."""
+    """Check that below the first dirty offset are the latest records of their keys, each unchanged."""
     end = log.cleaning.first_dirty_offset
     latest = {key: offset for offset, _, key, _ in before if offset < end}
     assert [row for row in before if row[0] >= end or latest[row[2]] == row[0]] == rows_of(log)
@@ -210,7 +210,7 @@ def test_we_clean_what_kafka_wrote(written: Written, copy: Path, topic: str) -> 
 
 
 def committed_rows(log: PartitionLog) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """The records that no aborted transaction has written."""
+    """Return the records that no aborted transaction has written."""
     aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     owners = {
         offset: header.producer_id
@@ -278,7 +278,7 @@ def test_kafkas_tool_reads_what_we_cleaned(copy: Path) -> None:
 
 
 def append_ours(log: PartitionLog, table: Table, codec: int) -> None:
-    """Further updates, in batches of ours."""
+    """Append further updates, in batches of ours."""
     found = updates(Random(f"ours {log.topic}"), 400)
     now_ms = int(time.time() * 1000)
     for at in range(0, len(found), 8):
@@ -292,7 +292,7 @@ def append_ours(log: PartitionLog, table: Table, codec: int) -> None:
 
 
 def cleaned_up_to(data: Path) -> dict[str, int]:
-    """The first dirty offsets of our topics, as a server's cleaner has them."""
+    """Return the first dirty offsets of our topics, as a server's cleaner has them."""
     path = data / CLEANER_FILE
     found = decode_offsets(path.read_bytes()) if path.exists() else {}
     return {topic: found.get(Key(topic, 0), 0) for topic in TOPICS}
@@ -311,7 +311,7 @@ def wait_cleaned(server: ServerProcess, data: Path, topics: Sequence[str] = TOPI
 
 
 def consumed(bootstrap: str, topic: str) -> tuple[Table, list[tuple[int, bytes, bytes | None]]]:
-    """What a consumer finds from the start: the table, and the rows that are committed."""
+    """Consume from the start: return the table, and the committed rows."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -387,7 +387,7 @@ def test_kafka_cleans_what_we_wrote(written: Written, copy: Path) -> None:
 
 
 def give_back(log_dir: LogDir) -> None:
-    """Another process may have the directory, as if this one had ended."""
+    """Unlock the directory for another process, as if this one had ended."""
     assert isinstance(log_dir.directory, RealDir)
     log_dir.directory.unlock()
 

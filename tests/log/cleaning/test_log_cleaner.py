@@ -30,7 +30,7 @@ ATTRIBUTES_LOW_BYTE = 22
 
 
 def latest_rows(log: PartitionLog) -> list[int]:
-    """The offsets that a cleaned log keeps: the latest of each key, and what is in the active segment."""
+    """Return the offsets that a cleaned log keeps: the latest of each key, and those of the active segment."""
     end = log.active.base_offset
     latest = {record.key: record.offset for record in visible(log) if record.offset < end}
     return [
@@ -267,7 +267,7 @@ def _unknown_codec(data: bytearray) -> None:
     ],
 )
 def test_a_log_that_cannot_be_cleaned_is_set_aside(change: Callable[[bytearray], None], reason: str) -> None:
-    """It is tried once, nothing of it is cut, its reason is told, and other logs are cleaned."""
+    """It is tried once, nothing of it is cut, its reason is reported, and other logs are cleaned."""
 
     async def script(node: CleanerNode) -> None:
         bad = node.log("bad")
@@ -376,7 +376,7 @@ def test_a_companion_that_dies_takes_its_pass_with_it(at_call: int) -> None:
 
 @pytest.mark.parametrize("operation", ["append", "create", "rename"])
 def test_a_disk_that_fills_up_in_a_pass_loses_nothing(operation: str) -> None:
-    """The pass fails, the disk is told to be full, and cleaning goes on when it has room again."""
+    """The pass fails, the disk is reported full, and cleaning continues when it has room again."""
 
     async def script(node: CleanerNode) -> None:
         log = node.log("t")

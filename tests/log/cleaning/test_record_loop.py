@@ -105,7 +105,7 @@ def content(data: bytes) -> list[tuple[BatchHeader, list[Record]]]:
 
 
 def rules(map_end: int, last: dict[int, int] | None = None, now: int = NOW) -> PassRules:
-    return PassRules(now, DELETE_RETENTION, map_end, LastBatches(last or {}, {}))
+    return PassRules(now, now, DELETE_RETENTION, map_end, LastBatches(last or {}, {}))
 
 
 keys = st.one_of(st.none(), st.integers(0, 12).map(lambda n: b"k%d" % n * (1 + n % 4 * 20)), st.just(b""))
@@ -238,7 +238,7 @@ def cleaned_twice(data: bytes, aborted: tuple[Aborted, ...], now_ms: tuple[int, 
     for now in now_ms:
         loop = a_loop(aborted=aborted)
         end = map_all(loop, data)
-        loop.rewrite_by(attrs.evolve(rules(end), now_ms=now, delete_retention_ms=100))
+        loop.rewrite_by(attrs.evolve(rules(end, now=now), delete_retention_ms=100))
         data = clean_all(loop, data)
         left.append(data)
     return left[0], left[1]
@@ -290,9 +290,7 @@ def test_the_last_marker_of_a_producer_stays_though_empty() -> None:
         loop = a_loop()
         end = map_all(loop, data)
         of_producer = LastBatches({}, {}, {PRODUCER: 0})
-        loop.rewrite_by(
-            attrs.evolve(rules(end), now_ms=now, delete_retention_ms=100, last_batches=of_producer)
-        )
+        loop.rewrite_by(attrs.evolve(rules(end, now=now), delete_retention_ms=100, last_batches=of_producer))
         data = clean_all(loop, data)
     assert kept(data) == [(0, 0, False), (1, 1, False)]
 
@@ -375,7 +373,23 @@ def test_a_delete_horizon_stays_within_64_bits() -> None:
     loop = a_loop()
     data = batch(0, [(b"k", None)])
     end = map_all(loop, data)
-    loop.rewrite_by(PassRules(NOW, (1 << 63) - 1, end, LastBatches({}, {})))
+    loop.rewrite_by(PassRules(NOW, NOW, (1 << 63) - 1, end, LastBatches({}, {})))
     ((_, header),) = iter_batches(loop.clean(Bytes(data), 0, len(data), 1 << 20, OFFSETS).data)
     assert header.has_delete_horizon
     assert header.base_timestamp == (1 << 63) - 1
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, 1000, NOW])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_header_that_was_wrong_about_its_records_is_right_after_a_pass(codec: int, claimed: int) -> None:
+    """A batch of which all stays is written anew where its newest timestamp is not that of its records."""
+    sound = batch(0, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], codec)
+    wrong = bytearray(sound)
+    HEADER.pack_into(wrong, 0, *parse_header(sound)._replace(max_timestamp=claimed))
+    seal(wrong)
+    loop = a_loop()
+    end = map_all(loop, bytes(wrong))
+    loop.rewrite_by(rules(end))
+    ((header, kept),) = content(clean_all(loop, bytes(wrong)))
+    assert header.max_timestamp == parse_header(sound).max_timestamp
+    assert kept == content(sound)[0][1]

@@ -28,7 +28,7 @@ class Visible:
 
 
 def visible(log: PartitionLog) -> list[Visible]:
-    """All records of the log."""
+    """Return all records of the log."""
     data = content(log)
     return [
         Visible(record.offset, record.timestamp, record.key, record.value, header.partition_leader_epoch)
@@ -38,17 +38,17 @@ def visible(log: PartitionLog) -> list[Visible]:
 
 
 def latest_values(found: list[Visible]) -> dict[bytes | None, bytes | None]:
-    """The last value of every key."""
+    """Return the last value of every key."""
     return {record.key: record.value for record in found}
 
 
 def latest_offsets(log: PartitionLog, end_offset: int) -> dict[bytes | None, int]:
-    """The last offset of every key below `end_offset`."""
+    """Return the last offset of every key below `end_offset`."""
     return {record.key: record.offset for record in visible(log) if record.offset < end_offset}
 
 
 def rewritten(header: BatchHeader, kept: list[Record], horizon_ms: int | None = None) -> bytearray:
-    """The batch with these records alone, in its old range of offsets."""
+    """Rewrite the batch with these records alone, in its old range of offsets."""
     builder = RecordBatchBuilder(
         base_offset=header.base_offset,
         compression_type=header.compression_type,
@@ -67,7 +67,7 @@ def rewritten(header: BatchHeader, kept: list[Record], horizon_ms: int | None = 
 
 
 def last_batches(log: PartitionLog) -> set[int]:
-    """The base offsets of each producer's last batch: they stay, though empty."""
+    """Return the base offsets of each producer's last batch: they stay, though empty."""
     last = {
         header.producer_id: header.base_offset
         for _, header in iter_batches(content(log))
@@ -114,7 +114,7 @@ def clean(
     between: Callable[[], None] = lambda: None,
     groups_of: int = 3,
 ) -> Cleaning:
-    """A whole pass below `end_offset`; `between` is called after each swap."""
+    """Run a whole pass below `end_offset`; `between` is called after each swap."""
     cleaning = begin_cleaning(log, end_offset)
     latest, last = latest_offsets(log, end_offset), last_batches(log)
     bases = [segment.base_offset for segment in log.segments if segment.base_offset < end_offset]

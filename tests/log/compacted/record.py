@@ -68,7 +68,7 @@ TOPICS = {
 
 
 def produce_round(bootstrap: str, topic: str, number: int) -> None:
-    """Some batches of an idempotent producer of its own: keys that come again, one that does not, a tombstone."""
+    """Produce some batches of an idempotent producer of its own: repeated keys, a single key, a tombstone."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -87,7 +87,7 @@ def produce_round(bootstrap: str, topic: str, number: int) -> None:
 
 
 def produce_transactions(bootstrap: str, topic: str, number: int) -> None:
-    """A transaction for the same few keys, committed or aborted in turn."""
+    """Produce a transaction for the same few keys, committed or aborted in turn."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{number % 3}"})
     producer.init_transactions()
     producer.begin_transaction()
@@ -101,7 +101,7 @@ def produce_transactions(bootstrap: str, topic: str, number: int) -> None:
 
 
 def cleaned_up_to(data: Path) -> dict[str, int]:
-    """What Kafka's cleaner says of our topics."""
+    """Return the offsets up to which Kafka's cleaner has cleaned our topics."""
     path = data / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines()[2:] if path.exists() else []
     fields = [line.split() for line in lines]
@@ -122,7 +122,7 @@ def wait_cleaned(data: Path) -> None:
 
 
 def read_all(bootstrap: str) -> dict[str, list[Any]]:
-    """All records that the broker serves, with those of aborted transactions."""
+    """Read all records that the broker serves, with those of aborted transactions."""
     found: dict[str, list[Any]] = {}
     for topic in TOPICS:
         consumer = Consumer(

@@ -23,7 +23,7 @@ BATCHES = 18
 
 
 def states_of(seed: int) -> tuple[list[bytes], list[int]]:
-    """The log's content before a pass and after each of its swaps, and the number of operations up to there."""
+    """Return the log's content before a pass and after each of its swaps, and the number of operations up to there."""
     node, log, _ = written(seed, BATCHES)
     begun = node.disk.operation_count
     states, counts = [content(log)], [0]
@@ -110,7 +110,7 @@ def test_a_crash_while_the_next_start_finishes_a_swap(seed: int) -> None:
 
 
 def kafka_directory() -> tuple[Dir, bytes, bytes]:
-    """Segments 0, 10, 20 and 30, and what Kafka's cleaner makes of the first three; all batches, then the cleaned ones."""
+    """Make segments 0, 10, 20 and 30; return all batches, then those that Kafka's cleaner makes of the first three."""
     directory = new_disk().open_dir(ROOT, create=True)
     log = open_log(directory, COMPACTED)
     bases = []
@@ -188,7 +188,7 @@ def batch_size() -> int:
 
 
 def moved(data: bytes, distance: int) -> bytes:
-    """A batch further up: no checksum covers its base offset."""
+    """Return a batch at a higher offset: no checksum covers its base offset."""
     (base_offset,) = struct.unpack_from(">q", data)
     return struct.pack(">q", base_offset + distance) + data[8:]
 
@@ -208,7 +208,7 @@ def test_a_damaged_swap_takes_the_place_of_nothing(damage: str, clean_stop: bool
 
 
 def test_a_damaged_swap_without_sources_spares_the_last_segment() -> None:
-    """A base offset that no checksum covers may lie beyond the log: what is behind the cleaned segments stays."""
+    """A base offset that no checksum covers may lie beyond the log: the segments after the cleaned ones stay."""
     directory, old, new = kafka_directory()
     cleaned = new[: len(new) - (len(old) - 3 * len(batch(2)) * 5)]
     swapped = cleaned[: -batch_size()] + moved(cleaned[-batch_size() :], 1 << 40)

@@ -32,7 +32,7 @@ SMALL_NODE = {"transaction.state.log.num.partitions": "1", "log.flush.offset.che
 
 
 def expected_records() -> list[tuple[int, bytes, bytes]]:
-    """(timestamp, key, value) of the records in topic `mixed` outside of transactions, in order."""
+    """Return (timestamp, key, value) of the records in topic `mixed` outside of transactions, in order."""
     found = []
     for segment in range(2):
         for _ in CODECS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.data_plane.log.log_types import METADATA_FILE_NAME
+from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
@@ -52,6 +53,32 @@ def test_an_empty_log_without_a_topic_is_nothing_to_keep() -> None:
     node.start()
     assert not node.events("log.id_unreadable")
     assert not node.log_dir.unreadable
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(20)])
+def test_a_spoilt_file_of_epochs_is_made_anew_from_the_log(damage: bytes) -> None:
+    """A follower needs them to find where it parted from its leader."""
+    node = Node()
+    log = node.log()
+    for epoch in (3, 3, 5):
+        append(log, batch(2), epoch=epoch)
+    node.log_dir.close_clean(1)
+    node.disk.crash("all")
+    node.disk.open_dir(ROOT).subdir("t-0").write_atomic(EPOCHS_FILE_NAME, damage)
+    log = node.start().logs[TopicPartition("t", 0)]
+    assert log.epochs.entries == ((3, 0), (5, 4))
+    assert len(node.events("log.epochs_unreadable")) == 1
+
+
+def test_an_empty_file_of_epochs_beside_no_records_is_kafkas() -> None:
+    """Kafka makes one with each log."""
+    node = Node()
+    node.log()
+    node.log_dir.close_clean(1)
+    node.disk.crash("all")
+    node.disk.open_dir(ROOT).subdir("t-0").write_atomic(EPOCHS_FILE_NAME, b"")
+    node.start()
+    assert not node.events("log.epochs_unreadable")
 
 
 # --- a bug in an append

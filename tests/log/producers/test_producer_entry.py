@@ -50,7 +50,7 @@ def entries(draw: st.DrawFn) -> ProducerEntry:
 
 
 def _filled(batches: Iterable[tuple[int, int, int, int]]) -> list[list[int]]:
-    """What an entry still knows after these batches, the oldest first."""
+    """Return the batches that an entry still knows after these, the oldest first."""
     entry = ProducerEntry(0)
     for batch in batches:
         entry.batches.extend(batch)
@@ -69,7 +69,9 @@ def test_a_packed_entry_has_all_fields(entry: ProducerEntry) -> None:
 
 @given(entries(), st.integers(0, BATCHES_KEPT - 1))
 def test_any_kept_batch_is_found_when_it_is_repeated(entry: ProducerEntry, which: int) -> None:
-    """A batch that comes again is answered with the offsets that it has (KIP-98); one that follows the newest is new."""
+    """A batch that comes again is answered with the offsets that it has (KIP-98); a batch that follows the newest is
+    new.
+    """
     packed = entry.packed()
     fields = entry.batches[which * FIELDS : (which + 1) * FIELDS]
     if not fields:

@@ -34,7 +34,7 @@ _NOT_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITI
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Directories of a node that was killed and of one that was stopped, with a log of three segments each."""
+    """Make directories of a killed node and of a stopped one, with a log of three segments each."""
     root = tmp_path_factory.mktemp("templates")
     properties = prepare_odradek(root / "killed", settings={"log.segment.bytes": str(1 << 20)})
     server = launch_odradek(properties)
@@ -68,7 +68,7 @@ def take(templates: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
 
 @contextmanager
 def running(directory: Path) -> Iterator[tuple[ServerProcess, RawClient]]:
-    """Run the node of a directory, and connect to it; it must still run at the end, and is killed then."""
+    """Run the node of a directory, with a connection to it; it must still run at the end, and is killed then."""
     server = launch_odradek(directory / "server.properties")
     try:
         with RawClient(server.bootstrap) as client:
@@ -103,7 +103,7 @@ def log_end_offset(client: RawClient, topic: str = "kept") -> int:
 
 
 def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
-    """Fetch from `offset` on: return the error code and the base offsets."""
+    """Fetch from `offset` on; return error code and base offsets."""
     topic = FetchTopic("kept", bytes(16), [FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1, topics=[topic]
@@ -114,7 +114,7 @@ def fetch(client: RawClient, offset: int) -> tuple[int, list[int]]:
 
 
 def refusal(directory: Path) -> str:
-    """Start a node that must refuse: return its one line; its exit status is 1."""
+    """Return the one line with which the node refuses to start; its exit status is 1."""
     done = subprocess.run(
         [ODRADEK, "server", directory / "server.properties"],
         capture_output=True,
@@ -131,7 +131,7 @@ def refusal(directory: Path) -> str:
 
 @pytest.mark.parametrize("cut", [1, 50_000, 100_070])
 def test_a_torn_tail_is_cut_off(take: Callable[[str], Path], cut: int) -> None:
-    """A torn batch behind the last whole one is cut off and told in the log, and nothing else is lost."""
+    """A torn batch after the last whole one is cut off and logged, and nothing else is lost."""
     directory = take("killed")
     last = segments(directory)[-1]
     os.truncate(last, last.stat().st_size - cut)
@@ -246,7 +246,7 @@ def test_a_log_whose_topic_is_unreadable_waits_for_an_operator(
 
 
 def wait_for_error(client: RawClient) -> int:
-    """Fetch once the node has looked at its metadata, and return the error."""
+    """Return the error of a fetch, once the node has looked at its metadata."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (code := fetch(client, 0)[0]) in _NOT_YET and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -39,7 +39,7 @@ def wait_logged(server: ServerProcess, pattern: str, count: int = 1) -> None:
 
 
 def companions_of(server: ServerProcess) -> list[int]:
-    """The processes of the node's companions; any of its threads may have started them."""
+    """Return the processes of the node's companions; any of its threads may have started them."""
     found = []
     for children in Path(f"/proc/{server.pid}/task").glob("*/children"):
         for pid in children.read_text().split():
@@ -49,7 +49,7 @@ def companions_of(server: ServerProcess) -> list[int]:
 
 
 def produce(bootstrap: str) -> dict[bytes, bytes]:
-    """Three thousand updates of fifty keys, each of which ends with a value."""
+    """Produce three thousand updates of fifty keys, each of which ends with a value."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     table = {}
     for at in range(3000):
@@ -62,7 +62,7 @@ def produce(bootstrap: str) -> dict[bytes, bytes]:
 
 
 def consumed(bootstrap: str) -> list[tuple[bytes, bytes]]:
-    """All keys and values, from the start."""
+    """Consume all keys and values, from the start."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.partition.eof": True})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     rows = []

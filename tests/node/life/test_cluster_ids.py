@@ -1,4 +1,4 @@
-"""A cluster id is any text, and each place that tells it tells the same."""
+"""A cluster id is any text, and each place that shows it shows the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLUSTER_ID = 'Zürich "main"=:#1\\ cDZEekk4T3hTNGVlNzB3LUtUbkxaQQo='
 
 
 def test_a_node_tells_the_id_that_it_was_given(tmp_path: Path) -> None:
-    """Client, command and metrics page; a directory that is told another one stops the start."""
+    """Client, command and metrics page; a directory with another configured id stops the start."""
     spare = free_ports(3)
     settings = combined_node_properties(tmp_path, spare[0], spare[1])
     settings["odradek.metrics.listener"] = f"127.0.0.1:{spare[2]}"

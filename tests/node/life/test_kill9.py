@@ -28,14 +28,14 @@ class Load:
     bootstrap: str
     topic: str
     acknowledged: dict[int, tuple[int, int]] = attrs.field(factory=dict)
-    """(partition, offset) by serial number, as the delivery reports told."""
+    """(partition, offset) by serial number, from the delivery reports."""
     failures: list[str] = attrs.field(factory=list)
     _sent: int = 0
     _stopping: threading.Event = attrs.field(factory=threading.Event)
     _progress: threading.Condition = attrs.field(factory=threading.Condition)
 
     def run(self) -> None:
-        """Produce until `stop`, then deliver what is under way; the body of a thread."""
+        """Produce until `stop`, then deliver the records under way; the body of a thread."""
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -86,7 +86,7 @@ class Load:
 
 
 def read_all(bootstrap: str, topic: str) -> dict[tuple[int, int], int]:
-    """Serial number by (partition, offset), up to the high watermarks."""
+    """Return the serial number by (partition, offset), up to the high watermarks."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
     )

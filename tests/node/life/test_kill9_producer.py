@@ -72,7 +72,7 @@ def test_kill9_under_five_requests_in_flight(tmp_path: Path) -> None:
 
 
 def read(bootstrap: str, count: int) -> list[list[int]]:
-    """The serial numbers in each partition, up to `count` in all and what comes with the last."""
+    """Read the serial numbers in each partition, up to `count` in all and those that come with the last."""
     found: list[list[int]] = [[] for _ in range(PARTITIONS)]
     with Client(bootstrap) as client:
         fetcher = Fetcher(client.core, FetchConfig())

@@ -29,7 +29,7 @@ BATCHES = 200_000
 
 
 def format_node(directory: Path, settings: Mapping[str, str]) -> Path:
-    """The properties file of a formatted node whose data lies in `directory`/data."""
+    """Format a node whose data lies in `directory`/data; return its properties file."""
     directory.mkdir()
     path = directory / "server.properties"
     settings = {"log.dirs": str(directory / "data"), **settings}
@@ -40,7 +40,7 @@ def format_node(directory: Path, settings: Mapping[str, str]) -> Path:
 
 @contextlib.contextmanager
 def running(path: Path) -> Iterator[ServerProcess]:
-    """A node of these properties; its log is new. Killed at the end, if it is still there."""
+    """Run a node of these properties; its log is new. Killed at the end, if it still runs."""
     log = path.with_name("server.log")
     log.unlink(missing_ok=True)
     server = spawn("node", [ODRADEK, "server", path], bootstrap="", log_path=log)
@@ -68,7 +68,7 @@ def wait_for_line(server: ServerProcess, *words: str) -> None:
 
 
 def terminate(server: ServerProcess) -> tuple[int, str]:
-    """SIGTERM, once; the exit status and all that the node wrote. It must end without SIGKILL."""
+    """Send SIGTERM, once; return the exit status and all that the node wrote. It must end without SIGKILL."""
     server.process.send_signal(signal.SIGTERM)
     try:
         status = server.process.wait(PATIENCE_SECONDS)
@@ -78,7 +78,7 @@ def terminate(server: ServerProcess) -> tuple[int, str]:
 
 
 def lone(directory: Path) -> Path:
-    """A broker and controller in one, alone."""
+    """Format a single combined broker and controller."""
     port, controller = free_ports(2)
     return format_node(
         directory,

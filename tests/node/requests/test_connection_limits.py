@@ -123,7 +123,7 @@ def test_descriptors_are_kept_for_logs_and_peers() -> None:
 
 
 def test_a_refusal_names_the_limit_that_is_reached() -> None:
-    """The operator is told which limit to raise, and its value."""
+    """The log names the limit that the operator may raise, and its value."""
     addresses = AddressRates(burst_seconds=10.0)
     addresses.set_quota("d", 0.1)
     limits = ConnectionLimits(

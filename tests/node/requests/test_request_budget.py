@@ -1,7 +1,7 @@
 """Every request has a budget: the most expensive legal megabyte of each API leaves a node, its memory and its clients in peace.
 
-The frames come from `bench.budget`, which makes them from the message classes and its table of what makes each API
-expensive. What is asserted can be counted; times are measured by `make costs`.
+The frames come from `bench.budget`, which makes them from the message classes and its table of the expensive parts of
+each API. Assertions are about counts; times are measured by `make costs`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ INFLATED = "odradek_broker_loop_inflated_bytes"
 CLOSED = "odradek_protocol_errors_total"
 COUNTED = (DECODED, DESCRIBED, INFLATED, CLOSED)
 OFFSET_UNITS = 1 + DECIDED_UNITS + 1
-"""An offset is looked up, decided and told."""
+"""An offset is looked up, decided and answered."""
 WEIGHTS = {
     ApiKey.DESCRIBE_CONFIGS: RESOURCE_UNITS,
     ApiKey.DELETE_GROUPS: DECISION_UNITS,
@@ -99,7 +99,7 @@ HELD_THINGS = {
 
 
 def held(key: ApiKey) -> int:
-    """The most units that a request without elements may take."""
+    """Return the most units that a request without elements may take."""
     return PARTITIONS + HELD_THINGS.get(key, 3 * HOLDINGS.partitions)
 
 
@@ -154,7 +154,7 @@ def test_a_text_that_repeats_what_a_client_wrote_fits_into_the_answer(judged: Ju
 
 
 def produce_still_works(node: Judged, others: Client) -> None:
-    """An ordinary client's record is taken."""
+    """Check that an ordinary client's record is accepted."""
     data = PartitionProduceData(0, record_batch(170, 1))
     topic = TopicProduceData(node.stage.narrow[0], bytes(16), [data])
     answer = others.ask(ProduceRequest(None, -1, 30_000, [topic]), 9)
@@ -167,7 +167,7 @@ def name_of(frame: tuple[ApiKey, Costly]) -> str:
 
 
 def made(key: ApiKey, line: Costly, version: int, stage: Stage) -> tuple[bytes, int]:
-    """The frame and how many elements its request has: as many as a bound lets in, of the bytes or of the elements."""
+    """Make the frame, and count its request's elements: as many as the bound on bytes or on elements allows."""
     bytes_max = BOMBS_BYTES if line.name in ("zstd", "gzip") else FRAME_BYTES
     data, request = costly_frame(line, key, version, bytes_max, stage)
     elements = count_elements(request)
@@ -181,24 +181,28 @@ def made(key: ApiKey, line: Costly, version: int, stage: Stage) -> tuple[bytes, 
 
 
 def body_at(key: ApiKey, version: int) -> int:
-    """The position of the request in its frame: behind the size, the header's numbers, the client id and its tags."""
+    """Return the position of the request in its frame: after the size, the header's numbers, the client id and its
+    tags.
+    """
     return 4 + 8 + 2 + len(CLIENT_ID) + (request_header_version(key, version) >= 2)
 
 
 def elements_told(answer: bytes, key: ApiKey, version: int) -> int:
-    """Array elements of an answer. Raises `TooManyElements`."""
+    """Count the array elements of an answer. Raises `TooManyElements`."""
     decode = make_decoder(response_class(key), version, ANSWER_ELEMENTS_MAX, counts=True)
     told: int = decode(answer, 4 + (response_header_version(key, version) >= 1))[1]
     return told
 
 
 def figure(figures: dict[str, float], name: str) -> float:
-    """A metric, added up over its labels."""
+    """Return a metric, added up over its labels."""
     return sum(value for each, value in figures.items() if each.partition("{")[0] == name)
 
 
 def different_versions(key: ApiKey, served: list[int]) -> list[int]:
-    """The oldest, and of those whose requests have the same arrays and texts in the same form the newest."""
+    """Return the oldest version, and the newest of each group whose requests have the same arrays and texts in the
+    same form.
+    """
     newest = {}
     for version in served:
         form = request_header_version(key, version), frozenset(paths_of(request_class(key), version))
@@ -225,7 +229,7 @@ def ledger(judged: Judged) -> Ledger:
 
 
 def figures_at_rest(node: Judged) -> dict[str, float]:
-    """The metrics, as soon as no connection holds memory for requests or answers."""
+    """Return the metrics, as soon as no connection holds memory for requests or answers."""
     deadline = time.monotonic() + ZERO_SECONDS_MAX
     while True:
         figures = node.figures()

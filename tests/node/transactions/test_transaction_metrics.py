@@ -30,13 +30,13 @@ class Metered:
         self._url = f"http://{address}/metrics"
 
     def values(self, name: str) -> list[float]:
-        """All samples of a metric, whatever their labels."""
+        """Return all samples of a metric, whatever their labels."""
         with urllib.request.urlopen(self._url, timeout=WAIT_SECONDS) as answer:
             text = answer.read().decode()
         return [float(each) for each in re.findall(rf"^odradek_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)]
 
     def value(self, name: str) -> float:
-        """The one sample of a metric."""
+        """Return the one sample of a metric."""
         (found,) = self.values(name)
         return found
 

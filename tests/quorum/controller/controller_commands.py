@@ -92,7 +92,7 @@ class PartitionCommands:
         return lines
 
     def do_assign(self: _Script, words: list[str]) -> list[str]:
-        """`assign BROKER DIRECTORY PARTITION,...`: a broker tells where its replicas are."""
+        """Run `assign BROKER DIRECTORY PARTITION,...`: report the directories of a broker's replicas."""
         broker_id = int(words[0])
         topics = [
             AssignReplicasToDirsRequestTopicData(
@@ -209,7 +209,7 @@ def _told(name: str, result: Any) -> str:
 
 
 def by_topic(partitions: list[str]) -> dict[str, list[int]]:
-    """`t-0` and `t-1` as the numbers of `t`."""
+    """Return `t-0` and `t-1` as the numbers of `t`."""
     topics: dict[str, list[int]] = {}
     for partition in partitions:
         name, _, number = partition.rpartition("-")
@@ -218,7 +218,7 @@ def by_topic(partitions: list[str]) -> dict[str, list[int]]:
 
 
 def options_of(words: list[str]) -> dict[str, str]:
-    """`key=value` words; a word without a value has the empty one."""
+    """Parse `key=value` words; a word without a value has the empty one."""
     options = {}
     for word in words:
         key, _, value = word.partition("=")
@@ -227,7 +227,7 @@ def options_of(words: list[str]) -> dict[str, str]:
 
 
 def numbers_of(text: str, separator: str = ",") -> tuple[int, ...]:
-    """The numbers of a list."""
+    """Return the numbers of a list."""
     return tuple(int(number) for number in text.split(separator) if number)
 
 

@@ -7,18 +7,18 @@ Commands (times in milliseconds; names stand for ids, the first use of a name ma
                                                 unless the controller itself stands still
     register ID [incarnation=NAME] [dirs=A,B] [rack=R] [host=H] [previous=EPOCH] [cluster=ID] [level=N]
     heartbeat ID [epoch=N] [offset=N] [fence] [stop] [offline=A]
-    join ID[:OPTION+OPTION]...                  register and heartbeat each, without telling
+    join ID[:OPTION+OPTION]...                  register and heartbeat each, without output
     create NAME [partitions=N] [rf=N] [assign=1,2/2,1] [KEY=VALUE...] [; NAME ...] [validate]
     grow NAME COUNT [assign=1/2] [; NAME COUNT ...] [validate]
     alter TYPE NAME KEY=VALUE|KEY-|KEY+=VALUE|KEY-=VALUE... [; TYPE NAME ...] [validate]
                                                 single keys; TYPE is topic, broker, group or metrics, '' is no name
     replace TYPE NAME [KEY=VALUE...] [; ...] [validate]
                                                 all overrides
-    configs                                     what is stored
+    configs                                     the stored values
     delete NAME|id:NAME|both:NAME|neither... [version=N]
     producer-ids ID [epoch=N]
     isr NAME-N LEADER REPLICA[@EPOCH],... [epoch=LEADER/PARTITION] [broker=EPOCH] [recovering] [version=N]
-                                                AlterPartition; a replica's broker epoch is the current one if not told
+                                                AlterPartition; a replica's broker epoch is the current one by default
     partitions [NAME]                           the state of partitions
     brokers                                     the state of brokers
     elect NAME-N,...|all preferred|unclean      ElectLeaders
@@ -167,7 +167,7 @@ class ControllerScript(PartitionCommands):
     # -- commands -----------------------------------------------------------------------------------------------
 
     def run(self, command: str) -> list[str]:
-        """The output of one command."""
+        """Run one command; return its output."""
         verb, _, rest = command.partition(" ")
         words = rest.split()
         lines = getattr(self, "do_" + verb.replace("-", "_"))(words)
@@ -368,7 +368,7 @@ class ControllerScript(PartitionCommands):
             lines.append(f"{broker.broker_id} epoch={broker.epoch} {state} dirs={directories}")
         return lines
 
-    # -- telling ------------------------------------------------------------------------------------------------
+    # -- formatting ---------------------------------------------------------------------------------------------
 
     def _tell_partition(self, partition: PartitionImage) -> str:
         line = (
@@ -384,7 +384,7 @@ class ControllerScript(PartitionCommands):
         return line + (" recovering" if partition.leader_recovery_state else "")
 
     def tell(self, message: Message) -> str:
-        """A record: its name and the fields that differ from their defaults."""
+        """Format a record: its name and the fields that differ from their defaults."""
         default = type(message)()
         fields = [
             f"{name}={self._tell_value(getattr(message, name))}"
@@ -464,7 +464,7 @@ def _creatable(name: str, words: list[str]) -> CreatableTopic:
 
 
 def blocks(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(command or comment lines, expected output) of a script."""
+    """Yield (command or comment lines, expected output) of a script."""
     for block in text.strip("\n").split("\n\n"):
         lines = block.split("\n")
         if "----" in lines:
@@ -475,7 +475,7 @@ def blocks(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def run_script(text: str) -> str:
-    """The script with the output that its commands really have."""
+    """Return the script with the output that its commands really have."""
     script = ControllerScript()
     out = []
     for command, comments, _ in blocks(text):

@@ -30,7 +30,7 @@ class Lines:
 
 
 def audited(member: Member) -> list[dict[str, Any]]:
-    """The lines that a controller writes from now on."""
+    """Return the lines that a controller writes from now on."""
     lines = Lines()
     member.service.auditor = Auditor(member.node_id)
     member.service.auditor.lines = lines

@@ -129,7 +129,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, clean=st.booleans())
     def register(self, broker_id: int, clean: bool) -> None:
-        """A new incarnation with the disks that the broker has now."""
+        """Register a new incarnation with the disks that the broker has now."""
         known = self.image.brokers.get(broker_id)
         response = self.ask(
             BrokerRegistrationRequest(
@@ -173,7 +173,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, number=PARTITION, disk=st.integers(1, 2))
     def assign(self, broker_id: int, number: int, disk: int) -> None:
-        """A broker tells on which disk it has put a replica. The one that held it may be gone from the broker."""
+        """Report the disk on which a broker has put a replica. The disk that held it may be gone from the broker."""
         known = self.image.brokers.get(broker_id)
         if known is None:
             return
@@ -190,8 +190,9 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, disk=st.integers(0, 1), clean=st.booleans())
     def replace_disk(self, broker_id: int, disk: int, clean: bool) -> None:
-        """Another disk in the place of one, on which its replicas begin anew; the other disk may say that the broker was
-        stopped cleanly."""
+        """Replace a disk, on which its replicas begin anew; the other disk may say that the broker was stopped
+        cleanly.
+        """
         self.disks[broker_id][disk] = b"d" + self._new_uuid()[1:]
         self.register(broker_id, clean)
         self.heartbeat(broker_id, want="run", loses=False)
@@ -225,7 +226,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(number=PARTITION, members=SUBSET, late=st.booleans())
     def alter_isr(self, number: int, members: set[int], late: bool) -> None:
-        """A leader reports who is in sync; only replicas that have caught up with it, itself among them."""
+        """Report a leader's in-sync replicas; only replicas that have caught up with it, itself among them."""
         topic = self.image.topics[TOPIC]
         partition = topic.partitions[number]
         leader = self.image.brokers.get(partition.leader)
@@ -292,7 +293,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @invariant()
     def check(self) -> None:
-        """After every step."""
+        """Check the rules after every step."""
         if TOPIC in self.image.topics:
             self.note()
 
@@ -313,7 +314,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.may_lose = False
 
     def _check_empty(self, number: int, partition: PartitionImage, unclean_election: bool) -> None:
-        """A replica that begins anew is nobody's choice unless somebody would rather lose records."""
+        """Check that an empty replica leads only by an unclean election."""
         empty = self.empty.setdefault(number, set())
         empty &= set(partition.replicas)
         assert empty.isdisjoint(partition.elr)
@@ -363,7 +364,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.complete[number] = set(after.isr)
 
     def teardown(self) -> None:
-        """Replay is all: the log alone gives the same image."""
+        """Check that replay is all: the log alone gives the same image."""
         builder = ImageBuilder(MetadataImage.empty("c"))
         for offset, record in enumerate(self.log.records):
             builder.replay(offset, record, 1)

@@ -46,14 +46,14 @@ NOTHING: dict[bytes, Acl] = {}
 
 
 def reads(name: str) -> dict[bytes, Acl]:
-    """The rules of somebody who may READ, and so DESCRIBE, topics that begin so."""
+    """Return the rules of a user who may READ, and so DESCRIBE, topics with this prefix."""
     return {b"1" * 16: Acl(ResourceType.TOPIC, name, 4, READER.principal, "*", Operation.READ, 3)}
 
 
 async def as_client(
     service: MetadataService, env: Env, sender: Sender, request: Any, version: int | None = None
 ) -> Any:
-    """The answer to what a broker passes on for a client."""
+    """Return the answer to a request that a broker forwards for a client."""
     return await begun(service, env, sender, request, version)()
 
 
@@ -83,14 +83,14 @@ def begun(
 
 
 async def in_flight(service: MetadataService, env: Env, name: str) -> Callable[[], Any]:
-    """A topic whose creation is decided and not committed."""
+    """Begin the creation of a topic that is decided and not committed."""
     creating = begun(service, env, ADMIN, create(name))
     assert name not in service.committed_image.topics
     return creating
 
 
 def quota_of_reader(rate: float) -> AlterClientQuotasRequest:
-    """A quota of changes, with a burst of a second in these tests."""
+    """Make a quota of changes, with a burst of a second in these tests."""
     change = OpData("controller_mutation_rate", rate, False)
     entry = AlterClientQuotasRequestEntryData([EntityData("user", "reader")], [change])
     return AlterClientQuotasRequest([entry], False)
@@ -196,7 +196,7 @@ def test_a_quota_counts_what_each_part_of_a_long_request_finds() -> None:
 
 
 def test_the_parts_of_a_long_request_share_a_quota() -> None:
-    """What one part has spent the next one lacks, and the answer tells the longest wait."""
+    """What one part has spent the next one lacks, and the answer has the longest wait."""
 
     async def main(env: Env) -> None:
         async with running_controller(env, quota_windows=1, quota_window_seconds=1) as service:
@@ -218,7 +218,7 @@ def test_the_parts_of_a_long_request_share_a_quota() -> None:
 
 
 def test_a_quota_counts_changes_of_tokens() -> None:
-    """A client in debt is refused and told how long to wait, whatever it wants with a token; others go on."""
+    """A client in debt is refused with the time to wait, whatever it wants with a token; others go on."""
 
     async def main(env: Env) -> None:
         secrets = TokenSecrets.of_key("a secret of all nodes")

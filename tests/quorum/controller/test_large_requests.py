@@ -91,6 +91,6 @@ def test_as_much_as_a_decision_may_write_is_not_too_much() -> None:
 
 
 def test_lists_are_combined_item_by_item() -> None:
-    """Appending adds what is not there, once and in order; subtracting takes one of each that is named."""
+    """Appending adds missing items, once and in order; subtracting takes one of each that is named."""
     assert combine_items(Operation.APPEND, "a,b,a", "c,b,c,d") == ["a", "b", "a", "c", "d"]
     assert combine_items(Operation.SUBTRACT, "a,b,a,c", "a,c,x") == ["b", "a"]

@@ -80,7 +80,7 @@ def test_no_history_elects_a_replica_that_may_have_lost_data(
         if verb == "unclean":
             complete.discard(broker)
         if partition.isr != before.isr and len(partition.isr) < len(before.isr) and partition.isr:
-            # Whoever left the ISR misses what is written from now on.
+            # A replica that left the ISR misses the records written from now on.
             complete &= set(partition.isr)
         check(before, partition, active, complete)
         if not partition.isr and len(before.isr) == 1:

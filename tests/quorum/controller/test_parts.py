@@ -1,4 +1,4 @@
-"""Long requests are decided in parts: what is decided and answered is what one decision would have decided and answered."""
+"""Long requests are decided in parts: decisions and answers are those of a single decision."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def topic_id(number: int) -> bytes:
 
 
 def small_cluster() -> MetadataImage:
-    """Topics t0 and on; every second partition has another leader than its preferred one."""
+    """Make topics t0 and on; every second partition has another leader than its preferred one."""
     builder = ImageBuilder(MetadataImage.empty("c"))
     records: list[Any] = [
         RegisterBrokerRecord(
@@ -108,7 +108,7 @@ class Cluster:
         return deferred.response
 
     def decide_in_parts(self, request: Any, weight_max: int = parts.PART_WEIGHT_MAX) -> Any:
-        """As a node does it; None where the request is short."""
+        """Decide as a node does it; None where the request is short."""
         long = self.controller.long_request(self.machine.state, request, weight_max)
         if long is None:
             return None
@@ -327,8 +327,9 @@ REQUESTS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def told(response: Any) -> Any:
-    """The response with its random parts removed: ids of new topics, and the order of results where Kafka leaves it
-    open."""
+    """Remove the random parts of the response: ids of new topics, and the order of results where Kafka leaves it
+    open.
+    """
     if isinstance(response, creating.CreateTopicsResponse):
         return sorted(
             (each.name, each.error_code, each.error_message, each.num_partitions) for each in response.topics
@@ -363,7 +364,7 @@ def test_parts_joined_are_the_whole(name: str, data: st.DataObject) -> None:
 
 
 def is_cut(request: Any) -> int:
-    """Into how many parts a request is cut."""
+    """Return into how many parts a request is cut."""
     cluster = Cluster()
     long = cluster.controller.long_request(cluster.machine.state, request)
     return 0 if long is None else len(long.split().requests)

@@ -49,7 +49,7 @@ def test_a_new_controller_gives_no_block_again(keep: str) -> None:
         for _ in range(4):
             leader = await controllers.leader()
             given += ids_of(await controllers.ask(AllocateProducerIdsRequest(100, epoch)))
-            # Some are under way when it dies: they may have been decided, but nobody was told.
+            # Some are under way when it dies: they may have been decided, but without an answer.
             for _ in range(3):
                 leader.service.submit(AllocateProducerIdsRequest(100, epoch)).on_release(answers.append)
             await world.sleep(0.003)

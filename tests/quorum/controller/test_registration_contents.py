@@ -58,7 +58,7 @@ BROKERS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 
 def controller(**changes: Any) -> ControllerRegistrationRequest:
-    """A sound registration of controller 7, but for the changes."""
+    """Make a valid registration of controller 7, but for the changes."""
     fields: dict[str, Any] = {
         "controller_id": 7,
         "incarnation_id": b"incarnation of 7",
@@ -72,7 +72,7 @@ def controller(**changes: Any) -> ControllerRegistrationRequest:
 
 
 def of_controllers(changes: dict[str, Any]) -> dict[str, Any]:
-    """A broker's absurdity for a controller."""
+    """Convert a broker's absurdity for a controller."""
     if "broker_id" in changes:
         return {"controller_id": changes["broker_id"]}
     if "listeners" in changes:

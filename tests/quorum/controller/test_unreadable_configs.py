@@ -41,7 +41,7 @@ def replayed(image: MetadataImage, *records: Any) -> tuple[MetadataImage, Metada
 
 
 def decided(request: Any) -> tuple[int, MetadataImage]:
-    """The error code, and what there is afterwards."""
+    """Return the error code, and the image afterwards."""
     log = InstantLog()
     before, _ = replayed(MetadataImage.empty("c"), *TOLD)
     machine = ReplicatedStateMachine(
@@ -94,7 +94,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
 
 
 def test_each_is_told_and_counted_once() -> None:
-    """An unreadable value is told once, whether it comes in the log, at a start or with a leader's snapshot."""
+    """An unreadable value is logged once, whether it comes in the log, at a start or with a leader's snapshot."""
 
     class Lines:
         def __init__(self) -> None:

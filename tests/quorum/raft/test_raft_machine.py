@@ -39,7 +39,7 @@ class RaftMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cluster.letters)
     @rule(places=st.lists(PLACES, min_size=1, max_size=8), keep=st.booleans())
     def deliver(self, places: list[int], keep: bool) -> None:
-        """In any order, some of them twice."""
+        """Deliver letters in any order, some of them twice."""
         for place in places:
             if self.cluster.letters:
                 self.cluster.deliver(place % len(self.cluster.letters), keep=keep)
@@ -51,7 +51,7 @@ class RaftMachine(RuleBasedStateMachine):
 
     @rule()
     def quiet_moment(self) -> None:
-        """Most runs need a few of these to elect a leader."""
+        """Let time pass: most runs need a few of these to elect a leader."""
         self.cluster.settle(0.3)
 
     @rule(number=NODES)
@@ -102,7 +102,9 @@ class RaftMachine(RuleBasedStateMachine):
             self.cluster.check_log_matching()
 
     def teardown(self) -> None:
-        """All nodes up, nothing lost: somebody leads, and what it appends is committed everywhere."""
+        """Check that with all nodes up and nothing lost a leader is elected, and its appends are committed
+        everywhere.
+        """
         if not hasattr(self, "cluster"):
             return
         cluster = self.cluster

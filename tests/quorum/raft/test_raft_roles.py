@@ -30,7 +30,7 @@ RISES = {EpochRule.SAME: {0}, EpochRule.NEXT: {1}, EpochRule.LATER: {1, 2}, Epoc
 
 
 def role_of(kind: type[Role], epoch: int) -> Role:
-    """A role in which this replica has voted for itself."""
+    """Return a role in which this replica has voted for itself."""
     me = key(1)
     if kind is Unattached:
         return Unattached(epoch, me, None, 1.0)
@@ -98,7 +98,9 @@ def test_an_epoch_has_one_leader() -> None:
 
 
 def test_a_leader_commits_nothing_that_it_lacks() -> None:
-    """A leader whose books say that it synced more than its log holds stops, instead of committing what is not there."""
+    """A leader whose state claims to have synced more than its log holds stops, instead of committing missing
+    records.
+    """
     leader = Replica.of(key(1), VoterSet.of([Voter(key(1))]))
     leader.core.append(Batch(0, 2, leader.core.epoch), leader.now)
     leader.core.flushed(3, leader.now)

@@ -86,6 +86,7 @@ class Controllers:
         *,
         more_controllers: Sequence[int] = (),
         static: bool = False,
+        logged_host: str | None = None,
         segment_bytes: int = 1 << 30,
         config: RaftConfig | None = None,
         snapshots: SnapshotSettings | None = None,
@@ -104,7 +105,8 @@ class Controllers:
         self.bootstrap = tuple((host_of(each), PORT) for each in voters)
         """The bootstrap servers of nodes that start from now on."""
         self.voters = VoterSet.of(
-            Voter(ReplicaKey(each, directory_of(each)), ((LISTENER, host_of(each), PORT),)) for each in voters
+            Voter(ReplicaKey(each, directory_of(each)), ((LISTENER, logged_host or host_of(each), PORT),))
+            for each in voters
         )
         for node_id in (*voters, *observers):
             self.format(node_id)
@@ -226,7 +228,7 @@ class Controllers:
 
     @property
     def node_ids(self) -> list[int]:
-        return sorted(int(name[1:]) for name in self.world.machines if name != "client")
+        return sorted(int(name[1:]) for name in self.world.machines if name[1:].isdigit())
 
     def crash(self, node_id: int, keep: Any = "all") -> None:
         self.world.crash(host_of(node_id), keep)

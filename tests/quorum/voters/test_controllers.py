@@ -49,7 +49,7 @@ from tests.schedule import seeds
 
 
 def logs_are_equal(controllers: Controllers, node_ids: tuple[int, ...] = (1, 2, 3)) -> None:
-    """The logs on all disks, batch by batch."""
+    """Check that the logs on all disks are equal, batch by batch."""
     first, *others = (controllers.log_of(each) for each in node_ids)
     assert first
     assert all(each == first for each in others)
@@ -346,7 +346,7 @@ def group_timeouts(groups: Iterable[int], timeout_ms: int) -> IncrementalAlterCo
 
 
 def test_a_long_request_and_the_next_of_its_connection_keep_their_order() -> None:
-    """A request behind one that is decided in parts is decided behind all of them."""
+    """A request that follows a long one is decided after all of its parts."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -369,7 +369,7 @@ def test_a_long_request_and_the_next_of_its_connection_keep_their_order() -> Non
 
 
 def test_a_leader_that_is_lost_halfway_says_so_for_all_that_is_not_committed() -> None:
-    """A leader that is lost takes back what is uncommitted, and decides no more. The answer is one, and complete."""
+    """A deposed leader takes uncommitted decisions back, and decides no more. The answer is one, and complete."""
 
     async def script(world: World, controllers: Controllers) -> None:
         leader = await controllers.leader()
@@ -497,7 +497,7 @@ def test_storms_over_controllers_that_write_snapshots(seed: int) -> None:
 
 
 def storm(seed: int, **options: Any) -> None:
-    """Decisions, while nodes die with and without their power, links are cut and disks are full."""
+    """Make decisions, while nodes die with and without their power, links are cut and disks are full."""
     world = World(seed, Weather.draw(World(seed)._stream("weather")))
     random = world.random
 
@@ -572,7 +572,7 @@ def storm(seed: int, **options: Any) -> None:
 
 
 async def change_voters(controllers: Controllers, node_id: int) -> None:
-    """Add a node that does not vote, or remove one that does; whatever comes of it."""
+    """Add a node that does not vote, or remove a voter; whatever comes of it."""
     leader = controllers.active()
     if leader is None or node_id not in controllers.controllers:
         return
@@ -594,6 +594,6 @@ def logs_agree(controllers: Controllers) -> None:
 
 
 async def restart(world: World, controllers: Controllers, node_id: int) -> None:
-    """Bring back after a while what is down."""
+    """Restart stopped nodes after a while."""
     await world.sleep(world.random.random() * 3)
     controllers.start_all()

@@ -17,7 +17,7 @@ OFTEN = SnapshotSettings(bytes_between_max=2000)
 
 
 def snapshot_ends(controllers: Controllers, node_id: int) -> list[int]:
-    """The end offsets of the snapshots on a node's disk."""
+    """Return the end offsets of the snapshots on a node's disk."""
     directory = controllers.world.machine(host_of(node_id)).disk.open_dir(PATH).subdir("__cluster_metadata-0")
     return [found[0] for found in map(parse_snapshot_name, directory.list()) if found is not None]
 

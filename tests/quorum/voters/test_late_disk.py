@@ -6,15 +6,19 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import trio
 
 from odradek.metadata_quorum.raft.election import LATE_SYNC_RESIGNATION_SECONDS
 from odradek.metadata_quorum.raft.log_state import Batch
 from odradek.metadata_quorum.raft.roles import Leader
 from odradek.metadata_quorum.replica.log_tail import LogTail
-from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX
+from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX, QuorumLeader
 from sim.alone.raft_cluster import Cluster
+from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.quorum.voters.controllers import Controllers, Member, calm_world, host_of, play, register
+from tests.quorum.voters.test_controllers import logs_agree
+from tests.schedule import seeds
 
 
 def quiet(cluster: Cluster, seconds: float, late: tuple[int, ...]) -> None:
@@ -286,3 +290,54 @@ def test_a_process_that_was_paused_does_not_blame_its_disk() -> None:
         assert ended == []
 
     play(script)
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_hangs_and_crashes_lose_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the active controller hangs again and again, and often its node dies then, with or without its power."""
+    world = World(seed, Weather())
+    random = world.random
+    ahead: list[int] = []
+    write_ahead = QuorumLeader._write_ahead
+    monkeypatch.setattr(
+        QuorumLeader, "_write_ahead", lambda leader: (ahead.append(leader.epoch), write_ahead(leader))[1]
+    )
+
+    async def trouble(controllers: Controllers) -> None:
+        while True:
+            await world.sleep(random.expovariate(2.0))
+            controllers.start_all()
+            leader = controllers.active()
+            victim = random.choice((1, 2, 3)) if leader is None or random.random() < 0.3 else leader.node_id
+            world.hang(host_of(victim), random.choice((0.6, 1.2, 1.9, 4.0)))
+            if random.random() < 0.4:
+                await world.sleep(random.random() * 1.9)
+                controllers.crash(victim, random.choice(("all", "synced", "random")))
+                await world.sleep(random.random())
+
+    async def script(world: World, controllers: Controllers) -> None:
+        scope = trio.CancelScope()
+
+        async def run_trouble() -> None:
+            with scope:
+                await trouble(controllers)
+
+        over = world.spawn(run_trouble)
+        told = []
+        for number in range(100, 160):
+            answer = await controllers.ask(register(number), 120.0)
+            if answer.error_code == 0:
+                told.append(number)
+            await world.sleep(random.random() * 0.2)
+        scope.cancel()
+        await over.wait()
+        controllers.start_all()
+        await controllers.until(lambda: len(controllers.members) == 3, 60.0)
+        await controllers.agree(60.0)
+        assert len(told) > 50
+        assert ahead, "groups have gone to the followers before the leader's disk had them"
+        for member in controllers.members.values():
+            assert all(has(member, number) for number in told)
+        logs_agree(controllers)
+
+    play(script, world)

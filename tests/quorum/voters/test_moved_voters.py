@@ -16,7 +16,15 @@ from odradek.wire.messages.update_raft_voter import (
 )
 from sim.machine.network import SimNetwork
 from sim.machine.world import World
-from tests.quorum.voters.controllers import PORT, Controllers, directory_of, host_of, play, register
+from tests.quorum.voters.controllers import (
+    PORT,
+    Controllers,
+    calm_world,
+    directory_of,
+    host_of,
+    play,
+    register,
+)
 from tests.quorum.voters.node_parts import CLUSTER_ID
 
 NEW_PORT = 9193
@@ -69,6 +77,42 @@ def test_all_voters_move_at_once() -> None:
         assert {100, 101, 102} <= set(controllers.members[1].service.committed_image.brokers)
 
     play(script)
+
+
+@pytest.mark.parametrize("dead", [(), (3,)], ids=["all", "a majority"])
+def test_old_addresses_are_silent(dead: tuple[int, ...]) -> None:
+    """A renumbered network: what goes to an old address is lost, and so is what goes to a dead voter at its new one."""
+    world = calm_world()
+    world.machine("renumbered").host.up = False
+
+    async def script(world: World, controllers: Controllers) -> None:
+        for node_id in dead:
+            controllers.crash(node_id, "synced")
+        await controllers.ask(register(100), 60.0)
+        if not dead:
+            await all_entries_are_new(controllers)
+
+    play(script, world=world, logged_host="renumbered")
+
+
+def test_an_observer_follows_voters_that_have_moved() -> None:
+    """A node without a vote starts with an old log, and finds the leader by the right bootstrap servers."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        await controllers.ask(register(100))
+        await controllers.agree()
+        await controllers.until(lambda: 4 in controllers.members)
+        controllers.crash(4)
+        for node_id in VOTERS:
+            await controllers.stop(node_id)
+        move(controllers, *VOTERS)
+        controllers.start_all()
+        await controllers.ask(register(101), 60.0)
+        await controllers.until(lambda: 4 in controllers.members)
+        await controllers.members[4].service.caught_up()
+        await controllers.until(lambda: 101 in controllers.members[4].service.committed_image.brokers)
+
+    play(script, observers=(4,))
 
 
 def test_voters_move_one_by_one() -> None:
@@ -218,3 +262,21 @@ def test_a_short_patience_finds_moved_voters_too() -> None:
         await controllers.ask(register(101), 60.0)
 
     play(script, config=RaftConfig(fetch_timeout_seconds=8.0, request_timeout_seconds=1.0))
+
+
+def test_an_address_in_the_log_that_leads_to_the_voter_itself_is_no_doubt() -> None:
+    """The log has an alias (here localhost) of this node: it recognizes its own question, and waits for nobody."""
+    patience = 60.0
+
+    async def script(world: World, controllers: Controllers) -> None:
+        began = world.now
+        await controllers.leader(patience)
+        assert world.now - began < patience / 2
+        await controllers.ask(register(100))
+        await controllers.agree()
+
+    play(
+        script,
+        logged_host="localhost",
+        config=RaftConfig(fetch_timeout_seconds=patience, request_timeout_seconds=1.0),
+    )

@@ -50,7 +50,7 @@ class Log:
         self.end_offset += len(records)
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """From the batch that holds `offset` on; one batch at a time, to have many reads."""
+        """Read from the batch that holds `offset` on; one batch at a time, to have many reads."""
         found = [data for base, data in self.batches if base <= offset]
         return found[-1]
 
@@ -84,7 +84,7 @@ def topic(name: str, leader: int = 1) -> list[Message]:
 
 
 def test_each_read_is_an_image_and_control_records_only_move_the_offset() -> None:
-    """Observers see every image once, in order; what is behind the high watermark is not read."""
+    """Observers see every image once, in order; records beyond the high watermark are not read."""
 
     async def script(log: Log, publisher: MetadataPublisher, seen: list[Any]) -> None:
         log.append([LeaderChangeMessage(0, 1)], control=True)

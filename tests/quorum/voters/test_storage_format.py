@@ -127,7 +127,7 @@ def test_a_format_that_a_crash_interrupted_can_be_repeated() -> None:
     ],
 )
 def test_a_cluster_id_is_any_text(text: str) -> None:
-    """As Kafka 4.3's tool takes it: what is read is what was given, however the file has to write it."""
+    """As Kafka 4.3's tool takes it: the text is read back unchanged, however the file has to write it."""
     first, _ = directories()
     format_all(first, cluster_id=text)
     meta = storage_info(first).meta
@@ -207,7 +207,7 @@ def format_node(node_id: int, controllers: str | None) -> Dir:
 
 
 def test_initial_controllers_are_equal_on_every_node_and_name_the_directory() -> None:
-    """KIP-853: "the same values must be used to format all nodes"; a voter's metadata directory has the id told."""
+    """KIP-853: "the same values must be used to format all nodes"; a voter's metadata directory has the given id."""
     nodes = {node_id: format_node(node_id, f"{TWO},{ONE}") for node_id in (1, 2, 3)}
     snapshots = {directory.read_bytes(SNAPSHOT) for directory in nodes.values()}
     assert len(snapshots) == 1

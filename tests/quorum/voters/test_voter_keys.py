@@ -40,7 +40,7 @@ class Replica:
 
     @classmethod
     def leader(cls, voters: VoterSet = VOTERS) -> Replica:
-        """Elected by the others, with its first two records on its disk."""
+        """Make a leader, elected by the others, with its first two records on its disk."""
         replica = cls.of(key(1), voters)
         replica.tick(5.0)
         while not isinstance(replica.core.role, Leader):
@@ -63,7 +63,7 @@ class Replica:
         self.core.receive_request(1, Fetch(self.core.epoch, who, 2, self.core.epoch, 0, 0), self.now)
 
     def answer(self) -> VoteAnswer | EpochAnswer:
-        """The answer to what it was asked last."""
+        """Return the answer to its last request."""
         (response,) = [each.response for each in self.core.effects() if isinstance(each, Answer)]
         assert isinstance(response, VoteAnswer | EpochAnswer)
         return response
@@ -98,7 +98,7 @@ def test_a_leader_that_only_strangers_fetch_from_resigns(stranger: ReplicaKey) -
 
 @pytest.mark.parametrize("me", STRANGERS)
 def test_only_the_voter_that_is_meant_votes_and_hears_of_an_epoch(me: ReplicaKey) -> None:
-    """A vote is counted by node id, so a voter with another directory than the one that is asked, or with none, refuses."""
+    """A vote is counted by node id, so a voter with another directory than the named one, or with none, refuses."""
     asked = Replica.of(me)
     for pre_vote in (True, False):
         asked.core.receive_request(1, Vote(1, key(1), key(2), OffsetAndEpoch(9, 1), pre_vote), 0.0)

@@ -136,7 +136,7 @@ def test_a_voter_that_moved_tells_the_leader() -> None:
         controllers.start(moved)
         quorum = leader.service.quorum
         await controllers.until(lambda: len(quorum.voters.get(moved).endpoints) == 2)
-        # A leader has no leader to tell: it says so with the first words of its epoch.
+        # A leader sends its endpoints to no leader: it writes them with the first records of its epoch.
         await controllers.stop(leader.node_id)
         controllers.more_endpoints[leader.node_id] = (("OTHER", "elsewhere", 9094),)
         for node_id in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""The controller's decisions about ACLs: what is written, what is not, and what is too much."""
+"""The controller's decisions about ACLs: records, refusals, and limits."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Decider:
 
 
 def create(*names: str) -> CreateAclsRequest:
-    """A right to read each topic."""
+    """Make a right to read each topic."""
     return CreateAclsRequest([AclCreation(2, name, 3, "User:a", "*", READ, ALLOW) for name in names])
 
 
 def delete(*names: str | None) -> DeleteAclsRequest:
-    """All rules about each name, or about all (None)."""
+    """Make filters for all rules about each name, or about all (None)."""
     return DeleteAclsRequest([DeleteAclsFilter(1, name, 1, None, None, 1, 1) for name in names])
 
 

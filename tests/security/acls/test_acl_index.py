@@ -52,13 +52,13 @@ batches = st.lists(st.dictionaries(st.integers(0, 30), st.one_of(st.none(), rule
 
 
 def context() -> DecisionContext:
-    """The facts of a decision; ids of rules are random."""
+    """Make the facts of a decision; ids of rules are random."""
     random = Random(1)
     return DecisionContext(0, 3, 0, 1, random, lambda: random.randbytes(16))
 
 
 def told(acl: DeleteAclsMatchingAcl) -> Acl:
-    """The rule that an answer tells of."""
+    """Return the rule in an answer."""
     return Acl(
         acl.resource_type,
         acl.resource_name,
@@ -85,7 +85,7 @@ def is_for(acl: Acl, principal: str, host: str) -> bool:
 
 
 def answer(acls: Iterable[Acl], principal: str, operation: Operation, kind: int, name: str) -> str:
-    """The answer by a look at every rule: a denial, a permission, rules of others alone (`none`), or a free resource."""
+    """Decide by a look at every rule: a denial, a permission, rules of others alone (`none`), or a free resource."""
     about = [acl for acl in acls if is_about(acl, kind, name)]
     mine = [acl for acl in about if is_for(acl, principal, HOST)]
     if any(
@@ -125,7 +125,7 @@ def may_any(acls: Iterable[Acl], principal: str, operation: Operation, kind: int
 
 
 def replayed(changes: list[dict[int, Acl | None]]) -> tuple[AclIndex, dict[bytes, Acl]]:
-    """The index after these batches, and the rules that are left."""
+    """Return the index after these batches, and the remaining rules."""
     index, known = AclIndex(), LayeredMap[bytes, Acl]()
     for batch in changes:
         by_id = {bytes([number]) * 16: acl for number, acl in batch.items()}

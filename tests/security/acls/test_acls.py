@@ -1,4 +1,6 @@
-"""The authorizer: which rule decides, what is remembered, which ACLs a filter means (KIP-11, KIP-290, KIP-679, KIP-801)."""
+"""The authorizer: deciding rules, remembered decisions, the ACLs that a filter means (KIP-11, KIP-290, KIP-679,
+KIP-801).
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,12 @@ def rule(
     host: str = "*",
     kind: ResourceType = TOPIC,
 ) -> Acl:
-    """A rule about a topic."""
+    """Make a rule about a topic."""
     return Acl(kind, name, pattern, principal, host, operation, permission)
 
 
 def authorizer(acls: Iterable[Acl], settings: AuthorizerSettings | None = None) -> Authorizer:
-    """An authorizer that has read these rules."""
+    """Make an authorizer that has read these rules."""
     made = Authorizer(settings or AuthorizerSettings())
     made.apply(AclIndex.of({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}))
     return made
@@ -185,7 +187,7 @@ def test_a_connection_remembers_a_thousand_decisions() -> None:
     ],
 )
 def test_a_bad_acl_gets_kafkas_words(creation: AclCreation, text: str) -> None:
-    """INVALID_REQUEST and the reason, as `AclControlManager` tells it."""
+    """INVALID_REQUEST and the reason, as `AclControlManager` words it."""
     with pytest.raises(KafkaError) as refused:
         checked_acl(creation)
     assert refused.value.code is ErrorCode.INVALID_REQUEST

@@ -14,7 +14,7 @@ NOW = 1_800_000_000.0
 
 
 def claims_at(now: float = NOW, **changes: Any) -> dict[str, Any]:
-    """The claims of a token that is taken; a change to None leaves a claim out."""
+    """Return the claims of an acceptable token; a change to None leaves a claim out."""
     found = {
         "sub": "alice",
         "iat": int(now),
@@ -40,7 +40,7 @@ class Issuer:
         return "RS256" if isinstance(self.key, RSAKey) else "ES256"
 
     def document(self) -> bytes:
-        """The JWKS document."""
+        """Return the JWKS document."""
         return json.dumps({"keys": [self.key.as_dict(private=False)]}).encode()
 
     def token(self, header: dict[str, Any] | None = None, now: float | None = None, **changes: Any) -> str:

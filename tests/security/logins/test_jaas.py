@@ -1,4 +1,4 @@
-"""JAAS lines as Kafka writes them: what is read, what is refused, and that no error shows a password."""
+"""JAAS lines as Kafka writes them: values, refusals, and errors without passwords."""
 
 from __future__ import annotations
 

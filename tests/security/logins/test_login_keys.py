@@ -1,4 +1,4 @@
-"""The keys of logins in a node's file: where they stand, our plain form, and what is refused with the way out."""
+"""The keys of logins in a node's file: their places, our plain form, and refusals that name the way out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OAUTH_KEYS = {
 
 
 def properties(**changes: str | None) -> dict[str, str]:
-    """A node with one listener by SASL; a change to None leaves a key out."""
+    """Return a node with one listener by SASL; a change to None leaves a key out."""
     found = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -76,7 +76,7 @@ def test_the_most_special_key_holds() -> None:
 
 
 def test_kafkas_own_classes_are_names() -> None:
-    """Its handlers, retrievers and validators mean what is built in."""
+    """Kafka's handlers, retrievers and validators mean the built-in ones."""
     handler = "oauthbearer.OAuthBearerValidatorCallbackHandler"
     assert security(
         **OAUTH_KEYS,

@@ -24,6 +24,7 @@ from joserfc import jws
 from joserfc.jwk import KeySet
 
 from odradek.env import documents
+from odradek.env.agreed_clock import Moment
 from odradek.env.documents import fetch_document
 from odradek.env.ports import DocumentMissing
 from odradek.env.real import RealEnv
@@ -43,6 +44,7 @@ from tests.security.logins.issuer import NOW, Issuer, claims_at
 
 ISSUER = Issuer()
 KEYS = decode_keys(ISSUER.document())
+MOMENT = Moment.agreed(int(NOW * 1000))
 RULES = TokenRules(expected_audience=frozenset({"kafka", "other"}), expected_issuer="https://issuer")
 NAMES = st.text(st.characters(min_codepoint=1, max_codepoint=127, exclude_characters="\x01"), min_size=1)
 
@@ -88,14 +90,14 @@ def test_extensions_are_passed_over() -> None:
 
 def test_a_token_is_taken() -> None:
     token = ISSUER.token(now=NOW, scope="read  write", aud=["else", "other"])
-    bearer = RULES.judge(token, KEYS, NOW)
+    bearer = RULES.judge(token, KEYS, MOMENT)
     assert (bearer.principal_name, bearer.expires_at) == ("alice", NOW + 600)
     assert bearer.scopes == {"read", "write"}
 
 
 def test_other_claims_can_name_the_subject() -> None:
     rules = TokenRules(sub_claim_name="azp")
-    assert rules.judge(ISSUER.token(now=NOW, azp="bob"), KEYS, NOW).principal_name == "bob"
+    assert rules.judge(ISSUER.token(now=NOW, azp="bob"), KEYS, MOMENT).principal_name == "bob"
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -121,7 +123,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED)
 def test_a_token_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(TokenRefused):
-        RULES.judge(ISSUER.token(now=NOW, **changes), KEYS, NOW)
+        RULES.judge(ISSUER.token(now=NOW, **changes), KEYS, MOMENT)
 
 
 def test_half_a_character_names_nobody() -> None:
@@ -129,12 +131,12 @@ def test_half_a_character_names_nobody() -> None:
     claims = json.dumps(claims_at(sub="a\ud800")).encode()
     token = jws.serialize_compact({"alg": ISSUER.algorithm, "kid": ISSUER.key.kid}, claims, ISSUER.key)
     with pytest.raises(TokenRefused, match="no text"):
-        RULES.judge(token, KEYS, NOW)
+        RULES.judge(token, KEYS, MOMENT)
 
 
 def test_clocks_may_differ() -> None:
     token = ISSUER.token(now=NOW, exp=int(NOW) - 29, iat=int(NOW) - 100, nbf=int(NOW) + 29)
-    assert RULES.judge(token, KEYS, NOW).principal_name == "alice"
+    assert RULES.judge(token, KEYS, MOMENT).principal_name == "alice"
 
 
 def part(value: object) -> str:
@@ -144,7 +146,7 @@ def part(value: object) -> str:
 def test_a_token_without_a_signature_is_refused() -> None:
     for algorithm in ("none", "None", "NONE", ""):
         with pytest.raises(TokenRefused):
-            RULES.judge(f"{part({'alg': algorithm})}.{part(claims_at())}.", KEYS, NOW)
+            RULES.judge(f"{part({'alg': algorithm})}.{part(claims_at())}.", KEYS, MOMENT)
 
 
 def test_the_public_key_is_no_secret() -> None:
@@ -158,7 +160,7 @@ def test_the_public_key_is_no_secret() -> None:
         digest = hmac.digest(secret, body.encode(), hashlib.sha256)
         signature = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         with pytest.raises(TokenRefused):
-            RULES.judge(f"{body}.{signature}", KEYS, NOW)
+            RULES.judge(f"{body}.{signature}", KEYS, MOMENT)
 
 
 def test_a_forged_or_foreign_signature_is_refused() -> None:
@@ -175,33 +177,33 @@ def test_a_forged_or_foreign_signature_is_refused() -> None:
         "x" * 100_000,
     ):
         with pytest.raises(TokenRefused):
-            RULES.judge(token, KEYS, NOW)
+            RULES.judge(token, KEYS, MOMENT)
 
 
 def test_a_key_within_the_token_does_not_count() -> None:
     stranger = Issuer()
     header = {"alg": "RS256", "jwk": stranger.key.as_dict(private=False)}
     with pytest.raises(TokenRefused):
-        RULES.judge(stranger.token(header, now=NOW), KEYS, NOW)
+        RULES.judge(stranger.token(header, now=NOW), KEYS, MOMENT)
 
 
 def test_an_unknown_key_is_asked_for() -> None:
     other = Issuer()
     other.rotate("new")
     with pytest.raises(UnknownKey):
-        RULES.judge(other.token(now=NOW), KEYS, NOW)
+        RULES.judge(other.token(now=NOW), KEYS, MOMENT)
     asked: list[int] = []
-    login = BearerLogin(RULES, lambda: KEYS, lambda: NOW, lambda: asked.append(1))
+    login = BearerLogin(RULES, lambda: KEYS, lambda: MOMENT, lambda: asked.append(1))
     assert login.answer(encode_client_message(ClientMessage(other.token(now=NOW)))) == INVALID_TOKEN
     assert asked == [1]
 
 
 def test_a_token_may_leave_out_the_only_key() -> None:
-    assert RULES.judge(ISSUER.token({"alg": "RS256"}, now=NOW), KEYS, NOW).principal_name == "alice"
+    assert RULES.judge(ISSUER.token({"alg": "RS256"}, now=NOW), KEYS, MOMENT).principal_name == "alice"
 
 
 def login() -> BearerLogin:
-    return BearerLogin(RULES, lambda: KEYS, lambda: NOW, lambda: None)
+    return BearerLogin(RULES, lambda: KEYS, lambda: MOMENT, lambda: None)
 
 
 def test_a_login_succeeds() -> None:
@@ -411,13 +413,13 @@ async def test_keys_are_rotated_and_outlive_their_issuer() -> None:
                 keys = await first(lambda: source.keys)
             issuer.rotate()
             with pytest.raises(UnknownKey):
-                RULES.judge(issuer.token(now=NOW), keys, NOW)
+                RULES.judge(issuer.token(now=NOW), keys, MOMENT)
             source.want()
             with trio.fail_after(10):
                 keys = await first(lambda: source.keys if source.keys is not keys else None)
             nursery.cancel_scope.cancel()
     assert 2 <= len(asked) <= 4
-    assert RULES.judge(issuer.token(now=NOW), keys, NOW)
+    assert RULES.judge(issuer.token(now=NOW), keys, MOMENT)
     source = KeySource(env, notes, settings, fetch_document, env.workers)
     with trio.move_on_after(0.2):
         await source.run()

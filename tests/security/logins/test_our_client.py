@@ -156,7 +156,7 @@ def test_a_server_of_another_name_is_refused(
 
 
 def test_commands_take_a_file_of_client_keys(secured: SecuredNode, tmp_path: Path) -> None:
-    """--command-config, for a command that looks, one that writes and one that reads."""
+    """--command-config, for commands that list, write and read."""
     keys = _keys(secured, "scram over tls")
     path = tmp_path / "client.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))

@@ -121,7 +121,7 @@ def test_an_application_without_a_token_is_told(
 
 
 def test_an_endpoint_that_refuses_ends_the_login(secured: SecuredNode) -> None:
-    """A wrong secret is told at once, and not shown."""
+    """A wrong secret is an error at once, and not shown."""
     with token_endpoint(secured.issuer) as endpoint:
         keys = _keys(secured, **_by_endpoint(endpoint))
         keys |= {f"{PREFIX}client.credentials.client.secret": "wrong-one", "sasl.login.retry.backoff.ms": 1}
@@ -135,7 +135,7 @@ def test_an_endpoint_that_refuses_ends_the_login(secured: SecuredNode) -> None:
 
 
 def test_a_token_is_kept_until_it_is_old() -> None:
-    """One that has lived for most of its time is replaced; while the issuer is away the old one serves on."""
+    """A token that has lived for most of its time is replaced; while the issuer is away the old one serves on."""
     issuer = Issuer()
     with token_endpoint(issuer) as endpoint:
         tokens = open_tokens(_request(endpoint))
@@ -152,7 +152,7 @@ def test_a_token_is_kept_until_it_is_old() -> None:
 
 
 def test_no_token_is_no_login() -> None:
-    """An issuer that is away, and a document of another kind, are told in one line without secrets."""
+    """An issuer that is away, and a document of another kind, are reported in one line without secrets."""
     with token_endpoint(Issuer()) as endpoint:
         endpoint.is_away = True
         with pytest.raises(TokenUnavailable, match="answers 503") as caught:
@@ -172,7 +172,7 @@ def test_no_token_is_no_login() -> None:
     ],
 )
 def test_keys_that_lead_to_no_token_are_refused(keys: dict[str, object], reason: str) -> None:
-    """The text says what is missing, before there is a client."""
+    """The text names the missing key, before there is a client."""
     common = {
         "bootstrap.servers": "h:1",
         "security.protocol": "SASL_SSL",

@@ -40,7 +40,7 @@ class Place:
     def get(
         self, user: str | None = None, password: str = "", certificate: str | None = None
     ) -> tuple[int, str]:
-        """Status and body of the page."""
+        """Return status and body of the page."""
         context = ssl.create_default_context(cafile=str(self.directory / "authority.pem"))
         if certificate is not None:
             context.load_cert_chain(certificate)
@@ -53,7 +53,7 @@ class Place:
         return answer.status, answer.read().decode()
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """The lines of the audit log about the page, when there is one at least."""
+        """Return the audit log's lines about the page, at least one."""
         deadline = time.monotonic() + 30
         while True:
             paths = (self.directory / "data").glob("audit*.log")
@@ -111,7 +111,7 @@ def test_a_user_with_the_right_reads_the_page(guarded: Place) -> None:
 
 
 def test_others_do_not_read_it(guarded: Place) -> None:
-    """Strangers, those who guess, and users who may not DESCRIBE the cluster are refused."""
+    """Strangers, clients that guess, and users who may not DESCRIBE the cluster are refused."""
     assert guarded.get()[0] == 401
     assert guarded.get("alice", "wrong")[0] == 401
     assert guarded.get("nobody", "alice-secret")[0] == 401

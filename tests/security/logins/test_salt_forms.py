@@ -45,7 +45,7 @@ def credential(user: str, salt: bytes, iterations: int = 4096) -> UserScramCrede
 
 
 def users(random: Random) -> list[UserScramCredentialRecord]:
-    """A hundred: Kafka's tools made 60, ours 30 and librdkafka, with more iterations, 10."""
+    """Make a hundred users: Kafka's tools made 60, ours 30 and librdkafka, with more iterations, 10."""
     made = [credential(f"kafka-{each}", base_36(random.getrandbits(130))) for each in range(60)]
     made += [credential(f"ours-{each}", random.randbytes(16)) for each in range(30)]
     return made + [credential(f"others-{each}", random.randbytes(64), 8192) for each in range(10)]
@@ -60,7 +60,7 @@ def image_of(records: Iterable[Message], base: MetadataImage | None = None) -> M
 
 
 def challenge(forms: SaltForms, user: str, *, by_token: bool = False) -> SaltForm:
-    """The form of what a stranger hears who names a user that does not exist."""
+    """Return the form of the challenge that a stranger gets who names a user that does not exist."""
     login = Login(
         SaslSettings((SHA_512.name,), salt_secret=SECRET),
         lambda *_: None,

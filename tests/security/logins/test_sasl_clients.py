@@ -73,7 +73,7 @@ def test_kafka_python_logs_in(
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_lets_nobody_in(secured: SecuredNode, mechanism: str) -> None:
-    """librdkafka is told that authentication failed, not that the connection broke."""
+    """librdkafka learns that authentication failed, not that the connection broke."""
     errors: list[confluent_kafka.KafkaError] = []
     client = confluent_kafka.Producer(
         {

@@ -92,7 +92,7 @@ def test_an_unknown_user_looks_like_a_wrong_password() -> None:
 
 
 def test_the_salt_of_nobody_needs_the_secret() -> None:
-    """Which salts were made up can be told only by it."""
+    """Only the secret shows which salts were made up."""
     first = ScramClient(SHA256, "nobody", "x", NONCE).first()
     assert server({}).answer(first) == server({}).answer(first)
     assert server({}).answer(first) != server({}, b"another secret").answer(first)
@@ -177,7 +177,9 @@ def test_a_malformed_first_message_is_refused(message: bytes) -> None:
     ],
 )
 def test_our_client_is_not_led_astray(challenge: str, reason: str) -> None:
-    """A server that wants few iterations would learn the password, and one that wants many would stall the client."""
+    """A server that wants few iterations would learn the password, and a server that wants many would stall the
+    client.
+    """
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     client.first()
     with pytest.raises(ScramError, match=reason):
@@ -195,7 +197,7 @@ def test_our_client_is_not_led_astray(challenge: str, reason: str) -> None:
     ],
 )
 def test_our_client_wants_the_servers_proof(message: bytes, reason: str) -> None:
-    """A server that lets everybody in is not the one that knows the password."""
+    """A server that lets everybody in need not know the password."""
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     client.final(server({"user": keys_of("pencil")}).answer(client.first()))
     with pytest.raises(ScramError, match=reason):

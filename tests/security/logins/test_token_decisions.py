@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from odradek.env.agreed_clock import Moment
 from odradek.metadata_quorum.controller.access.tokens import EXPIRED_PER_TURN_MAX, ExpireTokens, TokenRequest
 from odradek.metadata_quorum.controller.controller import Controller
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
@@ -67,7 +68,7 @@ class Decider:
         return decision.response
 
     def ask(self, message: Any, requester: str = "User:alice", now_ms: int = NOW_MS) -> Any:
-        return self.decide(TokenRequest(message, requester, now_ms))
+        return self.decide(TokenRequest(message, requester, Moment.agreed(now_ms)))
 
     @property
     def tokens(self) -> Any:
@@ -97,7 +98,7 @@ def test_no_key_turns_tokens_off() -> None:
 
 
 def test_the_log_never_has_the_secret() -> None:
-    """What is replayed, and what a snapshot says, are the id and facts that are no secrets."""
+    """Replayed records and snapshots have the id and facts that are no secrets."""
     decider = Decider(secrets_of())
     made = decider.ask(CreateDelegationTokenRequest())
     records = list(decider.image.access.records())
@@ -171,7 +172,7 @@ def test_too_many_renewers_are_refused_before_the_controller_is_asked() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_an_owner_has_so_many_tokens_and_no_more(is_restarted: bool) -> None:
-    """One owner's many tokens leave the others alone. An ended token, and one that has expired, make room."""
+    """One owner's many tokens leave the others alone. An ended or expired token makes room."""
     decider = Decider(secrets_of(), tokens_per_owner_max=3)
     create, for_bob = CreateDelegationTokenRequest(), CreateDelegationTokenRequest("User", "bob")
     brief = CreateDelegationTokenRequest(max_lifetime_ms=5)
@@ -218,7 +219,7 @@ def password_of(made: Any) -> str:
 
 
 def log_in(login: Login, client: ScramClient) -> Any:
-    """The answer to the last message; the client checks it."""
+    """Return the answer to the last message; the client checks it."""
     login.handshake(SaslHandshakeRequest("SCRAM-SHA-256"), 1)
     first = login.authenticate(SaslAuthenticateRequest(client.first()))
     assert not first.error_code, first

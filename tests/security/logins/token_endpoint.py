@@ -55,7 +55,7 @@ def token_endpoint(issuer: Issuer) -> Iterator[Endpoint]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: tests read what was asked from `Endpoint`."""
+            """Log nothing: tests read the requests from `Endpoint`."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}/token")

@@ -47,7 +47,7 @@ def test_a_name_with_any_letters(
 
 
 def _java(secured: SecuredNode, login: Login, directory: Path, topic: str) -> list[str]:
-    """The topics that Kafka's own tool sees, once it has made one."""
+    """Return the topics that Kafka's own tool sees, once it has made one."""
     path = directory / "client.properties"
     keys = java_properties(secured, login, directory)
     path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))

@@ -137,7 +137,7 @@ def _isr(bootstrap: str) -> list[list[int]]:
 
 
 def _hold(directory: Path, way: Way) -> None:
-    """Register, replicate, forward; outlive some logins; tell a stranger nothing."""
+    """Register, replicate, forward; outlive some logins; answer a stranger nothing."""
     ports = free_ports(3 * way.nodes)
     with _cluster(directory, way, ports) as servers:
         # What the last node is asked goes on to the active controller in an envelope.
@@ -166,7 +166,7 @@ def _hold(directory: Path, way: Way) -> None:
 
 
 def _check_audit(directory: Path, way: Way) -> None:
-    """The audit logs have the client of an Envelope, and the nodes where they ask for themselves (KIP-590)."""
+    """Check that the audit logs have the client of an Envelope, and the nodes for their own requests (KIP-590)."""
     node = "User:CN=node" if way.protocol == "SSL" else "User:node"
     lines = [_lines_of(directory, number) for number in range(way.nodes)]
     asked = {

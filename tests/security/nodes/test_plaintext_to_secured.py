@@ -44,7 +44,7 @@ class Cluster:
         return ",".join(f"127.0.0.1:{self.ports[node][listener]}" for node in NODES)
 
     def properties(self, node: int, stage: int) -> dict[str, str]:
-        """The file of a node. Stages: plaintext, more listeners, nodes by the new ones, the old ones gone."""
+        """Return the file of a node. Stages: plaintext, more listeners, nodes by the new ones, the old ones gone."""
         ports = self.ports[node]
         clients = {"PLAINTEXT": ports[PLAINTEXT]} if stage < 3 else {}
         controllers = {"CONTROLLER": ports[CONTROLLER]} if stage < 3 else {}
@@ -268,7 +268,7 @@ def _must_be_there_once(load: Load, config: dict[str, Any]) -> None:
 
 
 def _must_be_shut(cluster: Cluster) -> None:
-    """Nothing listens in plaintext any more, and nobody gets in without a certificate or a password."""
+    """Check that nothing listens in plaintext any more, and nobody gets in without a certificate or a password."""
     for node in NODES:
         stranger = {"bootstrap.servers": f"127.0.0.1:{cluster.ports[node][PLAINTEXT]}"}
         with pytest.raises(confluent_kafka.KafkaException):

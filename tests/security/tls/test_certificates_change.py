@@ -30,7 +30,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsNode]:
 
 
 def shown(node: TlsNode) -> str:
-    """The common name in the certificate that a new connection sees."""
+    """Return the common name in the certificate that a new connection sees."""
     with node.connect(node.context()) as connection:
         der = connection.getpeercert(binary_form=True)
     assert der is not None

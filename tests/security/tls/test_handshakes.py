@@ -41,7 +41,9 @@ async def _shake(handshakes: Handshakes, peer: Any, outcomes: list[str]) -> None
 async def _crowd(
     nursery: trio.Nursery, handshakes: Handshakes, count: int, gate: threading.Event, host: str
 ) -> list[str]:
-    """So many handshakes of one address that wait for their turn: their outcomes, in the order in which they end."""
+    """Start `count` handshakes of one address that wait for their turn; return their outcomes, in the order of
+    their ends.
+    """
     outcomes: list[str] = []
     for _ in range(count):
         nursery.start_soon(_shake, handshakes, Peer(host, gate), outcomes)

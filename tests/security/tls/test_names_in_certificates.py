@@ -73,7 +73,7 @@ _RULES = "RULE:^CN=(.*?),OU=.*$/$1/L,DEFAULT"
 
 
 def _owner_of_token(context: ssl.SSLContext, port: int) -> str:
-    """The principal that Kafka's CreateDelegationToken (version 2) names as the owner: that of the connection."""
+    """Return the owner that Kafka's CreateDelegationToken (version 2) names: the connection's principal."""
     body = struct.pack(">hhih", 38, 2, 1, -1) + b"\0\x01" + struct.pack(">q", -1) + b"\0"
     with (
         socket.create_connection((HOST, port), TIMEOUT_SECONDS) as plain,

@@ -29,7 +29,7 @@ GROWTH_KIB_MAX = 40 * 1024
 
 
 def client_hello(name: str = HOST) -> bytes:
-    """The first flight of an honest client."""
+    """Return the first flight of an honest client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with suppress(ssl.SSLWantReadError):
@@ -42,7 +42,7 @@ def raw(port: int) -> socket.socket:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """All that the node still says; it closes the connection, perhaps by a reset."""
+    """Read all that the node still sends; it closes the connection, perhaps by a reset."""
     found = b""
     with suppress(ConnectionError):
         while data := connection.recv(65_536):
@@ -52,7 +52,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 @contextmanager
 def undisturbed(node: TlsNode, growth_kib_max: int = GROWTH_KIB_MAX) -> Iterator[None]:
-    """An attack: a client that is in stays in, another one comes in afterwards, and memory is bounded."""
+    """Run an attack: a connected client stays, another can connect afterwards, and memory is bounded."""
     context = node.context()
     with node.connect(context) as inside:
         assert ask(inside)
@@ -69,14 +69,14 @@ def undisturbed(node: TlsNode, growth_kib_max: int = GROWTH_KIB_MAX) -> Iterator
 
 
 def _refused(node: TlsNode, certificate: Issued | None) -> None:
-    """The node's listener that asks for certificates serves nothing to this one."""
+    """Check that the node's listener that asks for certificates serves nothing to this one."""
     with undisturbed(node), suppress(OSError), node.connect(node.context(certificate), node.mutual) as inside:
         # In TLSv1.3 the client has finished before it hears of the refusal.
         assert ask(inside) == b""
 
 
 def test_a_certificate_of_the_right_authority_is_taken(tls_node: TlsNode) -> None:
-    """The attacks below fail by what is wrong with them."""
+    """The attacks below fail for their own faults."""
     with tls_node.connect(tls_node.context(tls_node.authority.issue("honest")), tls_node.mutual) as inside:
         assert ask(inside)
 
@@ -157,7 +157,7 @@ def test_an_end_of_one_side_ends_both(tls_node: TlsNode) -> None:
 
 
 def _lines(node: TlsNode, text: str) -> int:
-    """Lines of the log with this text, once there is one: they are held back for a second."""
+    """Count lines of the log with this text, once there is one: they are held back for a second."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while text not in node.log and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -219,7 +219,7 @@ def test_more_half_open_handshakes_than_there_is_room(tls_node: TlsNode, first: 
 
 
 def _slow(node: TlsNode, connections: int, bytes_each: int) -> None:
-    """Handshakes that come byte by byte, side by side."""
+    """Send handshakes byte by byte, side by side."""
     hello = client_hello()
     with undisturbed(node), ExitStack() as ending:
         lines = [ending.enter_context(raw(node.tls)) for _ in range(connections)]
@@ -247,7 +247,7 @@ def test_many_handshakes_byte_by_byte(tls_node: TlsNode) -> None:
 
 
 def _mutated(hello: bytes, source: random.Random) -> bytes:
-    """A ClientHello with some bytes changed, cut, doubled or added."""
+    """Mutate a ClientHello: some bytes changed, cut, doubled or added."""
     data = bytearray(hello)
     for _ in range(source.choice((1, 1, 2, 5, 20))):
         at = source.randrange(len(data))
@@ -395,7 +395,7 @@ FLOOD_CPU_SECONDS_MAX = 0.15
 
 
 def _flood(node: TlsNode, flood: Callable[[RecordWriter], bytes], cpu_seconds_max: float) -> None:
-    """Send what `flood` writes behind a handshake: the node cuts the connection off, and tells of it."""
+    """Send what `flood` writes behind a handshake: the node closes the connection, and logs it."""
     cut = node.metric("odradek_protocol_errors_total")
     with undisturbed(node), raw(node.tls) as connection:
         _, writer = shake_hands(connection, node.context(), HOST)

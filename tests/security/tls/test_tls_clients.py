@@ -14,7 +14,7 @@ RECORDS = 2_000
 
 
 def _round_trip(common: Mapping[str, object], topic: str) -> None:
-    """Many records in and out: answers of several TLS records, from a file and from memory."""
+    """Send many records in and out: answers of several TLS records, from a file and from memory."""
     producer = confluent_kafka.Producer({**common, "linger.ms": 20})
     for number in range(RECORDS):
         producer.produce(topic, b"%06d" % number + bytes(1000))

@@ -55,10 +55,10 @@ class Below:
         self.waits += 1
 
     async def writable(self) -> None:
-        """Always."""
+        """Return at once: always writable."""
 
     def wait_for(self, count: int) -> None:
-        """Nothing."""
+        """Return at once."""
 
     def recv_into(self, buffer: memoryview) -> int | None:
         if not self.to_come:
@@ -129,7 +129,7 @@ class Pair:
         self.below.to_come += self._outgoing.read()
 
     def client_hears(self) -> bytes:
-        """All plain bytes that have come to the client."""
+        """Return all plain bytes that have come to the client."""
         self._incoming.write(bytes(self.below.sent))
         self.below.sent.clear()
         found = b""
@@ -282,7 +282,7 @@ def test_a_close_says_so() -> None:
 
 
 def test_a_slow_peer_holds_a_bounded_number_of_bytes() -> None:
-    """What is encrypted and not taken yet is at most one group of records."""
+    """Encrypted bytes that wait for the peer are at most one group of records."""
     pair = Pair(part_max=0)
     data = bytes(8 << 20)
     for _ in range(10):
@@ -400,14 +400,14 @@ class RawPair:
         self.buffer = memoryview(bytearray(256 * 1024))
 
     def receive(self) -> bytes | None:
-        """One receive: what it gave."""
+        """Receive once, and return the bytes."""
         self.session.fed = 0
         count = self.conn.recv_into(self.buffer)
         return None if count is None else bytes(self.buffer[:count])
 
 
 def _steps_until_cut(step: Callable[[], None], steps_max: int) -> int:
-    """The number of steps that a peer has before it is cut off."""
+    """Count the steps that a peer has before it is cut off."""
     for number in range(steps_max):
         try:
             step()

@@ -1,4 +1,4 @@
-"""Keys and certificates in every form that Kafka's `ssl.*` keys can give them, and what is refused."""
+"""Keys and certificates in every form that Kafka's `ssl.*` keys can give them, and the refused ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BASE = {"ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
 
 
 def shake(server: RealTls, client: RealTls, host: str = "localhost") -> bytes | None:
-    """A handshake in memory; the client's certificate as the server sees it. Raises `TlsFailed`."""
+    """Make a handshake in memory; return the client's certificate as the server sees it. Raises `TlsFailed`."""
     ends = [client.client_session(host), server.server_session()]
     done = [False, False]
     for _ in range(10):
@@ -50,17 +50,17 @@ def shake(server: RealTls, client: RealTls, host: str = "localhost") -> bytes | 
 
 
 def settings(changes: Mapping[str, str]) -> TlsSettings:
-    """The settings of a listener with these keys. Raises `ConfigError`."""
+    """Return the settings of a listener with these keys. Raises `ConfigError`."""
     return tls_settings("TLS", "SSL", {**BASE, **changes}, serves=True)
 
 
 def opened(changes: Mapping[str, str]) -> RealTls:
-    """Raises `ConfigError`, `TlsRefused`."""
+    """Open TLS with these changes. Raises `ConfigError`, `TlsRefused`."""
     return RealTls(settings({"ssl.truststore.certificates": AUTHORITY.pem, **changes}))
 
 
 def inline(issued: Issued = OWN, password: str | None = None) -> dict[str, str]:
-    """Key and certificates as text of the configuration."""
+    """Return key and certificates as text of the configuration."""
     return {
         "ssl.keystore.key": issued.key_pem(password),
         "ssl.keystore.certificate.chain": issued.chain_pem,
@@ -69,7 +69,7 @@ def inline(issued: Issued = OWN, password: str | None = None) -> dict[str, str]:
 
 
 def pkcs12(issued: Issued, path: Path) -> dict[str, str]:
-    """Key and certificates as a PKCS #12 file."""
+    """Return key and certificates as a PKCS #12 file."""
     encryption = BestAvailableEncryption(PASSWORD.encode())
     path.write_bytes(
         serialize_key_and_certificates(b"node", issued.key, issued.certificate, issued.above, encryption)
@@ -82,7 +82,7 @@ def pkcs12(issued: Issued, path: Path) -> dict[str, str]:
 
 
 def forms(directory: Path) -> dict[str, dict[str, str]]:
-    """The node's key in every form."""
+    """Return the node's key in every form."""
     encrypted = directory / "encrypted.pem"
     encrypted.write_text(OWN.key_pem(PASSWORD) + OWN.chain_pem)
     old = directory / "old.pem"
@@ -160,7 +160,7 @@ def test_truststores_in_every_form(tmp_path: Path) -> None:
 
 
 def test_a_certificate_of_the_truststore_is_an_anchor() -> None:
-    """As in Java: also one that no authority of its own stands in there for."""
+    """As in Java: a certificate without an authority of its own in there is an anchor, too."""
     server = RealTls(
         settings(
             {
@@ -228,7 +228,7 @@ def test_a_client_refuses_a_wrong_server(certificate: Issued) -> None:
 
 
 def _spoken(server: RealTls, **changes: Any) -> tuple[str, str]:
-    """The version and cipher that a client and the server agree on."""
+    """Return the version and cipher that a client and the server agree on."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     for name, value in changes.items():
@@ -406,7 +406,7 @@ def test_no_resumption_where_clients_show_certificates() -> None:
 
 
 def test_secrets_do_not_show() -> None:
-    """In what is printed of the settings and of the key."""
+    """They do not show in the text of the settings and of the key."""
     tls = opened(inline(password=PASSWORD))
     shown = repr(settings(inline(password=PASSWORD))) + repr(tls._ends)
     assert "PRIVATE" not in shown

@@ -38,7 +38,7 @@ class RecordWriter:
         self._use_secret()
 
     def record(self, payload: bytes, kind: int = DATA, padding: int = 0) -> bytes:
-        """One record; `kind` is the type that TLS 1.3 hides."""
+        """Make one record; `kind` is the type that TLS 1.3 hides."""
         inner = payload + bytes([kind]) + bytes(padding)
         head = b"\x17\x03\x03" + struct.pack(">H", len(inner) + 16)
         nonce = (self._iv ^ self._sequence).to_bytes(12)
@@ -46,14 +46,14 @@ class RecordWriter:
         return head + self._cipher.encrypt(nonce, inner, head)
 
     def key_update(self, *, asks_for_another: bool = False) -> bytes:
-        """A key update; what follows is encrypted by the next secret."""
+        """Make a key update; later records are encrypted by the next secret."""
         made = self.record(bytes([24, 0, 0, 1, asks_for_another]), HANDSHAKE)
         self._secret = self._expand("traffic upd", len(self._secret))
         self._use_secret()
         return made
 
     def key_updates(self, count: int, *, ask_for_others: bool = False) -> bytes:
-        """So many key updates, one after the other."""
+        """Make `count` key updates, one after the other."""
         return b"".join(self.key_update(asks_for_another=ask_for_others) for _ in range(count))
 
     def _use_secret(self) -> None:
@@ -62,7 +62,7 @@ class RecordWriter:
         self._sequence = 0
 
     def _expand(self, label: str, count: int) -> bytes:
-        """HKDF-Expand-Label, for at most one block of the hash."""
+        """Compute HKDF-Expand-Label, for at most one block of the hash."""
         name = b"tls13 " + label.encode()
         info = struct.pack(">HB", count, len(name)) + name + b"\0\x01"
         return hmac.digest(self._secret, info, self._hash)[:count]
@@ -85,7 +85,7 @@ class RawEnd:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
 
     def shake_hands(self, data: bytes = b"") -> tuple[bytes, RecordWriter | None]:
-        """Go on with the handshake: what is to be sent, and the writer of records once it is done."""
+        """Continue the handshake; return the bytes to send, and the writer of records once it is done."""
         if data:
             self._incoming.write(data)
         try:
@@ -101,7 +101,7 @@ class RawEnd:
         return self._outgoing.read(), RecordWriter(cipher[0], secret)
 
     def read(self, data: bytes) -> bytes:
-        """The plain bytes in what the peer has sent. Raises `ssl.SSLError` for an alert that ends it."""
+        """Read the plain bytes in the peer's bytes. Raises `ssl.SSLError` for an alert that ends it."""
         self._incoming.write(data)
         found = b""
         with suppress(ssl.SSLWantReadError):
@@ -111,7 +111,7 @@ class RawEnd:
 
 
 def shake_hands(connection: socket.socket, context: ssl.SSLContext, name: str) -> tuple[RawEnd, RecordWriter]:
-    """A client's handshake by a socket: its end, and the writer of its records. Raises `OSError`."""
+    """Make a client's handshake by a socket; return its end, and the writer of its records. Raises `OSError`."""
     client = RawEnd(context, name)
     flight, writer = client.shake_hands()
     connection.sendall(flight)

@@ -23,14 +23,14 @@ __all__ = ["plan_of", "rows_of"]
 
 
 def plan_of(bootstrap: str, topic: str) -> SinkPlan:
-    """A plan of rows with one column."""
+    """Make a plan of rows with one column."""
     return SinkPlan(
         {"value": 0}, topic, {"bootstrap.servers": bootstrap}, None, delivery=Delivery.EXACTLY_ONCE
     )
 
 
 def rows_of(count: int) -> pa.RecordBatch:
-    """The first `count` numbers as rows."""
+    """Return the first `count` numbers as rows."""
     return pa.record_batch({"value": pa.array([b"%d" % number for number in range(count)], pa.binary())})
 
 

@@ -53,7 +53,7 @@ def topic(node: RunningNode, fresh_topic: Callable[[str], str]) -> str:
 def attempt(
     bootstrap: str, topic: str, query: str, batch: int, rows: int = ROWS, task: int = 0
 ) -> TaskReport:
-    """One attempt that lives."""
+    """Run one attempt that lives."""
     return write_once(plan_of(bootstrap, topic), TaskProtocol(query, task, batch), iter([rows_of(rows)]))
 
 

@@ -52,11 +52,11 @@ class World:
         )
 
     def written(self, task: int) -> int:
-        """How often a committed reader sees the rows of a task."""
+        """Return how often a committed reader sees the rows of a task."""
         return sum(each.task == task and each.outcome is True for each in self.transactions)
 
     def last_stable_offset(self) -> int:
-        """The first marker whose transaction is open, or the end."""
+        """Return the first marker whose transaction is open, or the end."""
         for offset, each in enumerate(self.log):
             if self.transactions[each].outcome is None:
                 return offset
@@ -85,7 +85,7 @@ def _end(world: World, rules: Rules) -> int:
 
 
 def _stepped(world: World, place: int, rules: Rules) -> Iterator[World]:
-    """The worlds after the next step of an attempt. An attempt that is refused is gone."""
+    """Yield the worlds after the next step of an attempt. A refused attempt is removed."""
     attempt = world.attempts[place]
     machine = TaskProtocol("q", attempt.task, 0, step=attempt.step)
     others = world.attempts[:place] + world.attempts[place + 1 :]
@@ -144,7 +144,9 @@ def _stepped(world: World, place: int, rules: Rules) -> Iterator[World]:
 
 
 def _following(world: World, rules: Rules) -> Iterator[World]:
-    """All that may happen next: a step, a crash, another attempt (a retry, a twin, a driver that comes back), a timeout."""
+    """Yield all possible next worlds: a step, a crash, another attempt (a retry, a twin, a driver that returns), a
+    timeout.
+    """
     for place in range(len(world.attempts)):
         yield from _stepped(world, place, rules)
         yield attrs.evolve(world, attempts=world.attempts[:place] + world.attempts[place + 1 :])
@@ -163,12 +165,12 @@ def _order(attempt: Attempt) -> tuple[int, str, int, int, int]:
 
 
 def _canonical(world: World) -> World:
-    """The same world with its attempts in one order: which of them came first plays no part."""
+    """Return the same world with its attempts in one order: their order of arrival does not matter."""
     return attrs.evolve(world, attempts=tuple(sorted(world.attempts, key=_order)))
 
 
 def fault(rules: Rules, attempts: tuple[int, ...]) -> tuple[str | None, int]:
-    """The first wrong thing that a search finds, and the number of worlds it has seen."""
+    """Return the first fault that a search finds, and the number of worlds it has seen."""
     first = World((0,) * len(attempts), (), attempts)
     seen, waiting = {first}, [first]
     while waiting:
@@ -186,7 +188,7 @@ def fault(rules: Rules, attempts: tuple[int, ...]) -> tuple[str | None, int]:
 
 
 def test_no_order_of_events_loses_or_doubles_rows() -> None:
-    """Two attempts beside another task, three alone: once at most, and once if Spark was told, in every world."""
+    """Two attempts beside another task, three alone: once at most, and once if Spark got the report, in every world."""
     assert [fault(Rules(), attempts)[0] for attempts in ((2, 1), (3,))] == [None, None]
 
 
@@ -268,7 +270,7 @@ def test_no_task_writes_a_batch_that_the_query_has_passed(last: int | None, cons
 
 
 def test_other_rows_of_a_committed_batch() -> None:
-    """Rows that differ in number or content from what is committed are an error that names the way out."""
+    """Rows that differ in number or content from the committed ones are an error that names the way out."""
     for found, words in ((RowSummary(4, 17), "this attempt has 4"), (RowSummary(3, 18), "as many others")):
         attempt = TaskProtocol("query q", 0, 0, step=Step.READ_MARKER)
         attempt.marker_read(Marker(0, SUMMARY))

@@ -79,12 +79,12 @@ class Query:
     def attempt(
         self, batch: int, task: int = 0, rows: Iterator[pa.RecordBatch] | None = None, slot: int = 0
     ) -> TaskReport:
-        """One attempt at a task, to its report."""
+        """Run one attempt at a task, to its report."""
         protocol = AttemptProtocol(self.name, task, batch, adopt=self.plan.adopts)
         return prepare_rows(self.plan, protocol, slot, iter([rows_of(ROWS)]) if rows is None else rows)
 
     def driver(self, batch: int, reports: list[TaskReport], *, aborts: bool = False) -> DriverProtocol:
-        """The driver of a batch that these tasks have reported to."""
+        """Make the driver of a batch that these tasks have reported to."""
         counted = [RowSummary(max(each.rows, each.rows_compared), each.row_hash) for each in reports]
         prepared = tuple(each.prepared for each in reports if each.prepared is not None)
         topics = tuple({topic for each in reports for topic in each.topics})
@@ -97,13 +97,13 @@ class Query:
         run_driver(self.plan.properties, self.plan.decisions_topic, driver)
 
     def run(self, batch: int) -> list[TaskReport]:
-        """All tasks and their commit, as in a run that nothing disturbs."""
+        """Run all tasks and their commit, as in a run without faults."""
         reports = [self.attempt(batch, task) for task in range(TASKS)]
         self.end(self.driver(batch, reports))
         return reports
 
     def check(self, batches: int) -> None:
-        """All rows are there once for each batch and task, and nothing is open."""
+        """Check that all rows are there once for each batch and task, and nothing is open."""
         assert self.plan.topic is not None
         bootstrap = self.plan.properties["bootstrap.servers"]
         found = Counter(record.value for record in stored_committed(bootstrap, self.plan.topic, 0))
@@ -122,7 +122,7 @@ def query(server: ServerProcess, fresh_topic: Callable[[str], str]) -> Query:
 
 
 def killed(run: Callable[[], object]) -> None:
-    """A process of its own that runs this and dies by SIGKILL."""
+    """Run this in a process of its own that dies by SIGKILL."""
     child = os.fork()
     if child == 0:
         try:
@@ -180,7 +180,9 @@ def test_a_run_that_dies_anywhere_writes_once(
 
 
 def test_twins_a_zombie_and_a_task_without_rows(query: Query) -> None:
-    """Attempts at a task that run beside each other: the reported one wins; one that goes on later is refused."""
+    """Attempts at a task that run beside each other: the reported one wins; an attempt that continues later is
+    refused.
+    """
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
         yield rows_of(ROWS)
@@ -288,7 +290,9 @@ def test_progress_that_contradicts(query: Query) -> None:
 
 
 def test_a_winner_that_others_touch(query: Query, server: ServerProcess) -> None:
-    """One that was resumed by mistake is committed all the same; one that an operator has aborted is told as lost."""
+    """A transaction that was resumed by mistake is committed all the same; one aborted by an operator is reported as
+    lost.
+    """
     reports = [query.attempt(0, task) for task in range(TASKS)]
     keys = {**query.plan.properties, **TWO_PHASE, "transactional.id": slot_id(query.name, 0, 0)}
     with Producer(keys) as other:
@@ -385,7 +389,7 @@ def test_apache_kafka_has_no_two_phases(apache_kafka: ServerProcess) -> None:
 def test_what_an_abandoned_query_leaves_is_listed_and_ended(
     query: Query, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tool names queries with open transactions, commits what is decided, and aborts the rest."""
+    """The tool names queries with open transactions, commits the decided ones, and aborts the rest."""
     where = ["--bootstrap", query.plan.properties["bootstrap.servers"]]
     reports = [query.attempt(0, task) for task in range(TASKS)]
     query.attempt(0, slot=1)

@@ -30,7 +30,7 @@ TWO_PHASE = "two-phase"
 
 
 def values_of(bootstrap: str, topic: str) -> Counter[int]:
-    """The committed values of a topic, in which nothing is open."""
+    """Return the committed values of a topic without open transactions."""
     return Counter(int(record.value) for record in stored_committed(bootstrap, topic, 0))
 
 

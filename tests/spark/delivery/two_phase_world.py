@@ -120,7 +120,7 @@ class World(NamedTuple):
 
 
 def _last(world: World, batch: int, decision: Decision | None, rules: Rules) -> Decision | None:
-    """The last decision beside the markers of delivery=exactly-once. Raises `ProgressError`."""
+    """Return the last decision beside the markers of delivery=exactly-once. Raises `ProgressError`."""
     if not rules.asks_each_task and 0 not in world.begun:
         return decision
     return last_of("q", batch, decision, {task: Marker(0, _ROWS) for task in world.begun})
@@ -136,7 +136,7 @@ def _with_slot(world: World, task: int, slot: int, changed: Slot) -> World:
 
 
 def _ended(world: World, task: int, slot: int, commit: bool) -> World:
-    """The open transaction of a slot, or a producer that has only begun, is ended."""
+    """End the open transaction of a slot, or a producer that has only begun."""
     old = world.slots[task][slot]
     epoch = (old.next_epoch if old.next_epoch >= 0 else old.epoch) + 1
     if commit and old.state == _OPEN:
@@ -210,7 +210,7 @@ def _attempt_steps(world: World, place: int, rules: Rules) -> Iterator[World]:
 
 
 def _claims(world, attempt, machine, goes_on, gone, rules):  # type: ignore[no-untyped-def]
-    """The first slot without an open transaction as the attempt sees it; another attempt may be quicker."""
+    """Claim the first slot without an open transaction as the attempt sees it; another attempt may be quicker."""
     machine.claimed()
     for number, slot in enumerate(world.slots[attempt.task]):
         if slot.state == _OPEN:
@@ -228,7 +228,7 @@ def _claims(world, attempt, machine, goes_on, gone, rules):  # type: ignore[no-u
 
 
 def _told(world: World, attempt: Attempt) -> World:
-    """The report reaches its driver, if that one still waits for it."""
+    """Report to the attempt's driver, if it still waits for the report."""
     for place, driver in enumerate(world.drivers):
         if (driver.number, driver.batch, driver.step) != (attempt.driver, attempt.batch, None):
             continue
@@ -285,7 +285,7 @@ def _driver_steps(world: World, place: int, rules: Rules, sizes: Sizes) -> Itera
         return _with_driver(after, place, moved)
 
     def fails(after: World) -> World:
-        """`commit` raises, and Spark calls `abort`; a failed `abort` ends the query."""
+        """Return the world after a failed `commit`: Spark calls `abort`; a failed `abort` ends the query."""
         if driver.aborts:
             return _with_driver(after, place, None)
         return _with_driver(after, place, driver._replace(step=DriverStep.FENCE, aborts=True))
@@ -382,7 +382,7 @@ def _after_done(world: World, place: int, driver: Driver, sizes: Sizes) -> World
 
 
 def _following(world: World, rules: Rules, sizes: Sizes) -> Iterator[World]:
-    """All that may happen next."""
+    """Yield all possible next worlds."""
     for place in range(len(world.attempts)):
         yield from _attempt_steps(world, place, rules)
     for place, driver in enumerate(world.drivers):
@@ -409,7 +409,7 @@ def _order(attempt: Attempt) -> tuple[int, ...]:
 
 
 def _canonical(world: World) -> World:
-    """The same world with the same future: without those who can do no more, epochs counted from the slots' own."""
+    """Return the same world with the same future: without finished parts, epochs counted from the slots' own."""
     waiting = {
         (driver.number, driver.batch, task)
         for driver in world.drivers
@@ -420,7 +420,7 @@ def _canonical(world: World) -> World:
     slots = world.slots
 
     def age(task: int, slot: int, epoch: int) -> int:
-        """1: the slot's epoch, 0: the one before, -1: any older one."""
+        """Return 1 for the slot's epoch, 0 for the one before, -1 for any older one."""
         return max(-1, epoch - slots[task][slot].epoch + 1)
 
     attempts = []
@@ -465,7 +465,7 @@ def _canonical(world: World) -> World:
 
 
 def _flaw(world: World, sizes: Sizes) -> str:
-    """The first wrong thing in a world; empty if there is none."""
+    """Return the first fault in a world; empty if there is none."""
     if world.flaw:
         return world.flaw
     if len(set(world.visible)) < len(world.visible):
@@ -480,7 +480,7 @@ def _flaw(world: World, sizes: Sizes) -> str:
 
 
 def fault(rules: Rules, sizes: Sizes) -> tuple[str, int]:
-    """The first wrong thing that a search finds (empty: none), and the number of worlds it has seen."""
+    """Return the first fault that a search finds (empty: none), and the number of worlds it has seen."""
     visible = tuple((0, task) for task in sizes.begun)
     first = World(((Slot(),) * sizes.slots,) * sizes.tasks, visible=visible, begun=sizes.begun)
     # The hashes alone: whole worlds take ten times the memory. Two worlds of a hundred thousand share one by a chance of 1e-9.

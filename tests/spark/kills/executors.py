@@ -12,7 +12,7 @@ _BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 def executor_processes(is_ours: Callable[[int], bool]) -> list[int]:
-    """The ids of the executors' processes whose parent `is_ours` knows, by its process id.
+    """Return the ids of the executors' processes whose parent `is_ours` knows, by its process id.
 
     A process that ends meanwhile is left out: `is_ours` may raise `OSError` for it.
     """
@@ -29,10 +29,10 @@ def executor_processes(is_ours: Callable[[int], bool]) -> list[int]:
 
 
 def executors_of(driver: int) -> list[int]:
-    """The executors of a Python driver: children of its Java process."""
+    """Return the executors of a Python driver: children of its Java process."""
     return executor_processes(lambda parent: _parent(parent) == driver)
 
 
 def _parent(process: int) -> int:
-    """The parent's process id. Raises `OSError` if the process has ended."""
+    """Return the parent's process id. Raises `OSError` if the process has ended."""
     return int((_PROCESSES / str(process) / "stat").read_text().rpartition(")")[2].split()[1])

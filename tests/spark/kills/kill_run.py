@@ -59,7 +59,7 @@ class DriverKills:
             self.kills += 1
 
     def explains(self, status: int) -> bool:
-        """True for the signal."""
+        """True if the status is that of the signal."""
         return status == -signal.SIGKILL
 
 
@@ -80,10 +80,10 @@ class StepKills:
         return len(list(self.folder.glob(self.pattern)))
 
     def look(self, process: subprocess.Popen[bytes], under_way: set[str]) -> None:
-        """The processes look for themselves."""
+        """Do nothing: the processes look for themselves."""
 
     def explains(self, status: int) -> bool:
-        """Never: the driver goes on. It is a time to count."""
+        """Count the kills, and return False: the driver continues."""
         self.kills = self._wanted - self._count()
         return False
 
@@ -117,7 +117,7 @@ class ExecutorKills:
             self.kills += 1
 
     def explains(self, status: int) -> bool:
-        """Never: Spark starts another executor."""
+        """Return False: Spark starts another executor."""
         return False
 
 
@@ -150,16 +150,17 @@ class NodeKills:
             self._away = number, time.monotonic() + self.rng.random() * _AWAY_SECONDS_MAX
 
     def explains(self, status: int) -> bool:
-        """Never: clients wait until the node is there again."""
+        """Return False: clients wait until the node is there again."""
         return False
 
 
 def run_to_the_end(
     command: Sequence[str], environment: Mapping[str, str], checkpoint: Path, nemeses: Sequence[Nemesis]
 ) -> int:
-    """Run the command until it ends well; the number of its starts. Raises `AssertionError` where it fails or hangs.
+    """Run the command until it ends well; return the number of its starts. Raises `AssertionError` where it fails
+    or hangs.
 
-    Its errors are kept beside the checkpoint, and told where no kill explains them.
+    Its errors are kept beside the checkpoint, and shown where no kill explains them.
     """
     deadline = time.monotonic() + _SECONDS_MAX
     errors = checkpoint.with_name(f"{checkpoint.name}.errors")

@@ -32,7 +32,7 @@ def in_the_middle(spark: SparkSession, query: StreamingQuery) -> bool:
 
 
 def main(bootstrap: str, origin: str, target: str, checkpoint: str) -> None:
-    """Copy the topic on two executors, kill one of them in the middle of the batch, and tell what came of it."""
+    """Copy the topic on two executors, kill one of them in the middle of the batch, and print the outcome."""
     builder = SparkSession.builder.master("local-cluster[2,1,512]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.executor.memory", "512m").config("spark.log.level", "ERROR")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")

@@ -13,9 +13,9 @@
 | two-phase-executors | two executors, eager speculation | one node | as executors, and 18 times the driver's Python process |
 | two-phase-nodes | local | three nodes | as nodes, and 18 times the driver's Python process |
 
-The runs `two-phase` are of `delivery=two-phase`, with a plan that shuffles its rows by chance; the others are exactly once. In
-the end the rows that a committed reader sees are compared, by number and content, with those that there should be.
-Each is there once, and no transaction stays open. One line of JSON tells each run.
+The runs `two-phase` are of `delivery=two-phase`, with a plan that shuffles its rows by chance; the others are exactly
+once. In the end the rows that a committed reader sees are compared, by number and content, with the expected ones.
+Each is there once, and no transaction stays open. Each run prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Run:
     delivery: str = _EXACTLY_ONCE
 
     def points(self, *, driver: bool) -> list[str]:
-        """The points at which workers may be killed, or the driver's Python process, in their order."""
+        """Return the points at which workers may be killed, or the driver's Python process, in their order."""
         names = [
             step
             for step in STEPS[self.delivery]
@@ -160,7 +160,7 @@ RUNS = {
 
 
 def scaled(run: Run, scale: float) -> Run:
-    """A smaller run; of each kind of kill that it has, one is left at least."""
+    """Return a smaller run; of each kind of kill that it has, at least one is left."""
     counts = {
         field.name: getattr(run, field.name) for field in attrs.fields(Run) if field.type in (int, "int")
     }
@@ -197,7 +197,7 @@ class _Place:
                 (self.kills / f"{batch:04}-{number:04}-{point}").touch()
 
     def environment(self, *, is_quiet: bool = False) -> dict[str, str]:
-        """The environment of a driver; nothing is killed in a quiet one."""
+        """Return the environment of a driver; nothing is killed in a quiet one."""
         python = worker_python() if is_quiet else mortal_python(worker_python(), self.folder)
         return {
             "PYTHONPATH": str(ROOT),
@@ -209,7 +209,7 @@ class _Place:
         }
 
     def nemeses(self, run: Run) -> list[Nemesis]:
-        """The kills of the driver."""
+        """Return the kills of the driver."""
         return [DriverKills(run.driver_kills), StepKills(self.kills, f"*-{DRIVER}*")]
 
     def outcome(
@@ -284,7 +284,7 @@ def run_copy(run: Run, bootstrap: str, cluster: Cluster | None = None) -> Outcom
 
 
 def run_feed(run: Run, bootstrap: str) -> Outcome:
-    """`derived-feed` under kills; the feed of a run without any is the one that there should be."""
+    """Run `derived-feed` under kills; the feed of a run without kills is the expected one."""
     began, name = time.monotonic(), uuid4().hex[:8]
     flights = f"flights-{name}"
     job = [sys.executable, "-m", "odradek", "spark"]
@@ -320,7 +320,7 @@ def run_feed(run: Run, bootstrap: str) -> Outcome:
 
 @contextmanager
 def _server(run: Run) -> Iterator[tuple[str, Cluster | None]]:
-    """The target of a run: its address, and its nodes where they are to be killed."""
+    """Start the target of a run: its address, and its nodes where they are to be killed."""
     more = _PREPARES if run.delivery == TWO_PHASE else {}
     if run.node_kills:
         with (

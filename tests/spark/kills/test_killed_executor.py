@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 600.0
 def test_a_query_outlives_an_executor(
     node: RunningNode, fresh_topic: Callable[[str], str], checkpoint: str, whole_matrix: bool
 ) -> None:
-    """The batch goes on with other executors; every record is there, once for a reader of what is committed."""
+    """The batch goes on with other executors; every record is there, once for a committed reader."""
     if not whole_matrix:
         pytest.skip(
             "a small cluster of its own: make test-spark, and make test-spark-kills kills more of them"

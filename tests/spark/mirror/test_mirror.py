@@ -50,7 +50,9 @@ def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
 
 
 def fill(bootstrap: str, topic: str, **settings: str) -> None:
-    """A topic with all that a log may hold: keys and none, tombstones, headers, transactions committed and aborted."""
+    """Fill a topic with all that a log may hold: keys and none, tombstones, headers, transactions committed and
+    aborted.
+    """
     with Admin(bootstrap_servers=bootstrap) as admin:
         configs = {key.replace("_", "."): value for key, value in settings.items()}
         [made] = admin.create_topics([NewTopic(topic, PARTITIONS, 1, configs)])
@@ -85,7 +87,7 @@ def fill(bootstrap: str, topic: str, **settings: str) -> None:
 
 
 def records_of(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
-    """What a reader sees, in order within each partition."""
+    """Return the records that a reader sees, in order within each partition."""
     keys = [(topic, partition) for partition in range(PARTITIONS)]
     found = []
     with Consumer(bootstrap_servers=bootstrap, isolation_level=isolation_level) as consumer:
@@ -98,12 +100,12 @@ def records_of(bootstrap: str, topic: str, isolation_level: str = "read_committe
 
 
 def rows_of(records: Sequence[ConsumerRecord]) -> list[Row]:
-    """The parts of records that a mirror keeps."""
+    """Return the parts of records that a mirror keeps."""
     return [(each.partition, each.key, each.value, each.headers, each.timestamp) for each in records]
 
 
 def mirror(source: str, target: str, *words: str, killed_at: tuple[str, int] | None = None) -> int:
-    """The command as a process of its own; its exit status, -9 where it was killed."""
+    """Run the command as a process of its own; return its exit status, -9 where it was killed."""
     program = ["-m", "odradek", "mirror"]
     if killed_at is not None:
         program = ["-m", "tests.spark.mirror.killed_mirror", killed_at[0], str(killed_at[1])]
@@ -149,7 +151,7 @@ def running_mirror(
 
 
 def check_map(source: str, target: str, topic: str, name: str) -> None:
-    """Every offset of the source translates to the copy of its record."""
+    """Check that every offset of the source translates to the copy of its record."""
     offset_map = read_map({"bootstrap.servers": target}, name, keep_runs=True)
     copies = {(each.partition, each.offset): each for each in records_of(target, topic)}
     for record in records_of(source, topic):
@@ -158,7 +160,7 @@ def check_map(source: str, target: str, topic: str, name: str) -> None:
 
 
 def check_killed(source: str, target: str, topic: str, points: Sequence[tuple[str, int]]) -> None:
-    """Killed at each of these points, and started again: once each in the target, in the same order."""
+    """Check a mirror killed at each of these points, and started again: once each in the target, in the same order."""
     words = ("--topic", topic, "--name", topic, "--transaction-records", "20", "--no-acls")
     killed = [point for point in points if mirror(source, target, *words, killed_at=point) == -9]
     assert mirror(source, target, *words) == 0

@@ -94,7 +94,7 @@ def test_a_range_that_is_copied_twice_is_an_error() -> None:
 
 
 def test_groups() -> None:
-    """A group moves forward only; what is not copied yet is named."""
+    """A group moves forward only; offsets that are not copied yet are named."""
     runs = (Run(0, 100, 10), Run(20, 110, 5))
     found = content([CopiedRange(PLACE, 0, 25, runs).encoded()])
 

@@ -67,7 +67,7 @@ def test_a_secured_cluster(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Either side may ask for a login over TLS; a wrong password is told in one sentence."""
+    """Either side may ask for a login over TLS; a wrong password is reported in one sentence."""
     topic = fresh_topic("secured")
     config = tmp_path / "login.properties"
 

@@ -45,7 +45,9 @@ def options(node: RunningNode) -> Options:
 
 
 def rows(reader: Any, partitions: list[Any]) -> list[tuple[int, int, bytes | None]]:
-    """(partition, offset, value) of what tasks read, after the journey that Spark sends readers and partitions on."""
+    """Return (partition, offset, value) of the records that tasks read, after reader and partitions were pickled as
+    by Spark.
+    """
     reader = pickle.loads(pickle.dumps(reader))
     found: list[tuple[int, int, bytes | None]] = []
     for partition in pickle.loads(pickle.dumps(partitions)):
@@ -57,7 +59,7 @@ def rows(reader: Any, partitions: list[Any]) -> list[tuple[int, int, bytes | Non
 
 
 def read(given: dict[str, str], filters: list[Filter] | None = None) -> list[tuple[int, int, bytes | None]]:
-    """A batch query."""
+    """Run a batch query."""
     reader = source.batch_reader(given, source.schema(given))
     if filters is not None:
         reader.pushed, _ = push(filters)
@@ -76,12 +78,12 @@ class Query:
         return source.stream_reader(self.given, source.schema(self.given))
 
     def restart(self) -> None:
-        """Another driver, the same checkpoint."""
+        """Restart with another driver and the same checkpoint."""
         self.reader.stop()
         self.reader = self._new()
 
     def batch(self, limit: ReadLimit | None = None) -> list[tuple[int, int, bytes | None]] | None:
-        """The rows of the next batch; None where Spark would make none."""
+        """Return the rows of the next batch; None where Spark would make none."""
         start = self.end
         if start is None:
             start = json.loads(json.dumps(self.reader.initialOffset()))

@@ -29,7 +29,7 @@ MICROSECONDS_MAX = 2**63 - 1
 
 
 def plain_rows(buf: bytes, offset: int, offset_end: int | None = None) -> tuple[list[Row], int | None]:
-    """The rows and the next offset, record by record: what `decode_batches` must say."""
+    """Return the rows and the next offset, record by record: the expected result of `decode_batches`."""
     rows: list[Row] = []
     next_offset: int | None = None
     end = MICROSECONDS_MAX if offset_end is None else offset_end
@@ -64,7 +64,7 @@ def plain_rows(buf: bytes, offset: int, offset_end: int | None = None) -> tuple[
 def arrow_rows(
     buf: bytes | bytearray, offset: int, offset_end: int | None = None, **arguments: Any
 ) -> tuple[list[Row], int | None]:
-    """The same by `decode_batches`, every array validated by Arrow."""
+    """Do the same by `decode_batches`, every array validated by Arrow."""
     rows: list[Row] = []
     next_offset = None
     for piece in decode_batches(
@@ -99,7 +99,7 @@ def arrow_rows(
 
 
 def outcome(function: Any, *arguments: Any, **named: Any) -> Any:
-    """The value that a reader returns, or the Kafka error that it raises; any other exception passes."""
+    """Return the value that a reader returns, or the Kafka error that it raises; any other exception passes."""
     try:
         return function(*arguments, **named)
     except KafkaError as error:
@@ -132,7 +132,7 @@ RUNS: st.SearchStrategy[list[tuple[int, int]]] = st.lists(
 
 
 def build(plans: Sequence[BatchPlan], base_offset: int) -> list[bytearray]:
-    """Batches of a log, compacted ones among them."""
+    """Build batches of a log, compacted ones among them."""
     built = []
     for fields, codec, steps, gap, timestamp_type, is_control in plans:
         builder = RecordBatchBuilder(
@@ -285,10 +285,11 @@ STEPS = st.lists(
 
 
 def transactional_log(steps: Sequence[tuple[int, str]]) -> tuple[bytes, list[int], list[tuple[int, int]]]:
-    """A log of three producers' transactions: its bytes, the offsets that committed readers see, what was aborted.
+    """Make a log of three producers' transactions: its bytes, the offsets that committed readers see, the aborted
+    ones.
 
-    Aborted transactions are listed as brokers do: (first offset, producer id), by first offset. Transactions that are
-    left open at the end count as committed, since a reader cannot know: a broker would hold them back.
+    Aborted transactions are listed as brokers do: (first offset, producer id), by first offset. Transactions that
+    are left open at the end count as committed, since a reader cannot know: a broker would hold them back.
     """
     out = bytearray()
     open_since: dict[int, int] = {}
@@ -362,7 +363,7 @@ def _marker_after(steps: Sequence[tuple[int, str]], first: int, producer: int) -
 
 
 def code_of(buf: bytes | bytearray, bytes_max: int = BOUND) -> ErrorCode:
-    """The code of the error that decoding raises."""
+    """Return the code of the error that decoding raises."""
     bounds: dict[str, Any] = {"offset": 0, "decompressed_bytes_max": bytes_max}
     with pytest.raises(KafkaError) as raised:
         list(decode_batches(buf, topic="t", partition=0, with_headers=True, **bounds))

@@ -19,7 +19,7 @@ from odradek.spark.decode import FetchedRange, decode_batches, decode_ranges  # 
 
 
 def rows_of(batches: list[Any]) -> list[dict[str, Any]]:
-    """The rows of Arrow batches, times as numbers: Python's datetime knows fewer years."""
+    """Return the rows of Arrow batches, times as numbers: Python's datetime knows fewer years."""
     rows: list[dict[str, Any]] = []
     for batch in batches:
         batch.validate(full=True)
@@ -58,7 +58,7 @@ def test_same_rows(plans: list[list[BatchPlan]], with_headers: bool, data: st.Da
 
 
 def batch(base_offset: int, producer_id: int, value: bytes | None) -> bytearray:
-    """A batch of one record in a transaction; None: the marker that aborts it."""
+    """Make a batch of one record in a transaction; None: the marker that aborts it."""
     builder = RecordBatchBuilder(
         base_offset=base_offset,
         producer_id=producer_id,

@@ -29,7 +29,7 @@ METRICS_PORT_DISTANCE = 500
 
 
 def fetched_bytes(port: int) -> int:
-    """The bytes of frames with which a node has answered Fetch requests."""
+    """Return the bytes of frames with which a node has answered Fetch requests."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port + METRICS_PORT_DISTANCE}/metrics") as page:
         found = re.search(r'^odradek_response_bytes_total\{api="Fetch"\} (\S+)$', page.read().decode(), re.M)
     return 0 if found is None else int(float(found[1]))

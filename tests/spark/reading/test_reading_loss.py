@@ -1,4 +1,4 @@
-"""Records that are gone below a stream: told, or passed over, against a real node, without Java."""
+"""Records that are deleted below a stream: an error, or passed over, against a real node, without Java."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestStreamDataLoss:
         fresh_topic: Callable[[str], str],
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Told by its id, even when it has more records; without failing it is read from its beginning."""
+        """Recognized by its id, even when it has more records; without failing it is read from its beginning."""
         name = topics.create(fresh_topic("recreated"))
         topics.send(name, [b"old"] * 3)
         running = query(options(name, startingOffsets="earliest"))
@@ -122,7 +122,7 @@ class TestStreamDataLoss:
     def test_retention_that_overtakes(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
     ) -> None:
-        """An error that names the offsets; or the rest, and what is gone does not use up maxOffsetsPerTrigger."""
+        """An error that names the offsets; or the rest, and deleted records do not use up maxOffsetsPerTrigger."""
         name = topics.create(fresh_topic("expired"))
         topics.send(name, [b"%d" % number for number in range(20)])
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=2))

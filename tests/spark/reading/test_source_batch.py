@@ -147,7 +147,7 @@ class TestRows:
 
 
 def broken_source() -> type[DefaultSource]:
-    """The format `odradek_with_a_bug`."""
+    """Make the format `odradek_with_a_bug`."""
 
     # A class of a function goes to Spark's processes by its code.
     class BrokenSource(DefaultSource):

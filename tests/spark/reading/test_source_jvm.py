@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.java, pytest.mark.usefixtures("jvm_connector")]
 
 
 def rows(spark: SparkSession, which: str, bootstrap: str, **options: Any) -> list[tuple[Any, ...]]:
-    """All columns of a batch query, in the order of the log."""
+    """Return all columns of a batch query, in the order of the log."""
     reader = spark.read.format(which).option("kafka.bootstrap.servers", bootstrap)
     frame = reader.option("includeHeaders", "true").options(**options).load()
     found = [tuple(row) for row in frame.collect()]
@@ -31,7 +31,7 @@ def rows(spark: SparkSession, which: str, bootstrap: str, **options: Any) -> lis
 
 
 def fill(topics: Topics, name: str) -> None:
-    """Two partitions, all codecs, nulls, headers, times that do not grow."""
+    """Fill two partitions with all codecs, nulls, headers, times that do not grow."""
     topics.create(name, partitions=2)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         values = [None, b"", *(b"%d-%d" % (number, each) for each in range(20))]

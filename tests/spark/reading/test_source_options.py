@@ -30,7 +30,7 @@ class TestDefaults:
         assert options.consumer.isolation_level == "read_uncommitted"
 
     def test_stream(self) -> None:
-        """A streaming query begins with what is new, and waits 15 minutes at most."""
+        """A streaming query begins with new records, and waits 15 minutes at most."""
         options = SourceOptions.parse(TOPIC, Query.STREAM)
         assert options.starting.everywhere == LATEST
         assert options.trigger_delay_max == timedelta(minutes=15)

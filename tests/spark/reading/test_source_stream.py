@@ -69,7 +69,7 @@ def stream(
 
 
 def rows_of(seen: Seen) -> list[tuple[int, int]]:
-    """(partition, offset) of all batches."""
+    """Return (partition, offset) of all batches."""
     return sorted(row for rows in seen.values() for row in rows)
 
 
@@ -107,7 +107,7 @@ class TestStream:
         group = told()[-1]["endOffset"]["@group"]
 
         def lag() -> list[int | None]:
-            """Empty before the first commit, when there is no such group."""
+            """Return the lags, empty before the first commit, when the group does not exist."""
             with Admin(bootstrap_servers=node.bootstrap) as admin, suppress(KafkaError):
                 return [each.lag for each in admin.describe_group_lag(group)]
             return []
@@ -192,7 +192,9 @@ class TestStream:
 
 
 def register_failing(spark: SparkSession, failed: Path, how: str) -> None:
-    """The format `odradek_that_fails`: its first task ends behind row 30, and `failed` then says what it had to read."""
+    """Register the format `odradek_that_fails`: its first task ends after row 30, and `failed` then has its planned
+    range.
+    """
     from pyspark.sql.types import StructType
 
     from odradek.spark.reading.range_partition import RangePartition

@@ -1,10 +1,11 @@
-"""A job that logs in with a password, and everything that its Spark tells of it. A process, for `test_whole_sessions`.
+"""A job that logs in with a password, and everything that its Spark shows of it. A process, for
+`test_whole_sessions`.
 
     python -m tests.spark.sessions.secret_session DIRECTORY TOPIC OPTIONS
 
-OPTIONS is JSON. The job reads and writes the topic, as a batch and as a stream, and fails once. What Spark tells goes to
-standard output: its pages and its interface of figures, plans, progress, errors. Its log of level INFO goes to standard
-error, its event log to DIRECTORY.
+OPTIONS is JSON. The job reads and writes the topic, as a batch and as a stream, and fails once. Spark's output goes
+to standard output: its pages and its interface of figures, plans, progress, errors. Its log of level INFO goes to
+standard error, its event log to DIRECTORY.
 """
 
 from __future__ import annotations

@@ -39,13 +39,15 @@ class SparkHosts:
     workers: Sequence[int]
 
     def executors(self) -> list[int]:
-        """The Java processes that are executors now."""
+        """Return the Java processes that are executors now."""
         return executor_processes(lambda parent: parent in self.workers)
 
 
 @contextmanager
 def spark_hosts(folder: Path) -> Iterator[SparkHosts]:
-    """A cluster for the length of the block, with its files in `folder`. Raises `AssertionError` if it does not start."""
+    """Start a cluster for the length of the block, with its files in `folder`. Raises `AssertionError` if it does
+    not start.
+    """
     port, *others = free_ports(1 + len(_HOSTS))
     master = f"spark://{_MASTER_HOST}:{port}"
     # An application whose executors die again and again would be given up otherwise.

@@ -61,7 +61,7 @@ spark.stop()
 
 
 def run(code: str, beside: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Python as Spark starts it: the job's folder comes first on the path."""
+    """Run Python as Spark starts it: the job's folder comes first on the path."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(beside), str(ROOT)])}
     return subprocess.run(
         [sys.executable, "-c", code],

@@ -25,7 +25,7 @@ MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def login(secured: SecuredNode, password: str = PASSWORD) -> dict[str, str]:
-    """The options of alice, who logs in by SCRAM over TLS."""
+    """Return the options of alice, who logs in by SCRAM over TLS."""
     return {
         "kafka.bootstrap.servers": secured.sasl_tls,
         "kafka.security.protocol": "SASL_SSL",

@@ -41,7 +41,7 @@ def whole(whole_matrix: bool) -> None:
 def run(
     words: list[str], path: list[Path], cwd: Path, conf: Path = ROOT / "spark" / "conf"
 ) -> subprocess.CompletedProcess[str]:
-    """A process with these folders first on its path."""
+    """Run a process with these folders first on its path."""
     before = os.environ.get("PYTHONPATH", "")
     env = {
         **os.environ,
@@ -132,7 +132,7 @@ print("rows", spark.read.format("odradek").options(**options).load().count())
     assert done.stdout.splitlines() == ["rows 12"]
     # Bars of progress are written over.
     noise = [line for line in re.split(r"[\r\n]+", done.stderr) if line.strip() and "[Stage" not in line]
-    # How to read what was written: told once by each writer, behind its first batch.
+    # Each writer logs once, after its first batch, how to read the written records.
     told = [line for line in noise if "kafka.isolation.level=read_committed" in line]
     assert 1 <= len(told) <= 2, noise
     assert len(noise) - len(told) <= 1, noise

@@ -29,7 +29,7 @@ def launcher(tmp_path: Path) -> Path:
 
 
 def run(launcher: Path, spark_home: Path | None, path: list[str]) -> list[str]:
-    """The lines that `python3` prints, found by the launcher's name alone."""
+    """Return the lines that `python3` prints, found by the launcher's name alone."""
     env = {**os.environ, "PYTHONPATH": ":".join(path), "PATH": f"{launcher.parent}:{os.environ['PATH']}"}
     env.pop("SPARK_HOME", None)
     if spark_home is not None:

@@ -64,7 +64,7 @@ class Query:
         values: list[bytes] | None = None,
         **options: str,
     ) -> list[str]:
-        """The sentences of a run that is started anew. With `only` it dies when these tasks have reported."""
+        """Return the sentences of a run that is started anew. With `only` it dies when these tasks have reported."""
         monkeypatch = self.monkeypatch
         # Another process would have asked nothing yet.
         monkeypatch.setattr(prepared_before, "_asked", {})
@@ -97,11 +97,11 @@ class Query:
         )
 
     def committed(self) -> Counter[bytes | None]:
-        """The values that a committed reader sees, once nothing is open."""
+        """Return the values that a committed reader sees, once nothing is open."""
         return Counter(record.value for record in stored_committed(self.bootstrap, self.topic, 0))
 
     def prepared(self) -> int:
-        """The number of the query's open transactions."""
+        """Return the number of the query's open transactions."""
         with Client(self.bootstrap) as client:
             pattern = f"odradek-spark-2pc-{self.name}-.*"
             return len(client.admin.list_transactions(states=["Ongoing"], transactional_id_pattern=pattern))
@@ -114,7 +114,7 @@ def query(server: ServerProcess, fresh_topic: Callable[[str], str], monkeypatch:
 
 
 def test_a_first_batch_that_exactly_once_has_begun_is_not_begun_again(query: Query) -> None:
-    """Task 0 is the one that is missing, as where it took too long: two-phase delivery writes nothing beside the others."""
+    """Task 0 is missing, as where it took too long: two-phase delivery writes nothing beside the others."""
     assert query.run("exactly-once", only=(1, 2)) == []
     failures = query.run("two-phase")
     assert len(failures) == _TASKS

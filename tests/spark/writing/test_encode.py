@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000
 
 
 def rows_of(rows: Sequence[Row]) -> Rows:
-    """The same rows as columns."""
+    """Return the same rows as columns."""
     headers = [
         [{"key": name, "value": value} for name, value in row[3]] if row[3] is not None else None
         for row in rows
@@ -110,7 +110,7 @@ def test_no_rows_make_no_batch() -> None:
 
 
 def test_keys_go_where_kafkas_clients_send_them() -> None:
-    """`(murmur2(key) & 0x7fffffff) % partitions`, whatever the length of the key; null goes where it is told."""
+    """`(murmur2(key) & 0x7fffffff) % partitions`, whatever the length of the key; null goes to the given partition."""
     rng = random.Random(5)
     keys = [None, b"", *(rng.randbytes(size) for size in range(130))]
     keyless = np.full(len(keys), 5, np.int32)
@@ -121,7 +121,7 @@ def test_keys_go_where_kafkas_clients_send_them() -> None:
 
 
 def test_a_given_partition_wins_over_the_key() -> None:
-    """The column of partitions decides where it is not null, and must name one that there is."""
+    """The column of partitions decides where it is not null, and must name an existing one."""
     keys = pa.array([b"a", b"b", None], pa.binary())
     keyless = np.zeros(3, np.int32)
     hashed = partitions_of(keys, 4, wanted=None, keyless=keyless).tolist()

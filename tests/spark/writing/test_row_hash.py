@@ -27,7 +27,7 @@ MASK = (1 << 64) - 1
 
 
 def hashed(rows: list[Any]) -> int:
-    """The hash of rows of (key, value, headers, partition), taken from a slice, as Spark hands over slices."""
+    """Compute the hash of rows of (key, value, headers, partition), taken from a slice, as Spark passes slices."""
     padded = [(b"pad", None, None, 3), *rows]
     headers = [
         None if row[2] is None else [{"key": key, "value": value} for key, value in row[2]] for row in padded
@@ -53,6 +53,6 @@ def test_order_and_batches_play_no_part(rows: list[Any], random: Random, cut: in
 @settings(max_examples=60)
 @given(st.lists(ROW, min_size=1, max_size=4), ROW)
 def test_other_rows_have_another_hash(rows: list[Any], other: Any) -> None:
-    """One row is replaced: the hash tells, also for null and empty, and for headers in another order."""
+    """One row is replaced: the hash differs, also for null and empty, and for headers in another order."""
     if other != rows[0]:
         assert hashed([other, *rows[1:]]) != hashed(rows)

@@ -49,7 +49,7 @@ def write(frame: DataFrame, bootstrap: str, format: str = "odradek", **options: 
 def read(
     spark: SparkSession, bootstrap: str, topic: str, *columns: str, format: str = "odradek"
 ) -> list[tuple[Any, ...]]:
-    """These columns of a topic's records, by partition and offset."""
+    """Return these columns of a topic's records, by partition and offset."""
     reader = spark.read.format(format).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     rows = (
         reader.option("includeHeaders", "true")
@@ -97,7 +97,7 @@ def test_records_are_those_of_the_jvm_connector(
 def test_a_failed_task_fails_the_write(
     spark: SparkSession, topics: Topics, fresh_topic: Callable[[str], str]
 ) -> None:
-    """A fault that only the rows show is told in one sentence by the task, through Spark."""
+    """A fault that only the rows show is reported in one sentence by the task, through Spark."""
     topic = topics.create(fresh_topic("sink"), partitions=2)
     rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) as value", "cast(7 as int) as partition")
     with pytest.raises(Exception, match=r".") as caught:
@@ -115,7 +115,7 @@ def test_mistakes_reach_the_user_from_the_driver(
 
 
 def crash_once(marker: Path, rows: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A stage of a query that ends its Python worker by kill -9, once, behind so many rows."""
+    """Make a stage of a query that kills its Python worker (-9) once, after a number of rows."""
     path = str(marker)
 
     def stage(batches: Iterator[Any]) -> Iterator[Any]:

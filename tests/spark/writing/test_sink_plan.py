@@ -15,7 +15,7 @@ GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 
 
 def schema(ddl: str) -> StructType:
-    """Columns as in SQL, without a session."""
+    """Make columns as in SQL, without a session."""
     kinds = {
         "binary": "binary",
         "string": "string",

@@ -1,4 +1,6 @@
-"""The rights that docs/spark.md names: with them each mode of delivery writes, without one of them it says what is missing."""
+"""The rights that docs/spark.md names: with them each mode of delivery writes, without any of them it names the
+missing right.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
 
 
 def rights(mode: str, topic: str) -> dict[str, list[Acl]]:
-    """The page's rules for a mode, by what they are on."""
+    """Return the page's rules for a mode, by their resource."""
     found: dict[str, list[Acl]] = {}
     literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
     decisions = (ResourceType.TOPIC, DECISIONS_TOPIC, literal)
@@ -89,7 +91,7 @@ def rights(mode: str, topic: str) -> dict[str, list[Acl]]:
 
 
 def write(bootstrap: str, mode: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """What Spark calls for a batch query of one task, as alice; the rows."""
+    """Make Spark's calls for a batch query of one task, as alice; return the number of rows."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     options = {
         "kafka.bootstrap.servers": bootstrap,

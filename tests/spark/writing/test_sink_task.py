@@ -50,7 +50,7 @@ def run_task(
 
 
 def stored_committed(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """All records of a topic, once no transaction is open in it; they are `count` at least."""
+    """Return all records of a topic, once no transaction is open in it; they are `count` at least."""
     deadline = time.monotonic() + 60
     with Client(bootstrap) as client:
         wanted = [(topic, partition) for partition in client.metadata([topic]).topic(topic).partitions]
@@ -77,7 +77,7 @@ def stored_committed(bootstrap: str, topic: str, count: int) -> list[Any]:
 
 
 def stored(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """The `count` records of a topic."""
+    """Return the `count` records of a topic."""
     with Consumer(
         bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
     ) as consumer:

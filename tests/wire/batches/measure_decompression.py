@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def gzip_bomb() -> bytes:
-    """10 GiB of zeros in one member: one MiB, flushed so that its bytes can be repeated."""
+    """Make 10 GiB of zeros in one member: one MiB, flushed so that its bytes can be repeated."""
     encoder = zlib.compressobj(9, zlib.DEFLATED, 31)
     start = encoder.compress(bytes(MIB)) + encoder.flush(zlib.Z_FULL_FLUSH)
     repeated = encoder.compress(bytes(MIB)) + encoder.flush(zlib.Z_FULL_FLUSH)
@@ -36,25 +36,25 @@ def gzip_bomb() -> bytes:
 
 
 def raw_snappy_bomb() -> bytes:
-    """A block that claims 4 GiB less one byte and has content for 1 MiB."""
+    """Make a block that claims 4 GiB less one byte and has content for 1 MiB."""
     block = bytes(cramjam.snappy.compress_raw(bytes(MIB)))
     return b"\xff\xff\xff\xff\x0f" + block[3:]
 
 
 def long_raw_snappy_bomb() -> bytes:
-    """A block that claims no more than it holds: 64 MiB in 3 MiB."""
+    """Make a block that claims no more than it holds: 64 MiB in 3 MiB."""
     block = bytes(cramjam.snappy.compress_raw(bytes(MIB)))
     return b"\x80\x80\x80\x20" + block[3:] * 64
 
 
 def xerial_bomb() -> bytes:
-    """64 MiB in blocks that are innocent one by one."""
+    """Make 64 MiB in blocks that are innocent one by one."""
     header = compress(CompressionType.SNAPPY, b"")
     return header + compress(CompressionType.SNAPPY, bytes(32768))[len(header) :] * 2048
 
 
 def lz4_bomb() -> bytes:
-    """1 GiB in blocks of 4 MiB."""
+    """Make 1 GiB in blocks of 4 MiB."""
     encoder = lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX4MB, block_linked=False)
     start: bytes = encoder.begin()
     block: bytes = encoder.compress(bytes(4 * MIB))
@@ -62,7 +62,7 @@ def lz4_bomb() -> bytes:
 
 
 def zstd_blocks() -> bytes:
-    """10 GiB of zeros in run-length blocks of 128 KiB, 4 bytes each."""
+    """Make 10 GiB of zeros in run-length blocks of 128 KiB, 4 bytes each."""
     block = (131072 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
     # Small raw blocks between them keep the number of blocks believable.
     raw = (560 << 3).to_bytes(3, "little") + bytes(560)
@@ -70,12 +70,12 @@ def zstd_blocks() -> bytes:
 
 
 def zstd_bomb() -> bytes:
-    """A frame that does not state its size, with a window of 128 MiB."""
+    """Make a frame that does not state its size, with a window of 128 MiB."""
     return struct.pack("<IBB", 0xFD2FB528, 0, 17 << 3) + zstd_blocks()
 
 
 def zstd_bomb_of_known_size() -> bytes:
-    """A frame that states the 10 GiB."""
+    """Make a frame that states the 10 GiB."""
     size = 10240 * (8 * 131072 + 560)
     return struct.pack("<IBBQ", 0xFD2FB528, 0b11000000, 17 << 3, size) + zstd_blocks()
 
@@ -97,7 +97,7 @@ def resident_kib(field: str) -> int:
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Bytes by which the process grew at most during the call."""
+    """Measure the bytes by which the process grew at most during the call."""
     Path("/proc/self/clear_refs").write_text("5")
     before = resident_kib("VmRSS")
     call()

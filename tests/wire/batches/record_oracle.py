@@ -11,7 +11,7 @@ from odradek.wire.batches.records import Record
 
 
 def oracle_records(batch: bytes | bytearray, bytes_max: int, key_errors: str = "strict") -> list[Record]:
-    """All records of one batch whose checksum is right; raises InvalidRecord where one of them is wrong."""
+    """Return all records of one batch whose checksum is right. Raises `InvalidRecord` where one of them is wrong."""
     header = parse_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
     stream = io.BytesIO(decompress(header.compression_type, body, bytes_max))
@@ -55,7 +55,7 @@ def _headers(record: io.BytesIO, key_errors: str) -> tuple[tuple[str, bytes | No
 
 
 def _number(stream: io.BytesIO) -> int:
-    """A number as Protocol Buffers write an sint64: seven bits in each byte, the lowest first, zigzag."""
+    """Read a number as Protocol Buffers write an sint64: seven bits in each byte, the lowest first, zigzag."""
     number = 0
     for place in range(10):
         (byte,) = _bytes(stream, 1)

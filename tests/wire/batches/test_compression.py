@@ -38,14 +38,14 @@ TEXT = b"".join(b"record %d of many, all alike; " % number for number in range(3
 
 
 def both(codec: int, data: bytes, size_max: int = BOUND) -> bytes:
-    """`decompress`, with `decompressed_size` held against it."""
+    """Call `decompress`, and compare `decompressed_size` with it."""
     whole = decompress(codec, data, size_max)
     assert decompressed_size(codec, data, size_max) == len(whole)
     return whole
 
 
 def refuse(codec: int, data: bytes, size_max: int = BOUND) -> CorruptBatch:
-    """Both readers refuse the data; gives the error."""
+    """Check that both readers refuse the data; return the error."""
     with pytest.raises(CorruptBatch):
         decompressed_size(codec, data, size_max)
     with pytest.raises(CorruptBatch) as caught:
@@ -132,7 +132,7 @@ class TestFramings:
 
     @pytest.mark.parametrize("length", [0, -1, -(2**31), 2**31 - 1])
     def test_xerial_lengths(self, length: int) -> None:
-        """A block's length is above zero and at most what is there."""
+        """A block's length is above zero and at most the remaining bytes."""
         refuse(SNAPPY, compress(SNAPPY, TEXT) + struct.pack(">i", length) + b"rest")
 
     def test_xerial_of_tiny_blocks(self) -> None:
@@ -291,7 +291,7 @@ def test_bombs_take_no_memory() -> None:
     size_max = 4 << 20
     root = Path(__file__).parents[3]
     script = Path(__file__).with_name("measure_decompression.py")
-    # Fixed thresholds make malloc return what is freed, so that one measurement does not hide the next.
+    # Fixed thresholds make malloc return freed memory, so that one measurement does not hide the next.
     settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, str(script), str(size_max)],

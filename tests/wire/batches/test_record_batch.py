@@ -48,7 +48,7 @@ FIELDS: list[RecordFields] = [(1_700_000_000_000 + i, b"k", b"v" * 20, ()) for i
 
 
 def sealed(batch: bytes | bytearray) -> bytearray:
-    """The batch with its length and checksum made to fit its bytes."""
+    """Return the batch with its length and checksum made to fit its bytes."""
     batch = bytearray(batch)
     pack_into(">i", batch, 8, len(batch) - 12)
     pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
@@ -56,13 +56,13 @@ def sealed(batch: bytes | bytearray) -> bytearray:
 
 
 def patched(batch: bytes | bytearray, **fields: int) -> bytearray:
-    """The batch with some header fields replaced; its checksum stays as it was."""
+    """Return the batch with some header fields replaced; its checksum stays as it was."""
     header = parse_header(batch)._replace(**fields)
     return bytearray(HEADER.pack(*header)) + batch[HEADER_SIZE:]
 
 
 def produce_error(batch: bytes | bytearray, api_version: int = 9, size_max: int = 1 << 20) -> ErrorCode:
-    """The error of a broker for this records field: its checks in their order, then NONE."""
+    """Return the error of a broker for this records field: its checks in their order, then NONE."""
     try:
         header = parse_produced(batch, api_version)
         validate_for_append(batch, 0, header, size_max=size_max, decompressed_bytes_max=BOUND)
@@ -367,7 +367,7 @@ class TestTimestamps:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
-    """A batch with bytes changed, cut out or put in; sometimes with the checksum made right again."""
+    """Draw a batch with bytes changed, cut out or put in; sometimes with the checksum made right again."""
     batch = build_batch(draw(record_lists), draw(st.sampled_from(CODECS)))
     for _ in range(draw(st.integers(1, 4))):
         position = draw(st.integers(0, max(0, len(batch) - 1)))

@@ -32,7 +32,7 @@ def test_it_writes_what_the_builder_writes(rows: list[Row], codec: int, numbers:
     batch = encode_batch(rows, compression_type=codec)
     stamp(batch, producer_id, epoch, sequence)
     if codec == 1:
-        # gzip's header may tell the time: what is inside counts.
+        # gzip's header may have the time: the content counts.
         assert records(batch, decompressed_bytes_max=1 << 20) == records(
             builder.build(), decompressed_bytes_max=1 << 20
         )

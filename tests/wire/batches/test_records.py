@@ -1,4 +1,4 @@
-"""Records: what is built is what is parsed, by us and by two other clients, whatever the codec."""
+"""Records: built records are parsed unchanged, by us and by two other clients, whatever the codec."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KAFKA_PYTHON_CODECS = [
 
 
 def fields_of(record: Any) -> tuple[int, RecordFields]:
-    """Offset and fields of a record, ours or another client's."""
+    """Return offset and fields of a record, ours or another client's."""
     return record.offset, (record.timestamp, record.key, record.value, tuple(map(tuple, record.headers)))
 
 
@@ -219,7 +219,7 @@ class TestBuilder:
 
 
 def raw_batch(body: bytes, count: int = 1, last_offset_delta: int | None = None) -> bytearray:
-    """A batch with this body and a right checksum."""
+    """Make a batch with this body and a right checksum."""
     delta = count - 1 if last_offset_delta is None else last_offset_delta
     header = patched(build_batch([(0, None, None, ())]), record_count=count, last_offset_delta=delta)[
         :HEADER_SIZE

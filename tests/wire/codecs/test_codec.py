@@ -47,7 +47,7 @@ EXAMPLES = [
 
 
 def outcome(module: Any, example: Example, data: bytes) -> bytes | None:
-    """The message that a codec reads from bytes, encoded again; None when it refuses them."""
+    """Return the message that a codec reads from bytes, encoded again; None when it refuses them."""
     try:
         message = module.decode(example.cls, example.version, data)
     except MalformedMessage:
@@ -234,7 +234,7 @@ def test_tagged_field_with_its_default_is_left_out() -> None:
 
 
 def test_nullable_structure() -> None:
-    """A byte tells whether the structure is there."""
+    """A byte says whether the structure is there."""
     for cursor in (None, Cursor("t", 3)):
         request = DescribeTopicPartitionsRequest([], 10, cursor)
         data = codec.encode(request, 0)

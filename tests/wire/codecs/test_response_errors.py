@@ -15,7 +15,7 @@ from tests.wire.message_values import generated
 
 
 def counted(response: Any, version: int) -> dict[int, int]:
-    """The counts; the bytes must be those of the plain encoder."""
+    """Return the counts; the bytes must be those of the plain encoder."""
     counts: dict[int, int] = {}
     w = bytearray()
     codec.counting_encoder(type(response), version)(w, response, None, counts)
@@ -24,7 +24,7 @@ def counted(response: Any, version: int) -> dict[int, int]:
 
 
 def found_by_walking(value: Any) -> dict[int, int]:
-    """The oracle: every field by name, at any depth."""
+    """Return the oracle's counts: every field by name, at any depth."""
     counts: dict[int, int] = {}
     if isinstance(value, list):
         below = [found_by_walking(each) for each in value]

@@ -16,14 +16,14 @@ TAG = b"\x63\x00"
 
 
 def tags(count: int) -> bytes:
-    """The count and as many empty tagged fields of a tag that nobody knows."""
+    """Encode the count and as many empty tagged fields of an unknown tag."""
     w = bytearray()
     write_uvarint(w, count)
     return bytes(w) + TAG * count
 
 
 def with_tags(message: Message, version: int, count: int) -> bytes:
-    """The message, with so many tagged fields behind it."""
+    """Return the message, with `count` tagged fields at its end."""
     data = encode(message, version)
     assert data.endswith(b"\0")
     return data[:-1] + tags(count)
@@ -64,7 +64,7 @@ def uvarint(number: int) -> bytes:
 
 
 def test_a_header_has_few_tagged_fields() -> None:
-    """A header may have up to `HEADER_TAGS_MAX` tagged fields, which are skipped; one that has more is refused."""
+    """A header may have up to `HEADER_TAGS_MAX` tagged fields, which are skipped; a header with more is refused."""
     data = tags(HEADER_TAGS_MAX)
     assert skip_tags(data, 0, len(data)) == len(data)
     with pytest.raises(MalformedMessage, match="tagged fields in a header"):

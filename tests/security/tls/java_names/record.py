@@ -59,7 +59,7 @@ def _ask(lines: list[str]) -> list[str | None]:
 
 
 def asked_names() -> dict[str, dict[str, str | None]]:
-    """The DER of each subject, and the name that Java prints."""
+    """Return the DER of each subject, and the name that Java prints."""
     found = _ask([f"name {each.public_bytes().hex()}" for each in SUBJECTS.values()])
     return {
         key: {"der": name.public_bytes().hex(), "name": text}
@@ -68,7 +68,7 @@ def asked_names() -> dict[str, dict[str, str | None]]:
 
 
 def asked_rules() -> list[list[str | None]]:
-    """Rules, a name, and what they make of it."""
+    """Return rules, a name, and the rules' result for it."""
     found = _ask([f"rule {rules.encode().hex()} {name.encode().hex()}" for rules, name in RULES])
     return [[*each, text] for each, text in zip(RULES, found, strict=True)]
 

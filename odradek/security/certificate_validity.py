@@ -1,0 +1,58 @@
+"""The time for which a client's certificate is valid, by all times that it may be now. PURE.
+
+OpenSSL judges a certificate by the wall clock alone. After a jump that may be wrong, a certificate that has expired must
+not let anybody in. So the client's own certificate is judged again. (Python does not give the certificates above it.)
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from odradek.env.agreed_clock import Moment
+from odradek.security.distinguished_names import SEQUENCE, MalformedName, elements, inside, signed_fields
+
+__all__ = ["refusal_by_time", "validity_of"]
+
+_UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
+_FIRST_SHORT_YEAR = 50
+"""A year of two digits from here on is in the last century (RFC 5280, section 4.1.2.5.1)."""
+
+
+def refusal_by_time(certificate: bytes, now: Moment) -> str:
+    """Return why a certificate does not count now; empty if it does by all times that it may be.
+
+    Raises `MalformedName`.
+    """
+    not_before_ms, not_after_ms = validity_of(certificate)
+    if now.latest_ms // 1000 > not_after_ms // 1000:
+        return "the certificate has expired"
+    if now.earliest_ms < not_before_ms:
+        return "the certificate does not count yet"
+    return ""
+
+
+def validity_of(certificate: bytes) -> tuple[int, int]:
+    """Return the first and the last moment at which a certificate's DER is valid, in milliseconds since 1970.
+
+    Raises `MalformedName`.
+    """
+    found = [
+        _moment(tag, value) for tag, value, _ in elements(inside(signed_fields(certificate)[3][2], SEQUENCE))
+    ]
+    if len(found) != 2:
+        raise MalformedName("the validity of a certificate is two times")
+    return found[0], found[1]
+
+
+def _moment(tag: int, value: bytes) -> int:
+    """Decode a time of DER, which is in UTC and in whole seconds."""
+    text = value.decode("ascii", "replace")
+    if tag == _UTC_TIME and len(text) == 13 and text[:2].isdecimal():
+        text = ("19" if int(text[:2]) >= _FIRST_SHORT_YEAR else "20") + text
+    elif tag != _GENERALIZED_TIME:
+        raise MalformedName("the validity of a certificate is no time")
+    try:
+        moment = datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise MalformedName("the validity of a certificate is no time") from error
+    return int(moment.timestamp()) * 1000
