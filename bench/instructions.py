@@ -41,6 +41,17 @@ from testkit.odradek_server import ODRADEK
 from testkit.processes import ServerProcess, combined_node_properties, free_ports, wait_until_serving
 from testkit.raw_requests import check_answer, connect, exchange
 
+COUNTED_KINDS = (
+    *KINDS,
+    Kind(
+        "produce-100-partitions",
+        "Produce of one 100 B record for each of 100 partitions",
+        170,
+        1,
+        partitions=100,
+    ),
+    Kind("produce-codec", "Produce of one 100 B record to a topic that compresses it", 170, 1, codec="zstd"),
+)
 REQUESTS_WARMING = 300
 START_SECONDS = 900.0
 HELD_STILL = {
@@ -134,12 +145,12 @@ def ask(bootstrap: str, frame: bytes, requests: int, depth: int) -> None:
 def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests: int) -> list[float]:
     """Count four windows of `requests` each, less the instructions of an idle node."""
     bootstrap = node.server.bootstrap
-    create_topic(bootstrap, topic := f"{kind.name}-{depth}")
+    create_topic(bootstrap, topic := f"{kind.name}-{depth}", kind)
     frame, api_key, version = request_frame(kind, topic)
     if kind.name.startswith("fetch"):
         stored, *produce = request_frame(STORED, topic)
         check_answer(exchange(bootstrap, stored, *produce))
-    check_answer(exchange(bootstrap, frame, api_key, version))
+    wait_until_led(bootstrap, frame, api_key, version)
     ask(bootstrap, frame, REQUESTS_WARMING, depth)
     figures = []
     for _ in range(4):
@@ -159,17 +170,42 @@ def measure(odradek: Path, requests: int) -> dict[str, float]:
         tempfile.TemporaryDirectory(prefix="odradek-bench-") as data,
         counted_node(odradek, Path(data)) as node,
     ):
-        for kind in KINDS:
+        for kind in COUNTED_KINDS:
             for depth in (1, 8) if kind.name != "produce-alone" else ():
                 counted = instructions_per_request(node, kind, depth, requests)
                 figures[f"{kind.name}, {depth} in a write"] = statistics.median(counted) / 1000
     return figures
 
 
-def create_topic(bootstrap: str, topic: str) -> None:
-    """Make a topic with one partition, so that no kind of request meets what another one wrote."""
+def wait_until_led(bootstrap: str, frame: bytes, api_key: int, version: int) -> None:
+    """Send the frame until it is answered without an error: a topic of many partitions is made in turns."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            check_answer(exchange(bootstrap, frame, api_key, version))
+        except RuntimeError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
+def create_topic(bootstrap: str, topic: str, kind: Kind) -> None:
+    """Make a topic of its own, so that no kind of request meets what another one wrote."""
+    codec = ["--config", f"compression.type={kind.codec}"] if kind.codec else []
     subprocess.run(
-        [ODRADEK, "topic", "create", topic, "--partitions", "1", "--bootstrap-server", bootstrap],
+        [
+            ODRADEK,
+            "topic",
+            "create",
+            topic,
+            "--partitions",
+            str(kind.partitions),
+            *codec,
+            "--bootstrap-server",
+            bootstrap,
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
     )

@@ -49,6 +49,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataDelta, Metadata
 from odradek.metadata_quorum.ports import ControllerPort
 from odradek.serving.contract import Context
 from odradek.serving.node_env import NodeEnv
+from odradek.serving.steps import StepDriver
 from odradek.serving.timers import Timers
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.fetch import FetchRequest
@@ -83,7 +84,6 @@ class Broker:
         self.newest = NewestImage(MetadataImage(cluster_id=settings.cluster_id))
         self.hosted = hosted = HostedTopics()
         self.topics, self.topics_by_id = hosted.by_name, hosted.by_id
-        self.recompressed_topics = hosted.recompressed
         self.configs = TopicConfigs(self.node_id, self.newest, settings.config_layers)
         self.own_config = OwnConfig(self.node_id, self.newest, self.configs, self.log_levels, log_dirs)
         self.disk_errors = DiskErrors(env.clock, log)
@@ -92,6 +92,7 @@ class Broker:
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
         """The checks of clients' batches that the loop does itself."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
+        self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
         """A callback within the process: called with each batch that a client's request has appended. The
@@ -181,14 +182,6 @@ class Broker:
         state = request.replica_state
         broker = self.image.brokers.get(state.replica_id)
         return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
-
-    def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
-        """Choose the error for a partition that is not served here."""
-        return self.served.missing_error(topic, index)
-
-    def lost_partition_error(self, partition: Partition) -> ErrorCode:
-        """Choose the error for a partition that was led here before."""
-        return self.served.lost_error(partition)
 
     def run_woken(self) -> None:
         """Serve the parked requests that an append or a metadata change woke, once per turn of a connection."""

@@ -34,10 +34,9 @@ class CountedWorkers:
 class ProduceWorkers:
     """`small` do work with little room, `large` the rest, one at a time and with rests: it is long work."""
 
-    __slots__ = ("inflated", "large", "meter", "small")
+    __slots__ = ("inflated", "large", "small")
 
     def __init__(self, env: NodeEnv) -> None:
-        self.meter = env.meter
         self.small = CountedWorkers(env.new_workers(SMALL_THREADS))
         self.large = env.long_work.beside(env.new_workers(1))
         self.inflated = Inflated()

@@ -37,6 +37,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.doors.door import Admitted, GuardedHandler, check_doors
 from odradek.security.tokens import TokenSecrets
+from odradek.serving import sasl_requests
 from odradek.serving.api_table import ApiTable
 from odradek.serving.api_versions import ApiVersionsHandler
 from odradek.serving.authorized_operations import (
@@ -47,7 +48,6 @@ from odradek.serving.authorized_operations import (
 )
 from odradek.serving.contract import Context, Delayed, Handler, Result, Suspend
 from odradek.serving.long_work import LongWork, Share
-from odradek.serving.sasl_requests import sasl_handlers
 from odradek.wire.api import api_versions, response_class
 from odradek.wire.api_keys import APIS, ApiKey
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -92,7 +92,8 @@ def build_controller_table(
     acls = DescribeAclsHandler(authorizer, lambda: image().access.acls, service.env.long_work)
     handlers[ApiKey.DESCRIBE_ACLS] = acls.handle
     handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
-    handlers |= sasl_handlers()
+    handlers[ApiKey.SASL_HANDSHAKE] = sasl_requests.handshake
+    handlers[ApiKey.SASL_AUTHENTICATE] = sasl_requests.authenticate
     handlers[ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS] = DescribeScramUsersHandler(
         image, service.env.long_work
     ).handle

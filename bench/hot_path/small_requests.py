@@ -46,6 +46,9 @@ class Kind:
     records: int = 1
     connections: int = 16
     depth: int = 8
+    partitions: int = 1
+    codec: str = ""
+    """The `compression.type` of its topic; empty: what producers send."""
 
 
 KINDS = (
@@ -83,8 +86,9 @@ class DriveResult:
 def request_frame(kind: Kind, topic: str) -> tuple[bytes, int, int]:
     """Return the frame that a run repeats, its API key and version."""
     if kind.name.startswith("produce"):
-        data = PartitionProduceData(0, memoryview(record_batch(kind.batch_bytes, kind.records)))
-        request = ProduceRequest(None, -1, 30_000, [TopicProduceData(topic, partition_data=[data])])
+        batch = record_batch(kind.batch_bytes, kind.records)
+        data = [PartitionProduceData(index, memoryview(batch)) for index in range(kind.partitions)]
+        request = ProduceRequest(None, -1, 30_000, [TopicProduceData(topic, partition_data=data)])
         return framed(ApiKey.PRODUCE, PRODUCE_VERSION, request), ApiKey.PRODUCE, PRODUCE_VERSION
     if kind.name.startswith("fetch"):
         partition = FetchPartition(partition=0, partition_max_bytes=FETCH_BYTES)

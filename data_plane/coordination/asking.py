@@ -18,7 +18,7 @@ class Asks(Generic[A_co]):
 class Reply(Protocol):
     """The receiver of the answer to one request."""
 
-    def complete(self, response: Any) -> None: ...
+    def complete(self, response: Any, /) -> None: ...
 
 
 Answers: TypeAlias = list[tuple[Reply, Any]]

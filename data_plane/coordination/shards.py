@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from odradek.data_plane.coordination.asking import Ask, Asks, Reply
+from odradek.data_plane.coordination.asking import Ask, Asks
 from odradek.data_plane.coordination.shard import RELOAD_SECONDS, CoordinatorHost, Shard
 from odradek.data_plane.replication.partition import Partition
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
 from odradek.metadata_quorum.state_machine import NotEncoded
 from odradek.serving.contract import Context, Delayed, Result
+from odradek.serving.steps import Answers, Steps
 from odradek.serving.timers import Timer
 from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode
-from odradek.wire.structure import Message
 
+A = TypeVar("A")
 ShardT = TypeVar("ShardT", bound=Shard[Any, Any])
 
-
-class _Caught:
-    """A reply that keeps the response until it is asked for."""
-
-    __slots__ = ("later", "response")
-
-    def __init__(self) -> None:
-        self.response: Any = None
-        self.later: Reply | None = None
-
-    def complete(self, response: Any) -> None:
-        if self.later is None:
-            self.response = response
-        else:
-            self.later.complete(response)
+DECISION_UNITS = 5
+"""The cost of a coordinator's decision about one key, in descriptions of a partition."""
 
 
 class Shards(ABC, Generic[ShardT]):
@@ -71,29 +59,37 @@ class Shards(ABC, Generic[ShardT]):
         elif ask.reply is not None:
             ask.reply.complete(self.refusal(ask, ErrorCode.NOT_COORDINATOR))
 
-    def ask(self, key: str, request: Asks[Any], reply: Reply) -> None:
-        """Submit a request whose version and client play no part in its answer."""
-        self.submit(key, Ask(request, 0, reply, self._broker.agreed_clock.latest_ms()))
+    def ask(self, key: str, request: Asks[A]) -> Steps[A]:
+        """Ask the key's coordinator something that depends on no version, and return its answer."""
+        answers: list[A] = yield from self.ask_all(0, ((key, request),), 0)
+        return answers[0]
+
+    def ask_all(
+        self, version: int, asked: Iterable[tuple[str, Any]], units: int = DECISION_UNITS
+    ) -> Steps[list[Any]]:
+        """Ask the coordinator of each key, and return their answers in this order. `units` is the cost of one decision."""
+        answers, wall_ms = Answers(), self._broker.agreed_clock.latest_ms()
+        for key, request in asked:
+            self.submit(key, Ask(request, version, answers.receiver(), wall_ms))
+            yield units
+        came: list[Any] = yield answers
+        return came
 
     def answer(self, context: Context, key: str, request: Any) -> Result:
         """Submit a request for a handler; return the response, or a `Delayed`."""
-        caught = _Caught()
+        delayed = Delayed()
         self.submit(
             key,
             Ask(
                 request,
                 context.api_version,
-                caught,
+                delayed,
                 self._broker.agreed_clock.latest_ms(),
                 context.client_id or "",
                 f"/{context.client_address}",
             ),
         )
-        if caught.response is not None:
-            response: Message = caught.response
-            return response
-        caught.later = delayed = Delayed()
-        return delayed
+        return delayed if delayed.response is None else delayed.response
 
     def follow(self, delta: MetadataDelta) -> None:
         """Follow the leadership if a change of the metadata may have moved it."""

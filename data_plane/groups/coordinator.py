@@ -36,6 +36,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta
 from odradek.metadata_quorum.state_machine import NotEncoded
+from odradek.serving.contract import Receiver
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.join_group import JoinGroupRequest
@@ -189,14 +190,6 @@ class _ConfirmedRead:
         self._ask.reply.complete(refusal(self._ask, ErrorCode.NOT_COORDINATOR))
 
 
-@attrs.frozen(eq=False)
-class _MarkerReply:
-    done: Callable[[ErrorCode], None]
-
-    def complete(self, response: ErrorCode) -> None:
-        self.done(_MARKER_CODES.get(response, response))
-
-
 _MARKER_CODES = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -248,7 +241,8 @@ class GroupCoordinator(Shards[Shard]):
             marker.transaction_result,
             marker.transaction_version,
         )
-        shard.submit(Ask(EndTransaction(end), 0, _MarkerReply(done), self._broker.agreed_clock.latest_ms()))
+        reply = Receiver(lambda code: done(_MARKER_CODES.get(code, code)))
+        shard.submit(Ask(EndTransaction(end), 0, reply, self._broker.agreed_clock.latest_ms()))
 
     def _set_expiry(self) -> None:
         at = self._broker.clock.monotonic() + self.settings.offsets_retention_check_interval_ms / 1000

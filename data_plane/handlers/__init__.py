@@ -1,1 +1,1 @@
-"""Request handlers: one module per family of requests; `build.build_table` lists them all."""
+"""Request handlers: one module per family of requests; `apis.py` lists them all."""

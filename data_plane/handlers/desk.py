@@ -15,6 +15,7 @@ from odradek.env.ports import TaskGroup
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.serving.long_work import LongWork
 from odradek.serving.node_env import NodeEnv
+from odradek.serving.steps import StepDriver
 from odradek.serving.timers import Timers
 
 __all__ = ["Desk"]
@@ -34,6 +35,10 @@ class Desk(BrokerHost, Protocol):
 
     @property
     def long_work(self) -> LongWork: ...
+
+    @property
+    def steps(self) -> StepDriver:
+        """Runs the work of requests that wait."""
 
     @property
     def tasks(self) -> TaskGroup: ...

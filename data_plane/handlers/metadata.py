@@ -23,7 +23,7 @@ from odradek.serving.authorized_operations import (
     TOPIC_OPERATIONS,
 )
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import SCANT_UNITS, SLICE_UNITS, Work, in_slices
+from odradek.serving.steps import SCANT_UNITS, SLICE_UNITS, Work, in_slices
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from odradek.wire.messages.describe_cluster import (

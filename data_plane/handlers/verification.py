@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.ports import TransactionVerifier, VerifiedPartition
+from odradek.serving.steps import Steps, asked, until
 from odradek.wire.errors import ErrorCode
 
 
@@ -17,7 +19,7 @@ class VerifyingDesk(Desk, Protocol):
     def transaction_verifier(self) -> TransactionVerifier: ...
 
 
-async def verified(
+def verified(
     desk: VerifyingDesk,
     transactional_id: str,
     producer_id: int,
@@ -26,7 +28,7 @@ async def verified(
     *,
     adds: bool,
     renew_guards: Callable[[], bool],
-) -> Mapping[VerifiedPartition, ErrorCode]:
+) -> Steps[Mapping[VerifiedPartition, ErrorCode]]:
     """Ask the coordinator about each partition.
 
     While the coordinator ends the transaction before this one, a leader that adds partitions asks again for a short
@@ -36,15 +38,17 @@ async def verified(
     another transaction of the same producer.
     """
     clock, settings = desk.clock, desk.settings
+    codes: Mapping[VerifiedPartition, ErrorCode]
+    verify = partial(
+        desk.transaction_verifier.verify, transactional_id, producer_id, producer_epoch, partitions, adds=adds
+    )
     deadline = clock.monotonic() + settings.add_partitions_retry_backoff_ms_max / 1000
     while True:
-        codes = await desk.transaction_verifier.verify(
-            transactional_id, producer_id, producer_epoch, partitions, adds=adds
-        )
+        codes = yield asked(verify)
         retry_at = clock.monotonic() + settings.add_partitions_retry_backoff_ms / 1000
         if adds and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values():
             if retry_at > deadline:
                 return codes
-            await clock.sleep_until(retry_at)
+            yield until(retry_at)
         elif not (adds and renew_guards()):
             return codes

@@ -41,7 +41,7 @@ from odradek.metadata_quorum.quotas.quota_levels import (
     holding_quota,
 )
 from odradek.metadata_quorum.quotas.token_bucket import TokenBucket
-from odradek.serving.slices import Work
+from odradek.serving.steps import Work
 
 __all__ = ["ACCOUNTS_MAX", "Account", "ClientQuotas", "ClientShare", "QuotaSettings"]
 

@@ -34,9 +34,13 @@ class HostedTopics:
         self.recompressed: dict[bytes, None] = {}
         """Ids of the topics whose `compression.type` is not `producer`."""
 
+    def find(self, topic: str | bytes) -> HostedTopic | None:
+        """Return the topic of this name or id."""
+        return self.by_id.get(topic) if isinstance(topic, bytes) else self.by_name.get(topic)
+
     def partition(self, topic: str | bytes, index: int) -> Partition | None:
         """Find the partition of a topic's name or id, if it is hosted here."""
-        found = self.by_id.get(topic) if isinstance(topic, bytes) else self.by_name.get(topic)
+        found = self.find(topic)
         return None if found is None else found.partitions.get(index)
 
     def holds(self, partition: Partition) -> bool:

@@ -44,6 +44,7 @@ from odradek.data_plane.replication.isr_state import (
 from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
 from odradek.data_plane.replication.waiting_requests import WaitingRequests
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
@@ -156,6 +157,7 @@ class Partition:
         "followers",
         "has_min_isr",
         "image",
+        "is_internal",
         "is_leader",
         "isr_state",
         "knows_high_watermark",
@@ -168,6 +170,8 @@ class Partition:
         self.log = log
         self._cluster = cluster
         self.image: PartitionImage | None = None
+        self.is_internal = log.topic in INTERNAL_TOPICS
+        """True if only a coordinator may write to it. Stored, because the hot path reads it."""
         self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = -1

@@ -10,7 +10,7 @@ from collections.abc import Container
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.newest_image import NewestImage
-from odradek.data_plane.replication.hosted_topics import HostedTopics
+from odradek.data_plane.replication.hosted_topics import HostedTopic, HostedTopics
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import Workers
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -20,7 +20,7 @@ from odradek.wire.topic_partition import TopicIdPartition
 class ServedPartitions:
     """Look-ups by topic and partition number. The dicts are read directly where a call would cost each request."""
 
-    __slots__ = ("_hosted", "_making", "_newest", "_node_id", "_workers", "by_id", "by_name")
+    __slots__ = ("_hosted", "_making", "_newest", "_node_id", "_workers", "by_id", "by_name", "recompressed")
 
     def __init__(
         self,
@@ -32,11 +32,16 @@ class ServedPartitions:
     ) -> None:
         """`making` are the replicas whose logs are yet to be made; `workers` are for logs that lie on no disk of ours."""
         self.by_name, self.by_id = hosted.by_name, hosted.by_id
+        self.recompressed = hosted.recompressed
         self._node_id = node_id
         self._hosted = hosted
         self._newest = newest
         self._making = making
         self._workers = workers
+
+    def topic(self, topic: str | bytes) -> HostedTopic | None:
+        """Return the topic of this name or id, if it is hosted."""
+        return self._hosted.find(topic)
 
     def get(self, topic: str, index: int) -> Partition | None:
         """Return the partition, if it is hosted."""

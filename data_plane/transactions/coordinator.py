@@ -35,6 +35,7 @@ from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPI
 from odradek.data_plane.transactions.verifier import CoordinatorVerifier
 from odradek.metadata_quorum.features import TRANSACTION_VERSION
 from odradek.metadata_quorum.state_machine import NotEncoded
+from odradek.serving.contract import Receiver
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode
 
@@ -128,8 +129,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
             if transaction.status.is_ending:
                 self._markers.begin(self, transaction)
         if looked_at == IDS_PER_TURN:
-            at = self._broker.clock.monotonic()
-            self._broker.timers.at(at, partial(self._complete_earlier, state, ids))
+            self._broker.timers.next_turn(partial(self._complete_earlier, state, ids))
 
     def _committed(self, state: TransactionsState, changed: Changed) -> None:
         for transaction in changed:
@@ -176,22 +176,6 @@ class TransactionShard(Shard[TransactionsState, Changed]):
     def statistics(self) -> dict[str, int]:
         open_count = 0 if self._runtime is None else len(self._runtime.state.open)
         return {**self.machine.statistics(), **super().statistics(), "open": open_count}
-
-
-class _Again:
-    """A reply to a check that has a limit."""
-
-    __slots__ = ("_go_on",)
-
-    def __init__(self, go_on: Callable[[], None]) -> None:
-        self._go_on = go_on
-
-    def complete(self, response: Any) -> None:
-        """Continue the check if the response is True: some are left. After an error code, the next check is soon
-        enough.
-        """
-        if response is True:
-            self._go_on()
 
 
 def _append_bytes_max(partition: Partition) -> int:
@@ -270,17 +254,18 @@ class TransactionCoordinator(Shards[TransactionShard]):
         """Have a shard check its transactions, and again while some are left."""
         if shard.is_loading or shard.is_stopped:
             return
+
+        def checked(some_are_left: bool | ErrorCode) -> None:
+            # After an error, the next check is soon enough. Otherwise clients have a turn in between.
+            if some_are_left is True:
+                self._broker.timers.next_turn(partial(self._check, shard, request))
+
         try:
-            again = _Again(partial(self._check_later, shard, request))
             now = self._broker.agreed_clock.moment()
-            shard.submit(Ask(request(now.earliest_ms), 0, again, now.latest_ms))
+            shard.submit(Ask(request(now.earliest_ms), 0, Receiver(checked), now.latest_ms))
         except Exception:
             # A bug in one shard must not stop the other shards' turns.
             self._broker.log.exception("transactions.check_failed", partition=shard.partition.log.partition)
-
-    def _check_later(self, shard: TransactionShard, request: Callable[[int], Any]) -> None:
-        """Check again later, after clients have had a turn."""
-        self._broker.timers.at(self._broker.clock.monotonic(), partial(self._check, shard, request))
 
     def stop(self) -> None:
         super().stop()

@@ -18,8 +18,8 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from odradek.env.ports import DiskError
-from odradek.serving.contract import Delayed
-from odradek.serving.slices import Work, run_through
+from odradek.serving.contract import Delayed, Receiver
+from odradek.serving.steps import Work, run_through
 from odradek.serving.timers import Timer, Timers
 from odradek.wire.batches.transaction_markers import build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -168,18 +168,6 @@ class DelayedMarkers(Delayed):
         self._forget()
 
 
-class _Done:
-    """The receiver of an answer within this process."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Callable[[WriteTxnMarkersResponse], None]) -> None:
-        self._done = done
-
-    def complete(self, response: WriteTxnMarkersResponse) -> None:
-        self._done(response)
-
-
 class MarkerWriter:
     """Writes the markers of requests. An error of one partition leaves all others alone."""
 
@@ -192,7 +180,7 @@ class MarkerWriter:
         """Write the markers of this broker's own coordinators; `done` gets the answer, now or later."""
         result = run_through(self.write_all(request))
         if isinstance(result, Delayed) and result.response is None:
-            result.answer = _Done(done)
+            result.answer = Receiver(done)
         else:
             done(result.response if isinstance(result, Delayed) else result)
 

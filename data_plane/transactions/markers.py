@@ -203,7 +203,7 @@ class MarkerSender:
         """Write the rest in a turn of its own: a transaction may have thousands of partitions here."""
         if destination.queue:
             destination.is_resting = True
-            self._broker.timers.at(self._broker.clock.monotonic(), partial(self._go_on, leader, destination))
+            self._broker.timers.next_turn(partial(self._go_on, leader, destination))
 
     def _go_on(self, leader: int, destination: _Destination) -> None:
         destination.is_resting = False

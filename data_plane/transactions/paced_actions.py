@@ -4,28 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
 
-
-class _Clock(Protocol):
-    def monotonic(self) -> float: ...
-
-
-class _Timers(Protocol):
-    def at(self, deadline: float, action: Callable[[], Any]) -> Any: ...
-
-
-class TurnsHost(Protocol):
-    """The part of the broker that gives turns."""
-
-    @property
-    def clock(self) -> _Clock: ...
-
-    @property
-    def timers(self) -> _Timers: ...
-
-    @property
-    def woken(self) -> list[Callable[[], None]]: ...
+from odradek.data_plane.coordination.shard import CoordinatorHost
 
 
 class PacedActions:
@@ -35,7 +15,7 @@ class PacedActions:
 
     __slots__ = ("_host", "_is_set", "_per_turn", "_queue")
 
-    def __init__(self, host: TurnsHost, per_turn: int) -> None:
+    def __init__(self, host: CoordinatorHost, per_turn: int) -> None:
         """`per_turn` is the number of actions in one turn."""
         self._host = host
         self._per_turn = per_turn
@@ -55,7 +35,7 @@ class PacedActions:
         host.woken.extend(queue.popleft() for _ in range(min(self._per_turn, len(queue))))
         self._is_set = bool(queue)
         if queue:
-            host.timers.at(host.clock.monotonic(), self._take_turn)
+            host.timers.next_turn(self._take_turn)
 
     def __len__(self) -> int:
         return len(self._queue)

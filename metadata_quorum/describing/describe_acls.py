@@ -10,7 +10,7 @@ from odradek.security.acls.rules import Acl, Operation
 from odradek.security.doors.door import may_on_cluster, rights_of
 from odradek.serving.contract import Context, Result
 from odradek.serving.long_work import LongWork
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode, RemoteProtocolError
 from odradek.wire.messages.describe_acls import (

@@ -10,7 +10,7 @@ from odradek.metadata_quorum.image.access_image import QuotaEntity
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.serving.contract import Context, Result
 from odradek.serving.long_work import LongWork
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.describe_client_quotas import (
     ComponentData,

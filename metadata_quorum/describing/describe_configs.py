@@ -31,7 +31,7 @@ from odradek.serving.disk_troubles import (
     TROUBLED_LOG_DIRS,
 )
 from odradek.serving.long_work import LongWork
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,

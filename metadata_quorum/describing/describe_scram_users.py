@@ -9,7 +9,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.security.scram import MECHANISMS
 from odradek.serving.contract import Context, Result
 from odradek.serving.long_work import LongWork
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_user_scram_credentials import (
     CredentialInfo,

@@ -11,7 +11,7 @@ from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.tokens import TokenSecrets, may_renew, principal_of
 from odradek.serving.contract import Context, Result
 from odradek.serving.long_work import LongWork
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_delegation_token import (
     DescribedDelegationToken,

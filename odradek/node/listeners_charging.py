@@ -9,8 +9,8 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.acls.rules import Operation
 from odradek.security.doors.door import may_on_cluster, rights_of
-from odradek.serving.contract import Context
-from odradek.serving.slices import Work, complete_in_slices
+from odradek.serving.contract import Context, Suspend
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.messages.fetch import FetchRequest
 
 __all__ = ["ListenersCharging"]
@@ -53,7 +53,9 @@ class ListenersCharging:
         self._changes += 1
         if not self._is_judging:
             self._is_judging = True
-            complete_in_slices(broker.long_work, broker.tasks, self._judge(), lambda nothing: None)
+            rest = in_slices(broker.long_work, self._judge())
+            if isinstance(rest, Suspend):
+                broker.tasks.start_soon(rest.run)
 
     def _judge(self) -> Work[None]:
         """Judge all waits and accounts by the present quotas. A change that comes meanwhile is followed from there on,

@@ -60,7 +60,14 @@ class Login(Protocol):
 class Answer(Protocol):
     """The receiver of a delayed response: the connection's slot for it."""
 
-    def complete(self, response: Any) -> None: ...
+    def complete(self, response: Any, /) -> None: ...
+
+
+@attrs.frozen(slots=True, eq=False)
+class Receiver:
+    """A receiver of a response within this process."""
+
+    complete: Callable[[Any], None]
 
 
 class Delayed:
@@ -83,11 +90,13 @@ class Delayed:
         self._revise: Callable[[Any], Any] | None = None
 
     def revise_by(self, revise: Callable[[Any], Any]) -> None:
-        """Change the response, now or when it comes. The handler's caller may do so once, before it passes this on."""
+        """Change the response, now or when it comes. Each caller up to the connection may do so, one after the other."""
         if self.response is not None:
             self.response = revise(self.response)
-        else:
+        elif (before := self._revise) is None:
             self._revise = revise
+        else:
+            self._revise = lambda response: revise(before(response))
 
     def complete(self, response: Any) -> None:
         """Give the answer. Calling it twice is a bug of the caller."""

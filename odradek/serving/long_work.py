@@ -84,7 +84,6 @@ class LongWork:
     """The turns of a node's long work, and the figures about them."""
 
     __slots__ = (
-        "_clock",
         "_floor",
         "_is_taken",
         "_new_event",
@@ -95,6 +94,7 @@ class LongWork:
         "_waiting",
         "_worker",
         "asker",
+        "clock",
         "described",
         "in_progress",
         "meter",
@@ -113,7 +113,7 @@ class LongWork:
         """`worker` is a thread for this alone. `of_node` is the node's own object, which `beside` passes on."""
         self.meter = meter
         self._of_node = self if of_node is None else of_node
-        self._clock = clock
+        self.clock = clock
         self._new_event = new_event
         self._worker = worker
         self._is_taken = False
@@ -144,7 +144,7 @@ class LongWork:
         """Make an object for work of the same node with a thread and turns of its own: neither waits for the
         other's pieces.
         """
-        return LongWork(self._clock, self._new_event, worker, self.meter, self)
+        return LongWork(self.clock, self._new_event, worker, self.meter, self)
 
     def begin(self) -> Share:
         """Begin a new share, for one request."""
@@ -192,14 +192,14 @@ class LongWork:
 
     async def _rest(self) -> None:
         """Let connections have their turns, also for requests that have arrived by now."""
-        clock = self._clock
+        clock = self.clock
         await clock.sleep_until(0.0)
         await clock.sleep_until(0.0)
         if self._of_node.turns != self._turns_before and clock.monotonic() < self._rest_until:
             await clock.sleep_until(self._rest_until)
 
     def _end(self, share: Share, began: float, turns: int) -> None:
-        ended = self._clock.monotonic()
+        ended = self.clock.monotonic()
         took = ended - began
         self.in_progress -= 1
         share.taken += took
@@ -233,7 +233,7 @@ class Share:
         """Wait for a turn, then do one piece here. Raises the function's errors."""
         work = self._work
         await work._enter(self)
-        began, turns = work._clock.monotonic(), work._of_node.turns
+        began, turns = work.clock.monotonic(), work._of_node.turns
         took: list[float] = []
         try:
             if self.payer is None:
@@ -248,7 +248,7 @@ class Share:
         """Wait for a turn, then do one piece in the thread. Raises the function's errors."""
         work = self._work
         await work._enter(self)
-        began, turns = work._clock.monotonic(), work._of_node.turns
+        began, turns = work.clock.monotonic(), work._of_node.turns
         took: list[float] = []
         try:
             if self.payer is None:
@@ -264,7 +264,7 @@ class Share:
         each other.
         """
         if self.payer is not None and took:
-            self.payer(took[0], self._work._clock.monotonic())
+            self.payer(took[0], self._work.clock.monotonic())
 
 
 def metered(meter: _Meter, took: list[float], function: Callable[..., T], *args: object) -> T:

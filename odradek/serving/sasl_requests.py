@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from odradek.serving.contract import Context, Handler, Result
-from odradek.wire.api import ApiKey
+from odradek.serving.contract import Context, Result
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from odradek.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-__all__ = ["sasl_handlers"]
+__all__ = ["authenticate", "handshake"]
 
 
-def sasl_handlers() -> dict[int, Handler]:
-    """List the handlers, the same for brokers and controllers."""
-    return {ApiKey.SASL_HANDSHAKE: _handshake, ApiKey.SASL_AUTHENTICATE: _authenticate}
-
-
-def _handshake(context: Context, request: SaslHandshakeRequest) -> Result:
-    """Handle API 17. Without SASL, and after a login that need not be renewed: ILLEGAL_SASL_STATE."""
+def handshake(context: Context, request: SaslHandshakeRequest) -> Result:
+    """Answer SaslHandshake (API 17). ILLEGAL_SASL_STATE without SASL, and after a login that lasts."""
     if context.login is None:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
     answer: SaslHandshakeResponse = context.login.handshake(request, context.api_version)
     return answer
 
 
-def _authenticate(context: Context, request: SaslAuthenticateRequest) -> Result:
-    """Handle API 36."""
+def authenticate(context: Context, request: SaslAuthenticateRequest) -> Result:
+    """Answer SaslAuthenticate (API 36)."""
     if context.login is None:
         return SaslAuthenticateResponse(
             ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate request received after successful authentication"

@@ -59,6 +59,10 @@ class Timers:
             self._earlier.set()
         return timer
 
+    def next_turn(self, action: Callable[[], Any]) -> None:
+        """Call `action` soon, in a turn of its own: others have the loop in between."""
+        self.at(self._clock.monotonic(), action)
+
     def note_cancelled(self) -> None:
         """Count a cancelled timer, and keep the heap in proportion to the live ones."""
         self._cancelled += 1

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.handlers.producing.delayed_produce import DelayedProduce
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.replication.partition import Partition
@@ -36,7 +35,7 @@ class FakeBroker:
         self.flushes: list[Callable[[KafkaError | None], None]] = []
         self.loss = NOT_LEADER
 
-    def lost_partition_error(self, partition: Partition) -> ErrorCode:
+    def lost_error(self, partition: Partition) -> ErrorCode:
         return self.loss
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
@@ -58,7 +57,8 @@ class Case:
         self.partition.append_as_leader(memoryview(batch()), NOW_MS)
         self.answer = PartitionProduceResponse(0, 0, 0, -1, 0)
         self.response = ProduceResponse([], 0, [])
-        self.produce = DelayedProduce(cast("Broker", self.broker), self.response, TIMEOUT_MS)
+        broker: Any = self.broker
+        self.produce = DelayedProduce(broker, broker, self.response, TIMEOUT_MS)
 
     def wait(self, *, replicas: bool = True, flush: bool = False) -> None:
         if flush:

@@ -22,7 +22,7 @@ from odradek.data_plane.fetch_sessions import (
     move_to_end,
     replica_of,
 )
-from odradek.serving.slices import run_through
+from odradek.serving.steps import run_through
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 

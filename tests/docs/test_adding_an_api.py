@@ -41,7 +41,10 @@ class EchoHandler:
     def handle(self, context, request):
         return EchoResponse(0, [EchoedTopic(each.name, ErrorCode.NONE) for each in request.topics])
 """
-DOOR = "    ApiKey.ECHO: needing(each=on_topic(Operation.DESCRIBE)),\n"
+SERVED = (
+    "    ApiKey.ECHO: Api(lambda at: EchoHandler().handle, needing(each=on_topic(Operation.DESCRIBE))),\n"
+)
+CUT = "DescribeClusterHandler(at.broker).handle"
 GUARDED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
@@ -119,10 +122,12 @@ def run(tree: Path, *command: object) -> str:
 
 @pytest.mark.parametrize("settings", [{}, GUARDED], ids=["without an authorizer", "with one"])
 def test_an_api_without_a_door_ends_the_start(settings: dict[str, str], tree: Path, tmp_path: Path) -> None:
-    """A forgotten door is found by the first node that starts, and named in one sentence."""
+    """A forgotten door is found by the first node that starts: each row of the table needs one."""
     edit(
-        tree / "data_plane/handlers/doors/broker_doors.py",
-        lambda text: text.replace("    ApiKey.HEARTBEAT: needing(on_group(Operation.READ)),\n", ""),
+        tree / "data_plane/handlers/apis.py",
+        lambda text: text.replace(
+            "DescribeClusterHandler(at.broker).handle, topics.describe_cluster_door", CUT
+        ),
     )
     properties = prepare_odradek(tmp_path / "node", settings=settings)
     done = subprocess.run(
@@ -134,9 +139,7 @@ def test_an_api_without_a_door_ends_the_start(settings: dict[str, str], tree: Pa
         timeout=120,
     )
     assert done.returncode
-    assert (
-        "HEARTBEAT must not be served without a door: enter one in data_plane/handlers/doors/" in done.stderr
-    )
+    assert "missing 1 required positional argument: 'door'" in done.stderr
 
 
 def test_the_recipe_adds_an_api(tree: Path, tmp_path: Path) -> None:
@@ -146,10 +149,9 @@ def test_the_recipe_adds_an_api(tree: Path, tmp_path: Path) -> None:
     run(tree, "-m", "odradek.wire.schema.generate")
     enter(tree / "wire/schema/anatomy_rows.py", "# API | things", ROW)
     (tree / "data_plane/handlers/echo.py").write_text(HANDLER)
-    build = tree / "data_plane/handlers/build.py"
-    enter(build, "from __future__", "from odradek.data_plane.handlers.echo import EchoHandler\n")
-    enter(build, "    handlers: dict[int, Handler] = {", "        ApiKey.ECHO: EchoHandler().handle,\n")
-    enter(tree / "data_plane/handlers/doors/broker_doors.py", "DOORS: ", DOOR)
+    apis = tree / "data_plane/handlers/apis.py"
+    enter(apis, "from __future__", "from odradek.data_plane.handlers.echo import EchoHandler\n")
+    enter(apis, "APIS: ", SERVED)
     server = launch_odradek(
         prepare_odradek(tmp_path / "node", settings=GUARDED), environment={"PYTHONPATH": str(tree)}
     )

@@ -6,7 +6,7 @@ import pytest
 
 from odradek.data_plane.quotas.client_quotas import IDLE_SECONDS_MAX, ClientQuotas, QuotaSettings
 from odradek.metadata_quorum.quotas.quota_levels import REQUEST_PERCENTAGE, USER, Entity
-from odradek.serving.slices import UNFINISHED, run_slice, run_through
+from odradek.serving.steps import SLICE_UNITS, run_through
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 OF_ANN: Entity = (("user", "ann"),)
@@ -91,10 +91,12 @@ def test_a_change_of_quotas_looks_at_accounts_in_slices() -> None:
     assert asked is not None
     assert asked.rate == 500.0
     work = made.judge_accounts(lambda: 0.0)
-    assert run_slice(work) is UNFINISHED
+    done = 0
+    while done < SLICE_UNITS:
+        done += next(work)
     assert sum(account.rate == 1000.0 for _, account in made.accounts()) >= 1_499
     made.apply({(OF_ANN, PRODUCE): 5.0})
-    assert run_slice(work, 3_000) is None, "it goes on by the newest quotas"
+    assert run_through(work) is None, "it goes on by the newest quotas"
     run_through(made.judge_accounts(lambda: 0.0))
     assert made.statistics()["accounts"] == 0
     assert asked.has_ended

@@ -192,7 +192,7 @@ def test_a_client_pays_for_the_decompression_of_its_batches() -> None:
         broker = nodes[0].broker
         assert broker is not None
         work = broker.produce_workers.large
-        broker.produce_workers.meter = work.meter = CountingMeter()
+        broker.long_work.meter = work.meter = CountingMeter()
         charged: list[float] = []
         for size in (LARGE_FOR_THE_LOOP, SMALL_BYTES_MAX + 1):
             builder = RecordBatchBuilder(compression_type=CompressionType.ZSTD)

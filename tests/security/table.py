@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odradek.data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
-from odradek.data_plane.handlers.doors.topic_doors import metadata_door
+from odradek.data_plane.handlers.apis import APIS
 from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS
 from odradek.wire.api_keys import ApiKey
 
@@ -17,13 +16,11 @@ DESCRIBES_ACLS = "DESCRIBE on the cluster."
 
 def rights() -> dict[ApiKey, tuple[str, str]]:
     """Each API that is judged: the right that it needs, and who judges it."""
-    at_broker = {**DOORS, ApiKey.METADATA: metadata_door(lambda: True)}
+    at_broker = {key: api.door for key, api in APIS.items() if not api.is_forwarded}
     found = {}
     for api in sorted({*at_broker, *CONTROLLER_DOORS}):
         judges = [
-            name
-            for name, doors in (("broker", at_broker), ("controller", CONTROLLER_DOORS))
-            if api in doors and not (name == "broker" and api in AT_CONTROLLER)
+            name for name, doors in (("broker", at_broker), ("controller", CONTROLLER_DOORS)) if api in doors
         ]
         texts = []
         for name in judges:

@@ -54,7 +54,9 @@ class Loop:
         """Partitions whose leaders were looked up in each turn."""
         self.clock: Any = SimpleNamespace(monotonic=lambda: 0.0, wall_ms=lambda: 0)
         self.agreed_clock = AgreedClock(self.clock)
-        self.timers = SimpleNamespace(at=lambda deadline, action: self.turns.append(action))
+        self.timers = SimpleNamespace(
+            at=lambda deadline, action: self.turns.append(action), next_turn=self.turns.append
+        )
         self.newest = SimpleNamespace(image=SimpleNamespace(partition=self.partition))
 
         self.codes: dict[int, ErrorCode] = {}

@@ -7,7 +7,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import Context, Delayed, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.delete_records import (

@@ -10,35 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from odradek.data_plane.handlers.administration.forwarder import Forwarder, names_many, sender_of
-from odradek.metadata_quorum.controller.refusals import refusal
-from odradek.metadata_quorum.controller_channel import TOKEN_APIS
 from odradek.security.acls.acl_requests import AclFilter, has_unknown
 from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
-from odradek.serving.contract import Context, Handler, Result, Suspend
+from odradek.serving.contract import Context, Result, Suspend
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
 from odradek.wire.messages.create_acls import CreateAclsRequest
 from odradek.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from odradek.wire.messages.delete_acls import DeleteAclsRequest
-from odradek.wire.schema.anatomy import refuse
 
-__all__ = ["ForwardingHandler", "forwarding_handlers", "topic_handlers"]
+__all__ = ["AclForwardingHandler", "ForwardingHandler", "Refuse", "TokenForwardingHandler"]
 
 Refuse = Callable[[Any, ErrorCode, str | None], Any]
-
-_OF_THE_CONTROLLER = (
-    ApiKey.ELECT_LEADERS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    ApiKey.UNREGISTER_BROKER,
-    ApiKey.UPDATE_FEATURES,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-    ApiKey.ALTER_CLIENT_QUOTAS,
-)
-_OF_TOPICS = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS)
-"""Requests about topics: each has its client's wait in a field."""
-_OF_THE_QUORUM = (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
-"""UpdateRaftVoter is no broker's: nodes send it to the controllers' listener themselves."""
 
 
 class ForwardingHandler:
@@ -116,24 +99,3 @@ def _means_all(request: Any) -> bool:
     """True if the request asks about all partitions of the cluster, by a null list."""
     lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
     return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None
-
-
-def topic_handlers(forwarder: Forwarder) -> dict[int, Handler]:
-    """List the handlers that forward requests about topics, by API key."""
-    handle = ForwardingHandler(forwarder, refuse, waits_as_asked=True).handle
-    return {int(key): handle for key in _OF_TOPICS}
-
-
-def forwarding_handlers(forwarder: Forwarder) -> dict[int, Handler]:
-    """List the handlers that forward all other requests, by API key."""
-    asked = ForwardingHandler(forwarder, refuse).handle
-    decided = ForwardingHandler(forwarder, refusal).handle
-    acls = AclForwardingHandler(forwarder, refusal).handle
-    tokens = TokenForwardingHandler(forwarder, refusal).handle
-    handlers = (
-        (asked, _OF_THE_QUORUM),
-        (decided, _OF_THE_CONTROLLER),
-        (acls, (ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS)),
-        (tokens, TOKEN_APIS),
-    )
-    return {int(key): handle for handle, keys in handlers for key in keys}

@@ -15,7 +15,7 @@ from odradek.data_plane.log.log_config import LONG_MAX
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,

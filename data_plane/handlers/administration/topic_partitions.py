@@ -8,7 +8,7 @@ from odradek.metadata_quorum.image.metadata_image import TopicImage
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.serving.authorized_operations import TOPIC_OPERATIONS
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_topic_partitions import (
     Cursor,

@@ -1,80 +1,80 @@
 """The number of decisions that the door of a request makes, at most: many are made beside the loop. PURE.
 
 A frame of a few hundred bytes may ask for all topics, and what the client may do to each of them. Requests about
-one thing and those of the hot path are outside of the table.
+one thing and those of the hot path have no count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Protocol, TypeAlias
 
 from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.security.acls.rules import SUPPORTED, ResourceType
 from odradek.security.doors.door import Asked
-from odradek.wire.api_keys import ApiKey
 from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 from odradek.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from odradek.wire.messages.list_groups import ListGroupsRequest
+from odradek.wire.messages.list_transactions import ListTransactionsRequest
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.offset_fetch import OffsetFetchRequest
-
-__all__ = ["Decisions", "decisions_of"]
 
 _PER_TOPIC = len(SUPPORTED[ResourceType.TOPIC])
 _PER_GROUP = len(SUPPORTED[ResourceType.GROUP])
 
 
-Decisions: TypeAlias = Mapping[ApiKey, Callable[[Asked, Any], int]]
-"""The number of decisions about a request, by its API."""
+class Coordinators(Protocol):
+    """The broker, as far as its answers name what it coordinates."""
+
+    @property
+    def groups(self) -> GroupCoordinator: ...
+
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
 
 
-def decisions_of(coordinated: GroupCoordinator, transactions: TransactionCoordinator) -> Decisions:
-    """Make the functions that count decisions, by API."""
-
-    def groups(asked: Asked, request: Any) -> int:
-        states = [shard.state for shard in coordinated.shards.values()]
-        return sum(len(state.metadata) + len(state.offsets) for state in states if state is not None)
-
-    def transactional_ids(asked: Asked, request: Any) -> int:
-        states = [shard.state for shard in transactions.shards.values()]
-        return sum(len(state.transactions) for state in states if state is not None)
-
-    return {
-        ApiKey.METADATA: _metadata,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: _topic_partitions,
-        ApiKey.DESCRIBE_GROUPS: _groups,
-        ApiKey.OFFSET_FETCH: _offsets,
-        ApiKey.LIST_GROUPS: groups,
-        ApiKey.LIST_TRANSACTIONS: transactional_ids,
-        ApiKey.FIND_COORDINATOR: lambda asked, request: len(request.coordinator_keys),
-        ApiKey.DELETE_GROUPS: lambda asked, request: len(request.groups_names),
-        ApiKey.DESCRIBE_TRANSACTIONS: lambda asked, request: len(request.transactional_ids),
-        ApiKey.DESCRIBE_CONFIGS: lambda asked, request: len(request.resources),
-        ApiKey.LIST_OFFSETS: lambda asked, request: len(request.topics),
-        ApiKey.OFFSET_COMMIT: lambda asked, request: len(request.topics),
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda asked, request: len(request.topics),
-        ApiKey.DELETE_RECORDS: lambda asked, request: len(request.topics),
-        ApiKey.DESCRIBE_PRODUCERS: lambda asked, request: len(request.topics),
-        ApiKey.OFFSET_DELETE: lambda asked, request: len(request.topics),
-        ApiKey.TXN_OFFSET_COMMIT: lambda asked, request: len(request.topics),
-    }
+Decisions: TypeAlias = Callable[[Coordinators, Asked, Any], int]
+"""The number of decisions about a request."""
 
 
-def _metadata(asked: Asked, request: MetadataRequest) -> int:
+def of_each(field: str) -> Decisions:
+    """Count a decision for each element of this list of a request."""
+    named = attrgetter(field)
+    return lambda broker, asked, request: len(named(request))
+
+
+def of_metadata(broker: Coordinators, asked: Asked, request: MetadataRequest) -> int:
+    """Count the topics, and what the client may do to each."""
     topics = len(asked.topics.topics if request.topics is None else request.topics)
     return topics * (1 + _PER_TOPIC * request.include_topic_authorized_operations)
 
 
-def _topic_partitions(asked: Asked, request: DescribeTopicPartitionsRequest) -> int:
+def of_topic_partitions(broker: Coordinators, asked: Asked, request: DescribeTopicPartitionsRequest) -> int:
+    """Count the topics, and what the client may do to each."""
     return len(request.topics or asked.topics.topics) * (1 + _PER_TOPIC)
 
 
-def _groups(asked: Asked, request: DescribeGroupsRequest) -> int:
+def of_groups(broker: Coordinators, asked: Asked, request: DescribeGroupsRequest) -> int:
+    """Count the groups, and what the client may do to each."""
     return len(request.groups) * (1 + _PER_GROUP * request.include_authorized_operations)
 
 
-def _offsets(asked: Asked, request: OffsetFetchRequest) -> int:
+def of_offsets(broker: Coordinators, asked: Asked, request: OffsetFetchRequest) -> int:
+    """Count the groups, and the topics of each."""
     groups = request.groups or (request,)
     every = len(asked.topics.topics)
     return sum(1 + (every if group.topics is None else len(group.topics)) for group in groups)
+
+
+def of_all_groups(broker: Coordinators, asked: Asked, request: ListGroupsRequest) -> int:
+    """Count the groups that are coordinated here."""
+    states = [shard.state for shard in broker.groups.shards.values()]
+    return sum(len(state.metadata) + len(state.offsets) for state in states if state is not None)
+
+
+def of_all_transactions(broker: Coordinators, asked: Asked, request: ListTransactionsRequest) -> int:
+    """Count the transactional ids that are coordinated here."""
+    states = [shard.state for shard in broker.transactions.shards.values()]
+    return sum(len(state.transactions) for state in states if state is not None)

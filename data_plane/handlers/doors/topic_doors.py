@@ -12,6 +12,13 @@ from odradek.security.doors.door import Admitted, Asked, Door, operations_of, sp
 from odradek.security.doors.needing import hiding
 from odradek.serving.authorized_operations import NOT_REQUESTED
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from odradek.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from odradek.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -32,9 +39,10 @@ from odradek.wire.schema.versions import (
 from odradek.wire.structure import ZERO_UUID
 
 __all__ = [
-    "cluster_operations",
+    "describe_cluster_door",
     "describe_topic_partitions_door",
     "metadata_door",
+    "refuse_moves",
 ]
 
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -153,3 +161,37 @@ def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartition
         return response
 
     return Admitted(attrs.evolve(request, topics=topics), merge)
+
+
+def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    """Refuse each partition once, however many directories name it."""
+    moved: dict[str, dict[int, None]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            moved.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+    return AlterReplicaLogDirsResponse(
+        0,
+        [
+            AlterReplicaLogDirTopicResult(
+                name,
+                [
+                    AlterReplicaLogDirPartitionResult(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                    for index in indexes
+                ],
+            )
+            for name, indexes in moved.items()
+        ],
+    )
+
+
+def describe_cluster_door(asked: Asked, request: DescribeClusterRequest) -> Admitted | None:
+    """Let everybody in; only clients that may DESCRIBE the cluster get the operations on it."""
+    if not request.include_cluster_authorized_operations:
+        return None
+
+    def merge(response: DescribeClusterResponse) -> DescribeClusterResponse:
+        if not response.error_code:
+            response.cluster_authorized_operations = cluster_operations(asked)
+        return response
+
+    return Admitted(request, merge)

@@ -19,7 +19,7 @@ from odradek.data_plane.handlers.fetching.fetch_waits import what_to_wait_for
 from odradek.data_plane.replication.replication import Replication
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.contract import Context, Delayed, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.schema.versions import FETCH_TOPIC_IDS
 

@@ -31,7 +31,7 @@ from odradek.env.ports import DiskError
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.serving.contract import ClientRights, Context, PinsFiles
 from odradek.serving.shared_parts import shared
-from odradek.serving.slices import Work
+from odradek.serving.steps import Work
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.fetch import (

@@ -11,7 +11,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError, Event, FileClosed, Workers
 from odradek.serving.contract import Context, Result, Suspend
-from odradek.serving.slices import Work, in_slices, run_through
+from odradek.serving.steps import Work, in_slices, run_through
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.list_offsets import (
     ListOffsetsPartition,

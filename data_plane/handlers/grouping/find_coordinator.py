@@ -9,7 +9,7 @@ from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPI
 from odradek.env.ports import ConnectionLost
 from odradek.metadata_quorum.ports import ControllerPort
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.create_topics import CreateTopicsRequest

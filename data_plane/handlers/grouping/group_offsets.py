@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -17,12 +17,11 @@ from odradek.data_plane.groups.offsets import (
 )
 from odradek.data_plane.groups.state import OffsetKey
 from odradek.data_plane.handlers.desk import Desk
-from odradek.data_plane.handlers.grouping.gathering import asking
 from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Steps, Work
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -52,7 +51,7 @@ from odradek.wire.schema.versions import (
     OFFSET_FETCH_GROUPS,
     OFFSET_FETCH_TOPIC_IDS,
 )
-from odradek.wire.structure import ZERO_UUID, Message
+from odradek.wire.structure import ZERO_UUID
 
 NO_OFFSET = -1
 PARTITION_BYTES = 24
@@ -71,16 +70,11 @@ def _parts(partitions: Sequence[P]) -> Iterator[Sequence[P]]:
         yield partitions[start : start + PARTITIONS_PER_DECISION]
 
 
-def _asking_in_parts(
-    desk: Desk,
-    groups: GroupCoordinator,
-    version: int,
-    parts: Sequence[CommitOffsets | DeleteOffsets],
-    combine: Callable[[list[Any]], Work[Message]],
-) -> Work[Result]:
+def _ask_in_parts(
+    groups: GroupCoordinator, version: int, parts: Sequence[CommitOffsets | DeleteOffsets]
+) -> Steps[list[Any]]:
     asked = [(part.group_id, part) for part in parts]
-    units = 1 + DECIDED_UNITS * len(parts[0].partitions)
-    return (yield from asking(desk, groups, version, asked, combine, units))
+    return groups.ask_all(version, asked, 1 + DECIDED_UNITS * len(parts[0].partitions))
 
 
 def commit_of(
@@ -109,9 +103,9 @@ class OffsetCommitHandler:
         self._groups = groups
 
     def handle(self, context: Context, request: OffsetCommitRequest) -> Result:
-        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
+        return self._desk.steps.begin(self._answer(context.api_version, request), is_long=True)
 
-    def _answer(self, version: int, request: OffsetCommitRequest) -> Work[Result]:
+    def _answer(self, version: int, request: OffsetCommitRequest) -> Steps[Result]:
         shape = anatomy_of(request, version)
         named = yield from sorted_out(self._desk.image, shape, request, commit_of)
         response = OffsetCommitResponse(0, named.merged())
@@ -136,12 +130,9 @@ class OffsetCommitHandler:
             )
             for part in _parts(named.kept)
         ]
-
-        def combine(answers: list[list[ErrorCode]]) -> Work[OffsetCommitResponse]:
-            yield from named.fill(chain.from_iterable(answers))
-            return response
-
-        return (yield from _asking_in_parts(self._desk, self._groups, version, parts, combine))
+        answers = yield from _ask_in_parts(self._groups, version, parts)
+        yield from named.fill(chain.from_iterable(answers))
+        return response
 
 
 class OffsetFetchHandler:
@@ -152,9 +143,9 @@ class OffsetFetchHandler:
         self._groups = groups
 
     def handle(self, context: Context, request: OffsetFetchRequest) -> Result:
-        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
+        return self._desk.steps.begin(self._answer(context.api_version, request), is_long=True)
 
-    def _answer(self, version: int, request: OffsetFetchRequest) -> Work[Result]:
+    def _answer(self, version: int, request: OffsetFetchRequest) -> Steps[Result]:
         groups = request.groups
         if version < OFFSET_FETCH_GROUPS:
             topics: list[OffsetFetchRequestTopics] | None = None if request.topics is None else []
@@ -169,20 +160,16 @@ class OffsetFetchHandler:
             if key not in asked:
                 asked[key] = FetchOffsets(*key, is_confirmed=request.require_stable)
             yield 1
-
-        def combine(answers: list[FetchedOffsets]) -> Work[OffsetFetchResponse]:
-            fetched = dict(zip(asked, answers, strict=True))
-            telling = _Telling(self._desk.image, version, request.require_stable)
-            told = []
-            for group in groups:
-                key = (group.group_id, group.member_id, group.member_epoch)
-                told.append((yield from telling.tell(group, fetched[key])))
-            if version >= OFFSET_FETCH_GROUPS:
-                return OffsetFetchResponse(0, groups=told)
-            return (yield from _single(told[0]))
-
-        named = [(each.group_id, each) for each in asked.values()]
-        return (yield from asking(self._desk, self._groups, version, named, combine))
+        answers = yield from self._groups.ask_all(version, [(each.group_id, each) for each in asked.values()])
+        fetched: dict[tuple[str, str | None, int], FetchedOffsets] = dict(zip(asked, answers, strict=True))
+        telling = _Telling(self._desk.image, version, request.require_stable)
+        told = []
+        for group in groups:
+            key = (group.group_id, group.member_id, group.member_epoch)
+            told.append((yield from telling.tell(group, fetched[key])))
+        if version >= OFFSET_FETCH_GROUPS:
+            return OffsetFetchResponse(0, groups=told)
+        return (yield from _single(told[0]))
 
 
 class _Telling:
@@ -339,23 +326,20 @@ class OffsetDeleteHandler:
         self._groups = groups
 
     def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
-        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
+        return self._desk.steps.begin(self._answer(context.api_version, request), is_long=True)
 
-    def _answer(self, version: int, request: OffsetDeleteRequest) -> Work[Result]:
+    def _answer(self, version: int, request: OffsetDeleteRequest) -> Steps[Result]:
         shape = anatomy_of(request, version)
         named = yield from sorted_out(self._desk.image, shape, request, _key_of)
         response = OffsetDeleteResponse(ErrorCode.NONE, 0, named.merged())
         parts = [DeleteOffsets(request.group_id, tuple(part)) for part in _parts(named.kept)]
-
-        def combine(answers: list[tuple[ErrorCode, tuple[ErrorCode, ...]]]) -> Work[OffsetDeleteResponse]:
-            if answers[0][0]:
-                return OffsetDeleteResponse(answers[0][0])
-            # The error of a later part stands with each of its partitions.
-            of_parts = (
-                codes or (code,) * len(part.partitions)
-                for part, (code, codes) in zip(parts, answers, strict=True)
-            )
-            yield from named.fill(chain.from_iterable(of_parts))
-            return response
-
-        return (yield from _asking_in_parts(self._desk, self._groups, version, parts, combine))
+        answers = yield from _ask_in_parts(self._groups, version, parts)
+        if answers[0][0]:
+            return OffsetDeleteResponse(answers[0][0])
+        # The error of a later part stands with each of its partitions.
+        of_parts = (
+            codes or (code,) * len(part.partitions)
+            for part, (code, codes) in zip(parts, answers, strict=True)
+        )
+        yield from named.fill(chain.from_iterable(of_parts))
+        return response

@@ -9,10 +9,9 @@ from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
 from odradek.data_plane.groups.membership import LeaveMembers, sync_refused
 from odradek.data_plane.handlers.desk import Desk
-from odradek.data_plane.handlers.grouping.gathering import Gather, asking
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import SLICE_UNITS, Work, in_slices
+from odradek.serving.steps import SLICE_UNITS, Answers, Steps
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -54,23 +53,19 @@ class LeaveGroupHandler:
     def handle(self, context: Context, request: LeaveGroupRequest) -> Result:
         if context.api_version < LEAVE_GROUP_MEMBERS or len(request.members) <= SLICE_UNITS:
             return self._groups.answer(context, request.group_id, request)
+        return self._desk.steps.begin(self._answer_many(context.api_version, request), is_long=True)
 
-        def combine(answers: list[tuple[ErrorCode, list[ErrorCode]]]) -> Work[LeaveGroupResponse]:
-            code, codes = answers[0]
-            if code:
-                return LeaveGroupResponse(0, code)
-            results = []
-            for each, left in zip(request.members, codes, strict=True):
-                results.append(MemberResponse(each.member_id, each.group_instance_id, left))
-                yield 1
-            return LeaveGroupResponse(0, ErrorCode.NONE, results)
-
-        # A single decision, so that members who leave together cause one rebalance.
+    def _answer_many(self, version: int, request: LeaveGroupRequest) -> Steps[LeaveGroupResponse]:
+        # One decision, so that members who leave together cause one rebalance.
         asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
-        return in_slices(
-            self._desk.long_work,
-            asking(self._desk, self._groups, context.api_version, asked, combine, SLICE_UNITS),
-        )
+        ((code, codes),) = yield from self._groups.ask_all(version, asked, SLICE_UNITS)
+        if code:
+            return LeaveGroupResponse(0, code)
+        results = []
+        for each, left in zip(request.members, codes, strict=True):
+            results.append(MemberResponse(each.member_id, each.group_instance_id, left))
+            yield 1
+        return LeaveGroupResponse(0, ErrorCode.NONE, results)
 
 
 class SyncGroupHandler:
@@ -99,35 +94,29 @@ class ListGroupsHandler:
         self._groups = groups
 
     def handle(self, context: Context, request: ListGroupsRequest) -> Result:
-        return in_slices(self._desk.long_work, self._answer(request, context.api_version))
+        return self._desk.steps.begin(self._answer(context.api_version, request), is_long=True)
 
-    def _answer(self, request: ListGroupsRequest, version: int) -> Work[Result]:
+    def _answer(self, version: int, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-
-        def combine(answers: list[Any]) -> Work[ListGroupsResponse]:
-            groups: list[ListedGroup] = []
-            for answer in answers:
-                if isinstance(answer, ErrorCode):
-                    if answer is ErrorCode.NOT_COORDINATOR:
-                        continue
-                    return ListGroupsResponse(0, answer)
-                groups += (
-                    group
-                    for group in answer
-                    if (not states or group.group_state.lower() in states)
-                    and (not types or group.group_type.lower() in types)
-                )
-                yield len(answer) // LISTED_PER_UNIT
-            return ListGroupsResponse(0, ErrorCode.NONE, groups)
-
-        gather = Gather(self._desk, combine)
-        wall_ms = self._desk.agreed_clock.latest_ms()
+        answers, wall_ms = Answers(), self._desk.agreed_clock.latest_ms()
         for _, shard in sorted(self._groups.shards.items()):
-            shard.submit(Ask(ListGroups(), version, gather.part(), wall_ms))
+            shard.submit(Ask(ListGroups(), version, answers.receiver(), wall_ms))
             yield 1 if (state := shard.state) is None else 1 + len(state.metadata) + len(state.offsets)
-        gather.close()
-        return gather if gather.response is None else gather.response
+        groups: list[ListedGroup] = []
+        for answer in (yield answers):
+            if isinstance(answer, ErrorCode):
+                if answer is ErrorCode.NOT_COORDINATOR:
+                    continue
+                return ListGroupsResponse(0, answer)
+            groups += (
+                group
+                for group in answer
+                if (not states or group.group_state.lower() in states)
+                and (not types or group.group_type.lower() in types)
+            )
+            yield len(answer) // LISTED_PER_UNIT
+        return ListGroupsResponse(0, ErrorCode.NONE, groups)
 
 
 class DescribeGroupsHandler:
@@ -138,31 +127,27 @@ class DescribeGroupsHandler:
         self._groups = groups
 
     def handle(self, context: Context, request: DescribeGroupsRequest) -> Result:
-        with_operations = request.include_authorized_operations
+        return self._desk.steps.begin(self._answer(context.api_version, request), is_long=True)
 
-        def combine(answers: list[DescribedGroup]) -> Work[DescribeGroupsResponse]:
-            described: dict[str, DescribedGroup] = {}
-            for group_id, group in zip(named, answers, strict=True):
-                described[group_id] = group
-                if with_operations and not group.error_code:
-                    group.authorized_operations = GROUP_OPERATIONS
-                yield 1
-            repeated = RepeatedSize()
-            told: list[DescribedGroup] = []
-            untold = dict(described)
-            for group_id in request.groups:
-                group = described[group_id]
-                if untold.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
-                    group = DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
-                told.append(group)
-                yield 1
-            return DescribeGroupsResponse(0, told)
-
+    def _answer(self, version: int, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
         named = dict.fromkeys(request.groups)
-        asked = ((group_id, DescribeGroup(group_id)) for group_id in named)
-        return in_slices(
-            self._desk.long_work, asking(self._desk, self._groups, context.api_version, asked, combine)
-        )
+        answers = yield from self._groups.ask_all(version, ((each, DescribeGroup(each)) for each in named))
+        described: dict[str, DescribedGroup] = {}
+        for group_id, group in zip(named, answers, strict=True):
+            described[group_id] = group
+            if request.include_authorized_operations and not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+            yield 1
+        repeated = RepeatedSize()
+        told: list[DescribedGroup] = []
+        untold = dict(described)
+        for group_id in request.groups:
+            group = described[group_id]
+            if untold.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
+                group = DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
+            told.append(group)
+            yield 1
+        return DescribeGroupsResponse(0, told)
 
 
 def _described_bytes(group: DescribedGroup) -> int:
@@ -180,16 +165,13 @@ class DeleteGroupsHandler:
         self._groups = groups
 
     def handle(self, context: Context, request: DeleteGroupsRequest) -> Result:
-        names = list(dict.fromkeys(request.groups_names))
+        return self._desk.steps.begin(self._answer(context.api_version, request), is_long=True)
 
-        def combine(answers: list[ErrorCode]) -> Work[DeleteGroupsResponse]:
-            results = []
-            for name, code in zip(names, answers, strict=True):
-                results.append(DeletableGroupResult(name, code))
-                yield 1
-            return DeleteGroupsResponse(0, results)
-
-        asked = ((name, DeleteGroup(name)) for name in names)
-        return in_slices(
-            self._desk.long_work, asking(self._desk, self._groups, context.api_version, asked, combine)
-        )
+    def _answer(self, version: int, request: DeleteGroupsRequest) -> Steps[DeleteGroupsResponse]:
+        names = dict.fromkeys(request.groups_names)
+        answers = yield from self._groups.ask_all(version, ((each, DeleteGroup(each)) for each in names))
+        results = []
+        for name, code in zip(names, answers, strict=True):
+            results.append(DeletableGroupResult(name, code))
+            yield 1
+        return DeleteGroupsResponse(0, results)

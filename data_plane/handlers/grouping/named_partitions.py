@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
-from odradek.serving.slices import Work
+from odradek.serving.steps import Work
 from odradek.wire.errors import ErrorCode
 from odradek.wire.schema.anatomy import Anatomy
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import attrs
 
-from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.coordination.records import RecordProducer
 from odradek.data_plane.groups.coordinator import GroupCoordinator, Shard
 from odradek.data_plane.groups.offsets import CommitOffsets, PartitionCommit
@@ -16,11 +15,10 @@ from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from odradek.data_plane.handlers.grouping.group_offsets import commit_of
 from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
 from odradek.data_plane.handlers.verification import VerifyingDesk, verified
-from odradek.data_plane.handlers.waiting import response_of
 from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from odradek.env.ports import DiskError
-from odradek.serving.contract import Context, Delayed, Result, Suspend
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.contract import Context, Result
+from odradek.serving.steps import Steps, Work
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -51,22 +49,6 @@ class _Offsets:
         return self.response
 
 
-class _Committing(Delayed):
-    """A commit that waits for the group's coordinator."""
-
-    __slots__ = ("_offsets", "_version")
-
-    def __init__(self, offsets: _Offsets, version: int) -> None:
-        super().__init__()
-        self._offsets = offsets
-        self._version = version
-
-    def complete(self, response: list[ErrorCode]) -> None:
-        for partition, code in zip(self._offsets.accepted, response, strict=True):
-            partition.error_code = _told(code, self._version)
-        super().complete(self._offsets.response)
-
-
 class TxnOffsetCommitHandler:
     """API 28."""
 
@@ -75,9 +57,9 @@ class TxnOffsetCommitHandler:
         self._groups = groups
 
     def handle(self, context: Context, request: TxnOffsetCommitRequest) -> Result:
-        return in_slices(self._desk.long_work, self._answer(context.api_version, request))
+        return self._desk.steps.begin(self._answer(context.api_version, request), is_long=True)
 
-    def _answer(self, version: int, request: TxnOffsetCommitRequest) -> Work[Result]:
+    def _answer(self, version: int, request: TxnOffsetCommitRequest) -> Steps[TxnOffsetCommitResponse]:
         offsets = yield from self._sorted_out(version, request)
         if not request.group_id:
             return offsets.refuse(ErrorCode.INVALID_GROUP_ID)
@@ -91,10 +73,23 @@ class TxnOffsetCommitHandler:
         guard = self._guard(shard, version, request)
         if isinstance(guard, ErrorCode):
             return offsets.refuse(guard)
-        if guard is ONGOING:
-            delayed = self._commit(version, request, offsets, ONGOING)
-            return delayed if delayed.response is None else delayed.response
-        return Suspend(lambda: self._verify(version, request, offsets, guard, shard))
+        if guard is not ONGOING:
+            guard = yield from self._verify(version, request, guard, shard)
+            if isinstance(guard, ErrorCode):
+                return offsets.refuse(guard)
+        commit = CommitOffsets(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            -1,
+            tuple(offsets.commits),
+            producer=RecordProducer(request.producer_id, request.producer_epoch, guard),
+        )
+        (codes,) = yield from self._groups.ask_all(version, [(request.group_id, commit)])
+        for partition, code in zip(offsets.accepted, codes, strict=True):
+            partition.error_code = _told(code, version)
+        return offsets.response
 
     def _shard(self, group_id: str) -> Shard | None:
         index = self._groups.partition_for(group_id)
@@ -119,14 +114,10 @@ class TxnOffsetCommitHandler:
             return error.code
         return guard if adds or log.config.verifies_transactions else ONGOING
 
-    async def _verify(
-        self,
-        version: int,
-        request: TxnOffsetCommitRequest,
-        offsets: _Offsets,
-        guard: VerificationGuard,
-        shard: Shard,
-    ) -> TxnOffsetCommitResponse:
+    def _verify(
+        self, version: int, request: TxnOffsetCommitRequest, guard: VerificationGuard, shard: Shard
+    ) -> Steps[VerificationGuard | ErrorCode]:
+        """Ask the transaction's coordinator. Returns the newest guard, or the error for all offsets."""
         partition = (OFFSETS_TOPIC, shard.partition.log.partition)
         newest: VerificationGuard | ErrorCode = guard
 
@@ -135,7 +126,7 @@ class TxnOffsetCommitHandler:
             before, newest = newest, self._guard(shard, version, request)
             return not isinstance(newest, ErrorCode) and newest is not before and newest is not ONGOING
 
-        codes = await verified(
+        codes = yield from verified(
             self._desk,
             request.transactional_id,
             request.producer_id,
@@ -149,34 +140,7 @@ class TxnOffsetCommitHandler:
             shard.partition.log.producers.refuse_verification(
                 request.producer_id, name_of(request.transactional_id)
             )
-        if code:
-            return offsets.refuse(_refusal(code, version))
-        if isinstance(newest, ErrorCode):
-            return offsets.refuse(newest)
-        delayed = self._commit(version, request, offsets, newest)
-        response: TxnOffsetCommitResponse = await response_of(delayed, self._desk)
-        return response
-
-    def _commit(
-        self,
-        version: int,
-        request: TxnOffsetCommitRequest,
-        offsets: _Offsets,
-        guard: VerificationGuard,
-    ) -> _Committing:
-        delayed = _Committing(offsets, version)
-        commit = CommitOffsets(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-            -1,
-            tuple(offsets.commits),
-            producer=RecordProducer(request.producer_id, request.producer_epoch, guard),
-        )
-        now_ms = self._desk.agreed_clock.latest_ms()
-        self._groups.submit(request.group_id, Ask(commit, version, delayed, now_ms))
-        return delayed
+        return _refusal(code, version) if code else newest
 
     def _sorted_out(self, version: int, request: TxnOffsetCommitRequest) -> Work[_Offsets]:
         """Look up the offsets that may be committed, and make an answer for each partition that is named."""

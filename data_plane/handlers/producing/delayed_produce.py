@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
-
-from odradek.data_plane.broker import Broker
+from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.leader_hints import leader_endpoints
+from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.contract import Delayed
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -19,9 +18,6 @@ from odradek.wire.messages.produce import (
 )
 
 ACKS_ALL = -1
-
-Appended: TypeAlias = tuple[Partition, int, PartitionProduceResponse]
-"""A batch that must be waited for: its partition and last offset, and its answer."""
 
 
 class _Unacknowledged:
@@ -55,9 +51,11 @@ class DelayedProduce(Delayed):
     """Appended batches that wait until enough replicas have them, or until they are flushed."""
 
     __slots__ = (
-        "broker",
+        "desk",
         "is_queued",
         "listener",
+        "names_leaders",
+        "partitions",
         "pending",
         "produce_response",
         "timeout_ms",
@@ -68,11 +66,17 @@ class DelayedProduce(Delayed):
     keeps_request = False
 
     def __init__(
-        self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
+        self,
+        desk: ProducingDesk,
+        partitions: ServedPartitions,
+        response: ProduceResponse,
+        timeout_ms: int,
+        listener: str | None = None,
     ) -> None:
         """`listener` is that of the leaders' addresses; None where the version has no such field."""
         super().__init__()
-        self.broker = broker
+        self.desk = desk
+        self.partitions = partitions
         self.listener = listener
         self.produce_response = response
         self.pending: list[_Unacknowledged] = []
@@ -80,20 +84,23 @@ class DelayedProduce(Delayed):
         self.is_queued = False
         """All that it waits for is known, so that the last answer completes it."""
         self.timeout_ms = timeout_ms
+        self.names_leaders = False
+        """True if a partition is refused with its leader, whose address the answer then has (KIP-951)."""
         self.timer: Timer | None = None
         """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
 
-    def wait_for(self, appended: Iterable[Appended], acks: int) -> None:
-        """Wait for these batches too: with acks=all for the high watermark, with acks=1 for the leader's sync, if it is due."""
-        for partition, last_offset, answer in appended:
-            if acks != ACKS_ALL:
-                if partition.log.needs_flush:
-                    self.wait_for_sync(partition, answer)
-            elif partition.log.high_watermark <= last_offset:
-                if partition.is_leader:
-                    self.wait_for_replicas(partition, last_offset, answer)
-                else:
-                    self.fail_for_leadership(partition, answer)
+    def wait_for(
+        self, partition: Partition, last_offset: int, answer: PartitionProduceResponse, acks: int
+    ) -> None:
+        """Wait for this batch too: with acks=all for the high watermark, with acks=1 for the leader's sync, if it is due."""
+        if acks != ACKS_ALL:
+            if partition.log.needs_flush:
+                self.wait_for_sync(partition, answer)
+        elif partition.log.high_watermark <= last_offset:
+            if partition.is_leader:
+                self.wait_for_replicas(partition, last_offset, answer)
+            else:
+                self.fail_for_leadership(partition, answer)
 
     def wait_for_replicas(
         self, partition: Partition, last_offset: int, answer: PartitionProduceResponse
@@ -115,7 +122,7 @@ class DelayedProduce(Delayed):
             if self.is_queued:
                 self.check()
 
-        self.broker.sync_partition(partition, done)
+        self.desk.sync_partition(partition, done)
 
     def settle(self, waiter: _Unacknowledged) -> None:
         """Note that one batch need not wait any more."""
@@ -128,20 +135,20 @@ class DelayedProduce(Delayed):
         self.is_queued = True
         if self.pending or self.unsynced:
             if self.timer is None:
-                deadline = self.broker.clock.monotonic() + self.timeout_ms / 1000
-                self.timer = self.broker.timers.at(deadline, self._time_out)
+                deadline = self.desk.clock.monotonic() + self.timeout_ms / 1000
+                self.timer = self.desk.timers.at(deadline, self._time_out)
         elif self.response is None:
             if self.timer is not None:
                 self.timer.cancel()
-            self.complete(self.produce_response)
+            self._answer()
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
         """Fail a batch whose partition was deleted, is on a failed disk, or has another leader."""
-        code = self.broker.lost_partition_error(partition)
+        code = self.partitions.lost_error(partition)
         set_error(answer, code, None)
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
             name_leader(answer, partition)
-            add_leader_endpoints(self.broker, self.listener, self.produce_response)
+            self.names_leaders = True
 
     def _time_out(self) -> None:
         for waiter in self.pending:
@@ -150,7 +157,12 @@ class DelayedProduce(Delayed):
         for _, answer in self.unsynced:
             set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
         if self.response is None:
-            self.complete(self.produce_response)
+            self._answer()
+
+    def _answer(self) -> None:
+        if self.names_leaders and self.listener is not None:
+            add_leader_endpoints(self.desk, self.listener, self.produce_response)
+        self.complete(self.produce_response)
 
     def _forget(self) -> None:
         pending, self.pending = self.pending, []
@@ -182,11 +194,11 @@ def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
         answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
 
 
-def add_leader_endpoints(broker: Broker, listener: str, response: ProduceResponse) -> None:
+def add_leader_endpoints(desk: Desk, listener: str, response: ProduceResponse) -> None:
     """Say where the leaders are that the answers name."""
     leaders = (
         answer.current_leader.leader_id
         for topic in response.responses
         for answer in topic.partition_responses
     )
-    response.node_endpoints = leader_endpoints(broker.image, listener, leaders, NodeEndpoint)
+    response.node_endpoints = leader_endpoints(desk.image, listener, leaders, NodeEndpoint)

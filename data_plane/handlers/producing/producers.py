@@ -11,7 +11,7 @@ from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Work, in_slices
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.describe_producers import (
     DescribeProducersRequest,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.log.batch_work import AT_ONCE, HandedOff
 from odradek.data_plane.log.log_config import KEEP_CODEC, LogConfig
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.serving.contract import Context
 from odradek.wire.batches.batch_header import HEADER_SIZE
 from odradek.wire.batches.recompression import codec_of, recompress
@@ -86,12 +86,12 @@ def are_quick(batches: list[Batch]) -> bool:
     )
 
 
-def find_batches(broker: Broker, context: Context, request: ProduceRequest) -> list[Batch]:
+def find_batches(partitions: ServedPartitions, context: Context, request: ProduceRequest) -> list[Batch]:
     """Find the batches of partitions led here that have another codec than their topics want."""
     by_id = context.api_version >= PRODUCE_TOPIC_IDS
     found = []
     for topic_at, topic in enumerate(request.topic_data):
-        hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+        hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)
         if hosted is None or hosted.config.codec == KEEP_CODEC:
             continue
         for partition_at, data in enumerate(topic.partition_data):

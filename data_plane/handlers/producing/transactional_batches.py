@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from odradek.data_plane.broker import Broker
 from odradek.data_plane.handlers.producing.delayed_produce import ACKS_ALL
+from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
 from odradek.data_plane.handlers.verification import verified
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, name_of
 from odradek.data_plane.ports import VerifiedPartition
+from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError
+from odradek.serving.steps import Steps
 from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.produce import ProduceRequest
@@ -48,21 +50,24 @@ class TransactionalBatches:
     __slots__ = (
         "_asked",
         "_batches",
-        "_broker",
+        "_desk",
         "_guards",
         "_is_abortable_known",
         "_name",
+        "_partitions",
         "_places",
         "_producers",
         "_refused",
         "_request",
         "_transactional_id",
         "adds",
-        "is_unfinished",
     )
 
-    def __init__(self, broker: Broker, request: ProduceRequest, api_version: int) -> None:
-        self._broker = broker
+    def __init__(
+        self, desk: ProducingDesk, partitions: ServedPartitions, request: ProduceRequest, api_version: int
+    ) -> None:
+        self._desk = desk
+        self._partitions = partitions
         self._request = request
         self._transactional_id = request.transactional_id or ""
         self._name = name_of(self._transactional_id)
@@ -75,8 +80,6 @@ class TransactionalBatches:
         self._guards: dict[Place, VerificationGuard] = {}
         self._asked: list[Place] = []
         self._refused: dict[Place, NotVerified] = {}
-        self.is_unfinished = True
-        """True until `collect` has seen all partitions."""
 
     @property
     def error(self) -> ErrorCode:
@@ -95,14 +98,17 @@ class TransactionalBatches:
         """True if the coordinator is to be asked before the append."""
         return bool(self._asked)
 
-    def collect(self, by_id: bool) -> Iterator[None]:
-        """Read each partition of the request, and begin the verifications. Stops at each partition once."""
-        broker = self._broker
-        now_ms = int(broker.clock.monotonic() * 1000)
+    def collect(self, by_id: bool, partitions_per_turn: int) -> Iterator[None]:
+        """Read each partition of the request, and begin the verifications. Stops after so many of them."""
+        served = self._partitions
+        now_ms, looks = int(self._desk.clock.monotonic() * 1000), partitions_per_turn
         for topic_at, topic in enumerate(self._request.topic_data):
-            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            hosted = served.by_id.get(topic.topic_id) if by_id else served.by_name.get(topic.name)
             for partition_at, data in enumerate(topic.partition_data):
-                yield
+                if not looks:
+                    yield
+                    looks = partitions_per_turn
+                looks -= 1
                 records = data.records
                 if records is None or len(records) < HEADER_SIZE:
                     continue
@@ -125,7 +131,6 @@ class TransactionalBatches:
                     self._guards[place] = guard
                     self._places[place] = (hosted.name, data.index)
                     self._asked.append(place)
-        self.is_unfinished = False
 
     def _guard(self, place: Place, now_ms: int) -> VerificationGuard | None:
         """Get the guard of the batch there, `ONGOING` if no question is needed, None where it is refused."""
@@ -145,11 +150,11 @@ class TransactionalBatches:
             self._refused[place] = NotVerified(error.code, error.message)
         return None
 
-    async def verify(self) -> None:
+    def verify(self) -> Steps[None]:
         """Ask the coordinator."""
         ((producer_id, epoch),) = self._producers
-        codes = await verified(
-            self._broker,
+        codes = yield from verified(
+            self._desk,
             self._transactional_id,
             producer_id,
             epoch,
@@ -167,7 +172,7 @@ class TransactionalBatches:
 
     def _renew_guards(self) -> bool:
         """True if a guard was void, so that the coordinator is to be asked with the new one."""
-        now_ms = int(self._broker.clock.monotonic() * 1000)
+        now_ms = int(self._desk.clock.monotonic() * 1000)
         is_void = False
         for place in self._asked:
             guard = None if place in self._refused else self._guard(place, now_ms)

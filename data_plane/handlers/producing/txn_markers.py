@@ -9,7 +9,7 @@ from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.line_budget import LINES_MAX, LineBudget
 from odradek.data_plane.transactions.marker_writer import MarkerWriter
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import in_slices
+from odradek.serving.steps import in_slices
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 
 BROKERS = "broker-"

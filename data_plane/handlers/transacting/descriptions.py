@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.coordination.shards import DECISION_UNITS
 from odradek.data_plane.handlers.desk import Desk
-from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.requests import DescribeTransaction, ListTransactions
 from odradek.data_plane.transactions.state import Transaction, TransactionsState, TransactionStatus
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Answers, Steps
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -36,35 +36,29 @@ class DescribeTransactionsHandler:
         self._transactions = transactions
 
     def handle(self, context: Context, request: DescribeTransactionsRequest) -> Result:
-        return in_slices(self._desk.long_work, self._answer(request))
+        return self._desk.steps.begin(self._answer(request), is_long=True)
 
-    def _answer(self, request: DescribeTransactionsRequest) -> Work[Result]:
+    def _answer(self, request: DescribeTransactionsRequest) -> Steps[DescribeTransactionsResponse]:
         named = [each for each in dict.fromkeys(request.transactional_ids) if each]
-
-        def combine(answers: list[Transaction | ErrorCode]) -> Work[DescribeTransactionsResponse]:
-            described: dict[str, DescribedState] = {"": DescribedState(ErrorCode.INVALID_REQUEST)}
-            for transactional_id, answer in zip(named, answers, strict=True):
-                described[transactional_id] = _described(transactional_id, answer)
-                yield 1 + len(described[transactional_id].topics)
-            repeated = RepeatedSize()
-            told: list[DescribedState] = []
-            untold = set(described)
-            for transactional_id in request.transactional_ids:
-                each = described[transactional_id]
-                if transactional_id in untold:
-                    untold.remove(transactional_id)
-                elif not repeated.has_room(_described_bytes(each)):
-                    each = DescribedState(TOO_LARGE, transactional_id)
-                told.append(each)
-                yield 1
-            return DescribeTransactionsResponse(0, told)
-
-        gather = Gather(self._desk, combine)
-        for transactional_id in named:
-            self._transactions.ask(transactional_id, DescribeTransaction(transactional_id), gather.part())
-            yield DECISION_UNITS
-        gather.close()
-        return gather if gather.response is None else gather.response
+        answers = yield from self._transactions.ask_all(
+            0, ((each, DescribeTransaction(each)) for each in named)
+        )
+        described: dict[str, DescribedState] = {"": DescribedState(ErrorCode.INVALID_REQUEST)}
+        for transactional_id, answer in zip(named, answers, strict=True):
+            described[transactional_id] = _described(transactional_id, answer)
+            yield 1 + len(described[transactional_id].topics)
+        repeated = RepeatedSize()
+        told: list[DescribedState] = []
+        untold = set(described)
+        for transactional_id in request.transactional_ids:
+            each = described[transactional_id]
+            if transactional_id in untold:
+                untold.remove(transactional_id)
+            elif not repeated.has_room(_described_bytes(each)):
+                each = DescribedState(TOO_LARGE, transactional_id)
+            told.append(each)
+            yield 1
+        return DescribeTransactionsResponse(0, told)
 
 
 def _described_bytes(each: DescribedState) -> int:
@@ -111,11 +105,11 @@ class ListTransactionsHandler:
                 return pattern.fullmatch(name) is not None
 
             matches = fits
-        return in_slices(self._desk.long_work, self._answer(request, matches))
+        return self._desk.steps.begin(self._answer(request, matches), is_long=True)
 
     def _answer(
         self, request: ListTransactionsRequest, matches: Callable[[str], bool] | None
-    ) -> Work[Result]:
+    ) -> Steps[ListTransactionsResponse]:
         unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATUSES]
         statuses = {STATUSES[name] for name in request.state_filters if name in STATUSES}
         producer_ids = set(request.producer_id_filters)
@@ -129,23 +123,20 @@ class ListTransactionsHandler:
                 and (matches is None or matches(each.transactional_id))
             )
 
-        def combine(answers: list[TransactionsState | ErrorCode]) -> Work[ListTransactionsResponse]:
-            told = []
-            for answer in answers:
-                if isinstance(answer, ErrorCode):
-                    if answer is ErrorCode.NOT_COORDINATOR:
-                        continue
-                    return ListTransactionsResponse(0, answer, unknown)
-                for transactional_id in sorted(answer.transactions):
-                    each = answer.transactions[transactional_id]
-                    if is_listed(each):
-                        told.append(ListedState(transactional_id, each.producer_id, each.status.told))
-                    yield 1
-            return ListTransactionsResponse(0, ErrorCode.NONE, unknown, told)
-
-        gather = Gather(self._desk, combine)
+        answers = Answers()
         for _, shard in sorted(self._transactions.shards.items()):
-            shard.submit(Ask(ListTransactions(), 0, gather.part(), now_ms))
+            shard.submit(Ask(ListTransactions(), 0, answers.receiver(), now_ms))
             yield DECISION_UNITS
-        gather.close()
-        return gather if gather.response is None else gather.response
+        states: list[TransactionsState | ErrorCode] = yield answers
+        told = []
+        for state in states:
+            if isinstance(state, ErrorCode):
+                if state is ErrorCode.NOT_COORDINATOR:
+                    continue
+                return ListTransactionsResponse(0, state, unknown)
+            for transactional_id in sorted(state.transactions):
+                each = state.transactions[transactional_id]
+                if is_listed(each):
+                    told.append(ListedState(transactional_id, each.producer_id, each.status.told))
+                yield 1
+        return ListTransactionsResponse(0, ErrorCode.NONE, unknown, told)

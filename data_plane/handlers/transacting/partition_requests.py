@@ -9,14 +9,13 @@ from __future__ import annotations
 from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from odradek.data_plane.handlers.desk import Desk
-from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS, Gather
-from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
+from odradek.data_plane.handlers.transacting.fencing import fenced_code
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.requests import AddPartitions, Verified, VerifyPartitions
 from odradek.data_plane.transactions.state import TopicPartitionPair
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import Context, Result
-from odradek.serving.slices import Work, in_slices
+from odradek.serving.steps import Steps, Work
 from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -50,10 +49,12 @@ class AddPartitionsToTxnHandler:
     def handle(self, context: Context, request: AddPartitionsToTxnRequest) -> Result:
         version = context.api_version
         if version >= ADD_PARTITIONS_TO_TXN_BATCHED:
-            return in_slices(self._desk.long_work, self._answer_all(version, request))
-        return in_slices(self._desk.long_work, self._answer_one(version, request))
+            return self._desk.steps.begin(self._answer_all(version, request), is_long=True)
+        return self._desk.steps.begin(self._answer_one(version, request), is_long=True)
 
-    def _answer_one(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
+    def _answer_one(
+        self, version: int, request: AddPartitionsToTxnRequest
+    ) -> Steps[AddPartitionsToTxnResponse]:
         transaction = AddPartitionsToTxnTransaction(
             request.v3_and_below_transactional_id,
             request.v3_and_below_producer_id,
@@ -65,55 +66,39 @@ class AddPartitionsToTxnHandler:
         refused = yield from self._refused(topics, INTERNAL_TOPICS)
         if refused is not None:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
+        code = ErrorCode.INVALID_REQUEST
+        if transaction.transactional_id:
+            asked = _to_add(transaction, ADDED_BY_CLIENTS)
+            code = yield from self._transactions.ask(asked.transactional_id, asked)
+        code = fenced_code(code, version, ADD_PARTITIONS_TO_TXN_FENCED)
+        results = [shape.refused(topic, code) for topic in topics]
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
-        def convert(code: ErrorCode) -> AddPartitionsToTxnResponse:
-            code = fenced_code(code, version, ADD_PARTITIONS_TO_TXN_FENCED)
-            results = [shape.refused(topic, code) for topic in topics]
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-
-        if not transaction.transactional_id:
-            return convert(ErrorCode.INVALID_REQUEST)
-
-        asked = _to_add(transaction, ADDED_BY_CLIENTS)
-        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
-
-    def _answer_all(self, version: int, request: AddPartitionsToTxnRequest) -> Work[Result]:
+    def _answer_all(
+        self, version: int, request: AddPartitionsToTxnRequest
+    ) -> Steps[AddPartitionsToTxnResponse]:
         shape = anatomy_of(request, version)
-        refused: list[AddPartitionsToTxnResult] = []
+        results: list[AddPartitionsToTxnResult] = []
         asked: list[AddPartitionsToTxnTransaction] = []
-
-        def combine(answers: list[Verified | ErrorCode]) -> Work[AddPartitionsToTxnResponse]:
-            results = list(refused)
-            for transaction, answer in zip(asked, answers, strict=True):
-                if isinstance(answer, ErrorCode):
-                    results.append(shape.refused(transaction, answer))
-                else:
-                    results.append(_verified(transaction, answer))
-                yield 1 + len(transaction.topics)
-            return AddPartitionsToTxnResponse(0, ErrorCode.NONE, results)
-
-        gather = Gather(self._desk, combine)
         for transaction in request.transactions:
             named = transaction.transactional_id
-            results = yield from self._refused(transaction.topics, frozenset())
-            if results is not None:
-                refused.append(AddPartitionsToTxnResult(named, results))
-                continue
-            if not named:
-                refused.append(shape.refused(transaction, ErrorCode.INVALID_REQUEST))
-                continue
-            asked.append(transaction)
-            question: AddPartitions | VerifyPartitions
-            if transaction.verify_only:
-                question = VerifyPartitions(
-                    named, transaction.producer_id, transaction.producer_epoch, _pairs(transaction.topics)
-                )
+            refused = yield from self._refused(transaction.topics, frozenset())
+            if refused is not None:
+                results.append(AddPartitionsToTxnResult(named, refused))
+            elif not named:
+                results.append(shape.refused(transaction, ErrorCode.INVALID_REQUEST))
             else:
-                question = _to_add(transaction, ADDED_BY_BROKERS)
-            self._transactions.ask(named, question, gather.part())
-            yield DECISION_UNITS
-        gather.close()
-        return gather if gather.response is None else gather.response
+                asked.append(transaction)
+        answers = yield from self._transactions.ask_all(
+            0, ((each.transactional_id, _question(each)) for each in asked)
+        )
+        for transaction, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, Verified):
+                results.append(_verified(transaction, answer))
+            else:
+                results.append(shape.refused(transaction, answer))
+            yield 1 + len(transaction.topics)
+        return AddPartitionsToTxnResponse(0, ErrorCode.NONE, results)
 
     def _refused(
         self, topics: list[AddPartitionsToTxnTopic], closed: frozenset[str]
@@ -140,6 +125,17 @@ class AddPartitionsToTxnHandler:
 
 def _pairs(topics: list[AddPartitionsToTxnTopic]) -> frozenset[TopicPartitionPair]:
     return frozenset((topic.name, index) for topic in topics for index in topic.partitions)
+
+
+def _question(transaction: AddPartitionsToTxnTransaction) -> AddPartitions | VerifyPartitions:
+    if not transaction.verify_only:
+        return _to_add(transaction, ADDED_BY_BROKERS)
+    return VerifyPartitions(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        _pairs(transaction.topics),
+    )
 
 
 def _to_add(transaction: AddPartitionsToTxnTransaction, client_version: int) -> AddPartitions:
@@ -171,12 +167,15 @@ def _verified(transaction: AddPartitionsToTxnTransaction, answer: Verified) -> A
 class AddOffsetsToTxnHandler:
     """API 25. The offsets of a group are in one partition of `__consumer_offsets`."""
 
-    def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+    def __init__(self, desk: Desk, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+        self._desk = desk
         self._groups = groups
         self._transactions = transactions
 
     def handle(self, context: Context, request: AddOffsetsToTxnRequest) -> Result:
-        version = context.api_version
+        return self._desk.steps.begin(self._answer(context.api_version, request))
+
+    def _answer(self, version: int, request: AddOffsetsToTxnRequest) -> Steps[AddOffsetsToTxnResponse]:
         if not request.transactional_id:
             return AddOffsetsToTxnResponse(0, ErrorCode.INVALID_REQUEST)
         groups = self._groups
@@ -190,8 +189,5 @@ class AddOffsetsToTxnHandler:
             frozenset(((OFFSETS_TOPIC, index),)),
             ADDED_BY_CLIENTS,
         )
-
-        def convert(code: ErrorCode) -> AddOffsetsToTxnResponse:
-            return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))
-
-        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
+        code = yield from self._transactions.ask(asked.transactional_id, asked)
+        return AddOffsetsToTxnResponse(0, fenced_code(code, version, ADD_OFFSETS_TO_TXN_FENCED))

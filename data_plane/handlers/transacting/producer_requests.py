@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from odradek.data_plane.handlers.desk import Desk
-from odradek.data_plane.handlers.transacting.asking import ask_coordinator, fenced_code
-from odradek.data_plane.handlers.waiting import response_of
+from odradek.data_plane.handlers.transacting.fencing import fenced_code
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
-from odradek.data_plane.transactions.requests import EndTransaction, InitProducer, Producer
+from odradek.data_plane.transactions.requests import EndTransaction, InitProducer
 from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
-from odradek.serving.contract import Context, Delayed, Result, Suspend
+from odradek.serving.contract import Context, Result
+from odradek.serving.steps import Steps, asked
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -31,10 +31,7 @@ class InitProducerIdHandler:
             code = self._refused_settings(request)
             if code:
                 return _refused(code)
-        version = context.api_version
-        if self._ids.is_empty:
-            return Suspend(lambda: self._answer_after_fill(version, request))
-        return self._answer(version, request)
+        return self._desk.steps.begin(self._answer(context.api_version, request))
 
     def _refused_settings(self, request: InitProducerIdRequest) -> ErrorCode:
         settings = self._transactions.settings
@@ -48,24 +45,15 @@ class InitProducerIdHandler:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         return ErrorCode.NONE
 
-    def _answer(self, version: int, request: InitProducerIdRequest) -> Result:
+    def _answer(self, version: int, request: InitProducerIdRequest) -> Steps[InitProducerIdResponse]:
+        if self._ids.is_empty and (code := (yield asked(self._ids.fill))):
+            return _refused(code)
         if request.transactional_id is None:
             producer_id = self._ids.take()
             if producer_id is None:
                 return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return InitProducerIdResponse(0, ErrorCode.NONE, producer_id, 0)
-
-        def convert(producer: Producer) -> InitProducerIdResponse:
-            return InitProducerIdResponse(
-                0,
-                fenced_code(producer.code, version, INIT_PRODUCER_ID_FENCED),
-                producer.producer_id,
-                producer.producer_epoch,
-                producer.ongoing_producer_id,
-                producer.ongoing_producer_epoch,
-            )
-
-        asked = InitProducer(
+        init = InitProducer(
             request.transactional_id,
             request.transaction_timeout_ms,
             request.producer_id,
@@ -73,19 +61,15 @@ class InitProducerIdHandler:
             request.enable2_pc,
             request.keep_prepared_txn,
         )
-        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
-
-    async def _answer_after_fill(
-        self, version: int, request: InitProducerIdRequest
-    ) -> InitProducerIdResponse:
-        code = await self._ids.fill()
-        if code:
-            return _refused(code)
-        result = self._answer(version, request)
-        if isinstance(result, Delayed):
-            result = await response_of(result, self._desk)
-        assert isinstance(result, InitProducerIdResponse)
-        return result
+        producer = yield from self._transactions.ask(init.transactional_id, init)
+        return InitProducerIdResponse(
+            0,
+            fenced_code(producer.code, version, INIT_PRODUCER_ID_FENCED),
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.ongoing_producer_id,
+            producer.ongoing_producer_epoch,
+        )
 
 
 class EndTxnHandler:
@@ -97,27 +81,26 @@ class EndTxnHandler:
         self._ids = transactions.producer_ids
 
     def handle(self, context: Context, request: EndTxnRequest) -> Result:
-        version = context.api_version
+        return self._desk.steps.begin(self._answer(context.api_version, request))
+
+    def _answer(self, version: int, request: EndTxnRequest) -> Steps[EndTxnResponse]:
         if not request.transactional_id:
             return EndTxnResponse(0, ErrorCode.INVALID_REQUEST)
         if self._ids.is_empty:
             # The next transaction may need one.
             self._desk.tasks.start_soon(self._ids.fill)
-
-        def convert(producer: Producer) -> EndTxnResponse:
-            code = fenced_code(producer.code, version, END_TXN_FENCED)
-            if code or version < END_TXN_EPOCHS_GROW:
-                return EndTxnResponse(0, code)
-            return EndTxnResponse(0, code, producer.producer_id, producer.producer_epoch)
-
-        asked = EndTransaction(
+        end = EndTransaction(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
             request.committed,
             EPOCHS_GROW_LEVEL if version >= END_TXN_EPOCHS_GROW else 0,
         )
-        return ask_coordinator(self._transactions, asked.transactional_id, asked, convert)
+        producer = yield from self._transactions.ask(end.transactional_id, end)
+        code = fenced_code(producer.code, version, END_TXN_FENCED)
+        if code or version < END_TXN_EPOCHS_GROW:
+            return EndTxnResponse(0, code)
+        return EndTxnResponse(0, code, producer.producer_id, producer.producer_epoch)
 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:

@@ -391,11 +391,12 @@ class AnswerQueue:
         assert self.suspended is not None
         slot, suspend = self.suspended
         services = self.services
-        if services.charging is not None:
-            services.long_work.asker = self
-        result = await suspend.run()
+        result: Any = suspend
         while result.__class__ is Suspend:
             slot.is_long |= result.is_long
+            if services.charging is not None:
+                # The client pays for each result that waits, also where long work has given it.
+                services.long_work.asker = self
             result = await result.run()
         self.suspended = None
         if result is None or result is CLOSE:

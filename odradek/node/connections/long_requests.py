@@ -14,7 +14,8 @@ from odradek.node.connections.answers import RESPONSE_PREFIX, Slot, release_resp
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.send_queue import Chunk
 from odradek.serving.api_table import ApiEntry
-from odradek.serving.contract import Context, Suspend
+from odradek.serving.contract import Context, Result
+from odradek.serving.steps import TURN, StepDriver, Steps, in_turn
 from odradek.wire.codec import ErrorCounts
 
 
@@ -25,23 +26,21 @@ def decode_beside(
     frame: memoryview,
     offset: int,
     charge: Callable[[Context, Any], None],
-) -> Suspend:
+) -> Result:
     """Return the work for a frame of too many elements. The frame is copied, because the receive buffer is reused.
 
     The copy can be written to: an append sets offsets and times in place. `charge` is called with the request, before
     it is handled."""
     copied, asker = memoryview(bytearray(frame)), context.for_later()
 
-    async def handle() -> Any:
-        share = services.long_work.begin()
-        request, elements = await share.in_worker(entry.decode_all, copied, offset)
+    def work() -> Steps[Result]:
+        request, elements = yield in_turn(services.long_work, entry.decode_all, copied, offset)
         entry.elements += elements
         charge(asker, request)
-        result = await share.on_loop(entry.handle, asker, request)
-        services.after_turn()
-        return result
+        yield TURN
+        return entry.handle(asker, request)
 
-    return Suspend(handle, is_long=True)
+    return StepDriver(services.long_work, services.after_turn).begin(work(), is_long=True)
 
 
 async def encode_beside(services: ConnectionServices, slot: Slot, response: Any) -> None:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from odradek.data_plane.handlers.doors.broker_doors import DOORS
-from odradek.data_plane.handlers.doors.topic_doors import metadata_door
+from odradek.data_plane.handlers.apis import APIS
 from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS, ControllerDoors
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import DENIALS_MAX, Authorizer, AuthorizerSettings, Denial, Rights
@@ -65,7 +64,7 @@ def may(kind: ResourceType, name: str, operation: Operation) -> Acl:
 
 def ask(authorizer: Authorizer, api: ApiKey, request: Any, answer: Any = None, *, version: int = 0) -> Any:
     """Ask through a broker's door."""
-    door = metadata_door(lambda: True) if api == ApiKey.METADATA else DOORS[api]
+    door = APIS[api].door
     handler = GuardedHandler(lambda context, request: answer, door, authorizer, Topics, api_key=api)
     context = Context("SASL", HOST)
     context.principal, context.api_version = ALICE, version
@@ -90,7 +89,7 @@ def test_a_remembered_refusal_is_told_again() -> None:
     """The decision is remembered, and each request that meets it is a refusal of its own."""
     authorizer, heard = judged()
     handler = GuardedHandler(
-        lambda context, request: None, DOORS[ApiKey.OFFSET_COMMIT], authorizer, Topics, api_key=8
+        lambda context, request: None, APIS[ApiKey.OFFSET_COMMIT].door, authorizer, Topics, api_key=8
     )
     context = Context("SASL", HOST)
     for _ in range(3):
@@ -121,7 +120,7 @@ def test_what_passes_all_doors_leaves_nothing_behind() -> None:
     authorizer, heard = judged(may(ResourceType.CLUSTER, CLUSTER_NAME, Operation.CLUSTER_ACTION))
     for api, request in ((ApiKey.WRITE_TXN_MARKERS, None), (ApiKey.ADD_PARTITIONS_TO_TXN, None)):
         asked = Asked(Rights(authorizer, ALICE, HOST), 5, Topics())
-        assert DOORS[api](asked, request) is None
+        assert APIS[api].door(asked, request) is None
         asked.rights.tell_denials(api)
     for api in CONTROLLER_DOORS:
         if CONTROLLER_DOORS[api].__doc__ == "CLUSTER_ACTION on the cluster.":

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from odradek.data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
-from odradek.data_plane.handlers.doors.decisions import decisions_of
+from odradek.data_plane.handlers.apis import APIS
 from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS, OF_NODES
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
@@ -69,12 +68,12 @@ def test_every_recorded_case_is_asked() -> None:
 def test_every_api_with_a_door_has_questions() -> None:
     """Whatever is judged on a broker or a controller was asked of Kafka with and without rights."""
     asked = {api_of(question) for question in QUESTIONS}
-    assert {*DOORS, ApiKey.METADATA, *CONTROLLER_DOORS} - asked == BETWEEN_NODES_ALONE
+    assert {*APIS, *CONTROLLER_DOORS} - asked == BETWEEN_NODES_ALONE
 
 
 def test_what_a_refusal_looks_like_is_known_of_every_api_with_a_door() -> None:
     """An API has a row, or one error for all, or a reason why its refusals are code."""
-    served = {*DOORS, ApiKey.METADATA, *CONTROLLER_DOORS}
+    served = {*APIS, *CONTROLLER_DOORS}
     assert [
         api for api in served - ROWS.keys() - ODD.keys() if not hasattr(response_class(api)(), "error_code")
     ] == []
@@ -82,8 +81,10 @@ def test_what_a_refusal_looks_like_is_known_of_every_api_with_a_door() -> None:
 
 def test_what_brokers_pass_on_is_judged_by_controllers() -> None:
     """A broker lets in what it forwards; then the controller has a door that is not open to all."""
-    for api in AT_CONTROLLER:
-        assert CONTROLLER_DOORS[api] is not CONTROLLER_DOORS[ApiKey.API_VERSIONS], api
+    forwarded = [key for key, api in APIS.items() if api.is_forwarded]
+    assert len(forwarded) > 10
+    for key in forwarded:
+        assert CONTROLLER_DOORS[key] is not CONTROLLER_DOORS[ApiKey.API_VERSIONS], key
 
 
 def test_what_only_nodes_send_needs_cluster_action() -> None:
@@ -114,7 +115,7 @@ def test_two_phases_need_a_right_of_their_own(asked_for: bool, written: bool, tw
     }
     held.apply(AclIndex.of(acls))
     request = InitProducerIdRequest("id", 60_000, enable2_pc=asked_for)
-    refused = DOORS[ApiKey.INIT_PRODUCER_ID](Asked(_rights(held), 6, Topics()), request)
+    refused = APIS[ApiKey.INIT_PRODUCER_ID].door(Asked(_rights(held), 6, Topics()), request)
     if written and (two_phase or not asked_for):
         assert refused is None
     else:
@@ -179,16 +180,19 @@ def test_all_topics_with_operations_count_as_many_decisions() -> None:
     held = Authorizer(AuthorizerSettings())
     topics: Any = SimpleNamespace(topics=dict.fromkeys(f"t{number}" for number in range(500)))
     asked = Asked(_rights(held), 12, topics)
-    coordinators: Any = None
-    counts = decisions_of(coordinators, coordinators)
+
+    def count(request: Any) -> int:
+        counts = APIS[ApiKey(request.API_KEY)].decisions
+        assert counts is not None
+        broker: Any = None
+        return counts(broker, asked, request)
+
     every = MetadataRequest(None, False, False, True)
-    assert counts[ApiKey.METADATA](asked, every) > DECISIONS_AT_ONCE
-    assert (
-        counts[ApiKey.METADATA](asked, attrs.evolve(every, include_topic_authorized_operations=False)) < 600
-    )
+    assert count(every) > DECISIONS_AT_ONCE
+    assert count(attrs.evolve(every, include_topic_authorized_operations=False)) < 600
     few = DescribeTopicPartitionsRequest([TopicRequest("a"), TopicRequest("b")], 10, None)
-    assert counts[ApiKey.DESCRIBE_TOPIC_PARTITIONS](asked, few) < 20
-    assert counts[ApiKey.DESCRIBE_TOPIC_PARTITIONS](asked, attrs.evolve(few, topics=[])) > DECISIONS_AT_ONCE
+    assert count(few) < 20
+    assert count(attrs.evolve(few, topics=[])) > DECISIONS_AT_ONCE
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +211,7 @@ def test_every_served_api_has_a_door(judging_node: str) -> None:
     """A node under an authorizer advertises exactly the APIs that have a door."""
     with RawClient(judging_node) as client:
         told = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
-    assert {ApiKey(each.api_key) for each in told} == {*DOORS, ApiKey.METADATA}
+    assert {ApiKey(each.api_key) for each in told} == {*APIS}
 
 
 def test_we_judge_like_kafka(judging_node: str) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from odradek.data_plane.handlers.doors.broker_doors import AT_CONTROLLER, DOORS
-from odradek.data_plane.handlers.doors.topic_doors import metadata_door
+from odradek.data_plane.handlers.apis import APIS
 from odradek.metadata_quorum.controller.doors import CONTROLLER_DOORS
 from odradek.security.acls.acl_index import AclIndex
 from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings, Denial, Rights
@@ -83,9 +82,9 @@ def authorizer_of(rights: Sequence[Right]) -> Authorizer:
 
 def door_of(question: Question) -> Door:
     api = api_of(question)
-    if question.on_controller or api in AT_CONTROLLER:
+    if question.on_controller or APIS[api].is_forwarded:
         return CONTROLLER_DOORS[api]
-    return metadata_door(lambda: True) if api is ApiKey.METADATA else DOORS[api]
+    return APIS[api].door
 
 
 def some_rights(question: Question) -> Iterator[tuple[Right, ...]]:

@@ -1,0 +1,260 @@
+"""The driver of requests that wait: its pace, its payer, its order, and what becomes of errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.serving.contract import Delayed, Suspend
+from odradek.serving.long_work import LongWork
+from odradek.serving.steps import (
+    SCANT_UNITS,
+    SLICE_UNITS,
+    TURN,
+    Answers,
+    StepDriver,
+    Steps,
+    asked,
+    in_turn,
+    in_worker,
+    until,
+)
+from tests.env.test_long_work import Inline, Meter, Payer, World
+
+pytestmark = pytest.mark.trio
+
+
+class Held(Inline):
+    """A worker that begins when it is released."""
+
+    def __init__(self, release: trio.Event) -> None:
+        self._release = release
+
+    async def run(self, function: Any, *args: Any) -> Any:
+        await self._release.wait()
+        return await super().run(function, *args)
+
+
+class Stage:
+    """A driver that writes down the ends of its stretches, between what the work writes."""
+
+    def __init__(self, tasks: trio.Nursery | None = None) -> None:
+        self.world = World()
+        self.done = self.world.done
+        self.driver = StepDriver(self.world.work, lambda: self.done.append("."), tasks)
+        self.asked: list[Any] = []
+        """The receivers of answers, in the order of the questions."""
+
+    def ask(self, count: int, *behind: int) -> Steps[Any]:
+        """Ask so many, return their answers, and work for so many units behind that."""
+        answers = Answers()
+        for _ in range(count):
+            self.asked.append(answers.receiver())
+            yield 1
+        try:
+            came = yield answers
+            yield from behind
+        finally:
+            self.done.append("ended")
+        return came
+
+    async def result(self, work: Steps[Any]) -> Any:
+        """Return the result of work that waits."""
+        begun = self.driver.begin(work)
+        assert isinstance(begun, Suspend)
+        return await begun.run()
+
+
+async def test_work_without_a_wait_is_answered_at_once() -> None:
+    """Most requests make no `Suspend`, and their connection goes on."""
+    stage = Stage()
+
+    def work(units: int) -> Steps[Any]:
+        if units:
+            yield units
+        return "done"
+
+    assert stage.driver.begin(work(0)) == "done"
+    assert stage.driver.begin(work(SLICE_UNITS - 1)) == "done"
+    assert isinstance(stage.driver.begin(work(SLICE_UNITS)), Suspend)
+    assert stage.world.work.described == SLICE_UNITS - 1 + SLICE_UNITS
+
+
+async def test_the_first_slice_is_short_while_others_have_long_work() -> None:
+    """A request that comes meanwhile joins the queue for turns early."""
+    stage, release = Stage(), trio.Event()
+    busy = LongWork(stage.world.clock, trio.Event, Held(release), Meter())
+
+    def work() -> Steps[Any]:
+        yield SCANT_UNITS
+        return "done"
+
+    driver = StepDriver(busy, lambda: None)
+    assert driver.begin(work()) == "done"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(busy.begin().in_worker, sum, ())
+        await trio.testing.wait_all_tasks_blocked()
+        begun = driver.begin(work())
+        release.set()
+    assert isinstance(begun, Suspend)
+    assert await begun.run() == "done"
+
+
+async def test_each_wait_gives_what_came_of_it_and_wakes_others_behind_it() -> None:
+    """Nothing runs between a wait and what the work does next, and then those are woken who wait for news."""
+    stage = Stage()
+    clock, done = stage.world.clock, stage.done
+
+    async def answer() -> str:
+        await trio.lowlevel.checkpoint()
+        return "answered"
+
+    def work() -> Steps[Any]:
+        came = [(yield in_worker(Inline(), sum, (1, 2)))]
+        done.append("worker")
+        came.append((yield in_turn(stage.world.work.beside(Inline()), max, 1, 5)))
+        done.append("turn of a worker")
+        came.append((yield asked(answer)))
+        done.append("answer")
+        yield until(clock.now + 3.0)
+        done.append("time")
+        yield TURN
+        done.append("turn")
+        return came
+
+    began = clock.now
+    assert await stage.result(work()) == [3, 5, "answered"]
+    assert done == ["worker", ".", "turn of a worker", ".", "answer", ".", "time", ".", "turn", "."]
+    assert clock.now - began == pytest.approx(3.0)
+
+
+async def test_the_client_that_asked_pays_for_all_that_others_do_for_it() -> None:
+    """KIP-124: pieces on the loop, in workers and in turns of workers, also those that fail."""
+    stage = Stage()
+    paid: list[tuple[float, float]] = []
+    other: list[tuple[float, float]] = []
+    beside = stage.world.work.beside(Inline())
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    def work() -> Steps[None]:
+        yield TURN
+        stage.world.work.asker = Payer(other)
+        with pytest.raises(ValueError, match="no"):
+            yield in_worker(Inline(), fail)
+        yield in_turn(beside, sum, ())
+
+    begun = stage.driver.begin(work())
+    assert isinstance(begun, Suspend)
+    stage.world.work.asker = Payer(paid)
+    await begun.run()
+    assert [seconds for seconds, _ in paid] == [1.0, 1.0, 1.0]
+    assert not other
+
+
+async def test_an_error_that_the_work_does_not_expect_ends_it() -> None:
+    """The error of a wait is raised at the yield, and goes on to the connection if nobody catches it."""
+    stage = Stage()
+
+    def work() -> Steps[None]:
+        try:
+            yield asked(lambda: Inline().run(int, "x"))
+        finally:
+            stage.done.append("ended")
+
+    with pytest.raises(ValueError, match="invalid literal"):
+        await stage.result(work())
+    assert stage.done == ["ended", "."]
+
+
+@pytest.mark.parametrize("began", [True, False])
+async def test_a_connection_that_is_lost_ends_the_work(began: bool) -> None:
+    """What the work holds is released, whether its wait is under way or was never begun."""
+    stage = Stage()
+
+    def work() -> Steps[None]:
+        try:
+            yield asked(trio.sleep_forever)
+        finally:
+            stage.done.append("released")
+
+    begun = stage.driver.begin(work())
+    assert isinstance(begun, Suspend)
+    if began:
+        with trio.move_on_after(0) as scope:
+            await begun.run()
+        assert scope.cancelled_caught
+    del begun
+    assert stage.done == ["released"]
+
+
+async def test_answers_come_in_the_order_of_the_questions() -> None:
+    """The request is delayed until the last one is there, and then its work goes on at once."""
+    stage = Stage()
+    delayed = stage.driver.begin(stage.ask(3))
+    assert isinstance(delayed, Delayed)
+    for index in (2, 0):
+        stage.asked[index].complete(index)
+        assert delayed.response is None
+    stage.asked[1].complete(1)
+    assert delayed.response == [0, 1, 2]
+    assert stage.done == ["ended"]
+
+
+async def test_answers_that_are_there_are_not_waited_for() -> None:
+    """A coordinator that decides at once costs no delay, also behind a slice that was full."""
+    stage = Stage()
+
+    def work(units: int) -> Steps[Any]:
+        answers = Answers()
+        answers.receiver().complete("known")
+        yield units
+        return (yield answers)
+
+    assert stage.driver.begin(stage.ask(0)) == []
+    assert stage.driver.begin(work(1)) == ["known"]
+    assert await stage.result(work(SLICE_UNITS)) == ["known"]
+
+
+async def test_long_work_behind_answers_goes_on_in_a_task() -> None:
+    """The turn of a coordinator's answer does one slice of it, and so the decisions of others are not held up."""
+    async with trio.open_nursery() as nursery:
+        stage = Stage(nursery)
+        delayed = stage.driver.begin(stage.ask(1, SLICE_UNITS, SLICE_UNITS))
+        assert isinstance(delayed, Delayed)
+        stage.asked[0].complete("late")
+        assert delayed.response is None
+    assert delayed.response == ["late"]
+    assert stage.done == [".", "ended", "."]
+
+
+async def test_work_may_wait_for_answers_behind_other_waits() -> None:
+    """A suspended connection goes on with its requests as soon as coordinators are asked, and answers may be asked for twice."""
+    stage = Stage()
+
+    def work() -> Steps[Any]:
+        yield TURN
+        first = yield from stage.ask(1)
+        return first + (yield from stage.ask(2))
+
+    delayed = await stage.result(work())
+    assert isinstance(delayed, Delayed)
+    for index in range(3):
+        assert delayed.response is None
+        stage.asked[index].complete(index)
+    assert delayed.response == [0, 1, 2]
+
+
+async def test_a_connection_that_is_lost_forgets_what_it_asked() -> None:
+    """The work is closed, and an answer that comes later goes nowhere."""
+    stage = Stage()
+    delayed = stage.driver.begin(stage.ask(1))
+    assert isinstance(delayed, Delayed)
+    delayed.abandon()
+    assert stage.done == ["ended"]
+    stage.asked[0].complete("late")
+    assert delayed.response is None
