@@ -73,8 +73,7 @@ class Broker:
         self.node_id = settings.node_id
         self.request_timeout_ms = settings.request_timeout_ms
         self.env = env
-        self.clock = env.clock
-        self.agreed_clock = env.agreed_clock
+        self.clock, self.agreed_clock = env.clock, env.agreed_clock
         self.long_work = env.long_work
         self.log_dirs = log_dirs
         self.controller = controller
