@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from odradek.wire.errors import ErrorCode
+
 A_co = TypeVar("A_co", covariant=True)
 
 
@@ -48,6 +50,17 @@ class Ask:
         self.client_host = client_host
         self.asked_at = 0.0
         """Monotonic seconds at which its coordinator began to owe an answer."""
+
+
+_COORDINATORS_CODES = {
+    ErrorCode.NOT_CONTROLLER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
+def refused(ask: Ask, code: ErrorCode, refusal: Callable[[Ask, ErrorCode], Any]) -> Answers:
+    """Answer a request that the runtime refuses: its codes speak of a controller, and a coordinator has its own."""
+    return [] if ask.reply is None else [(ask.reply, refusal(ask, _COORDINATORS_CODES.get(code, code)))]
 
 
 class TimePasses:

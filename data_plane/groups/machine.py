@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, TimePasses
+from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, TimePasses, refused
 from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from odradek.data_plane.groups.answers import refusal, refused_like
 from odradek.data_plane.groups.group_settings import GroupSettings
@@ -96,11 +96,7 @@ class GroupMachine:
 
     def refuse(self, request: Ask, code: ErrorCode) -> Answers:
         """Refuse a request; NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
-        if code is ErrorCode.NOT_CONTROLLER:
-            code = ErrorCode.NOT_COORDINATOR
-        elif code is ErrorCode.REQUEST_TIMED_OUT:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return [] if request.reply is None else [(request.reply, refusal(request, code))]
+        return refused(request, code, refusal)
 
     def withdraw(
         self, state: GroupsState, request: Ask, decision: Decision, context: DecisionContext

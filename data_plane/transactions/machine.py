@@ -56,7 +56,7 @@ from typing import Any
 
 import attrs
 
-from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses
+from odradek.data_plane.coordination.asking import Answers, Ask, Deadlines, Reply, TimePasses, refused
 from odradek.data_plane.coordination.records import CoordinatorRecord, TransactionEnd
 from odradek.data_plane.transactions.counts import TransactionCounts
 from odradek.data_plane.transactions.endings import (
@@ -229,11 +229,7 @@ class TransactionMachine:
 
     def refuse(self, request: Ask, code: ErrorCode) -> Answers:
         """Refuse a request; NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
-        if code is ErrorCode.NOT_CONTROLLER:
-            code = ErrorCode.NOT_COORDINATOR
-        elif code is ErrorCode.REQUEST_TIMED_OUT:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return [] if request.reply is None else [(request.reply, refusal(request, code))]
+        return refused(request, code, refusal)
 
     def withdraw(
         self, state: TransactionsState, request: Ask, decision: Decision, context: DecisionContext

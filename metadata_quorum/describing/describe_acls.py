@@ -41,7 +41,7 @@ class DescribeAclsHandler:
         """Describe ACLs. Raises `RemoteProtocolError` for numbers without meaning: as in Kafka the connection
         closes.
         """
-        asked = AclFilter.of_description(request)
+        asked = AclFilter.of(request)
         if asked.has_unknown:
             raise RemoteProtocolError("DescribeAcls with a filter that has unknown elements")
         authorizer = self._authorizer

@@ -37,6 +37,7 @@ __all__ = [
     "Header",
     "Record",
     "RecordBatchBuilder",
+    "empty_batch",
     "parse_fields",
     "read_varint",
     "records",
@@ -120,6 +121,24 @@ class RecordBatchBuilder:
     _base_timestamp: int = attrs.field(default=NO_TIMESTAMP, init=False)
     _last_offset: int = attrs.field(default=0, init=False)
     _body: bytearray = attrs.field(factory=bytearray, init=False, repr=False)
+
+    @classmethod
+    def like(
+        cls, header: BatchHeader, *, compression_type: int = 0, delete_horizon_ms: int | None = None
+    ) -> RecordBatchBuilder:
+        """Begin a batch at the offset of another one, with its producer, epoch and kind."""
+        return cls(
+            header.base_offset,
+            compression_type,
+            header.timestamp_type,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.is_transactional,
+            header.is_control,
+            header.partition_leader_epoch,
+            delete_horizon_ms=delete_horizon_ms,
+        )
 
     def __attrs_post_init__(self) -> None:
         self._last_offset = self.base_offset - 1
@@ -232,6 +251,16 @@ class RecordBatchBuilder:
 
 
 # --- reading ---------------------------------------------------------------------------------------------
+
+
+def empty_batch(header: BatchHeader) -> bytearray:
+    """Make the batch of this header without its records, as Kafka does (`DefaultRecordBatch.writeEmptyHeader`).
+
+    Offsets, producer, epoch and newest timestamp stay.
+    """
+    builder = RecordBatchBuilder.like(header)
+    builder.max_timestamp = header.max_timestamp
+    return builder.build(last_offset=header.last_offset)
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:

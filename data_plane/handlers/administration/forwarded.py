@@ -90,7 +90,7 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
     if isinstance(request, CreateAclsRequest):
         is_unknown = any(has_unknown(each) for each in request.creations)
     else:
-        is_unknown = any(AclFilter.of_deletion(each).has_unknown for each in request.filters)
+        is_unknown = any(AclFilter.of(each).has_unknown for each in request.filters)
     if is_unknown:
         raise RemoteProtocolError("a request about ACLs has unknown elements")
 

@@ -52,7 +52,7 @@ from odradek.wire.batches.record_columns import (
     record_columns,
     record_offsets,
 )
-from odradek.wire.batches.records import RecordBatchBuilder, records
+from odradek.wire.batches.records import RecordBatchBuilder, empty_batch, records
 from odradek.wire.batches.transaction_markers import parse_marker
 
 _GROUP_BYTES = 4 << 20
@@ -268,7 +268,7 @@ class RecordLoop:
                 if not self._rules.stays_empty(header):
                     cleaned.is_changed = True
                 elif header.record_count:
-                    out.append(_emptied(header))
+                    out.append(empty_batch(header))
                     cleaned.is_changed = True
                 else:
                     out.append(source)
@@ -313,7 +313,7 @@ class RecordLoop:
         if not header.record_count:
             return [batch]
         cleaned.is_changed = True
-        return [_emptied(header)]
+        return [empty_batch(header)]
 
     def _judge(self, group: RecordPlaces) -> _Verdict:
         """Judge which records of a group of batches stay."""
@@ -339,17 +339,9 @@ class RecordLoop:
     def _dated(self, data: bytes, at: int, header: BatchHeader, keep: Sequence[bool]) -> bytearray:
         """Rebuild the batch with a delete horizon, and with the records that stay."""
         assert self._rules is not None
-        builder = RecordBatchBuilder(
-            base_offset=header.base_offset,
-            compression_type=header.compression_type,
-            timestamp_type=header.timestamp_type,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            is_transactional=header.is_transactional,
-            is_control=header.is_control,
-            leader_epoch=header.partition_leader_epoch,
-            delete_horizon_ms=min(self._rules.latest_ms + self._rules.delete_retention_ms, LONG_MAX),
+        horizon_ms = min(self._rules.latest_ms + self._rules.delete_retention_ms, LONG_MAX)
+        builder = RecordBatchBuilder.like(
+            header, compression_type=header.compression_type, delete_horizon_ms=horizon_ms
         )
         found = records(data, at, decompressed_bytes_max=self._bytes_max)
         for record, stays in zip(found, keep, strict=True):
@@ -443,22 +435,6 @@ def _rebuilt(header: BatchHeader, verdict: _Verdict, index: int) -> bytearray:
 def _size_class(records: int) -> int:
     """Round up to the next power of two: maps of equal size serve several passes."""
     return 1 << max(records - 1, 1).bit_length()
-
-
-def _emptied(header: BatchHeader) -> bytearray:
-    """Make the batch without records, as Kafka does (`DefaultRecordBatch.writeEmptyHeader`)."""
-    builder = RecordBatchBuilder(
-        base_offset=header.base_offset,
-        timestamp_type=header.timestamp_type,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        is_transactional=header.is_transactional,
-        is_control=header.is_control,
-        leader_epoch=header.partition_leader_epoch,
-    )
-    builder.max_timestamp = header.max_timestamp
-    return builder.build(last_offset=header.last_offset)
 
 
 def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> bytes:

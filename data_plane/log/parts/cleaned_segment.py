@@ -28,7 +28,7 @@ from odradek.data_plane.log.segments.segment import (
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.env.ports import Dir, File
 from odradek.wire.batches.batch_header import BatchHeader, Buffer, iter_batches
-from odradek.wire.record_batch import RecordBatchBuilder
+from odradek.wire.batches.records import empty_batch
 
 _SEGMENT_BYTES_MAX = (1 << 31) - 1
 """Positions in an index have 31 bits."""
@@ -129,7 +129,7 @@ class CleanedSegment:
         `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
-            self.append(_without_records(last))
+            self.append(empty_batch(last))
         elif last is not None and self.next_offset > last.next_offset:
             raise AssertionError(
                 f"{self.segment.file.path} ends at {self.next_offset}, its sources at {last.next_offset}"
@@ -189,19 +189,3 @@ class CleanedSegment:
         reason = self._abort_reason()
         if reason is not None:
             raise CleaningAborted(reason)
-
-
-def _without_records(header: BatchHeader) -> bytearray:
-    """Make the batch with this header, emptied as Kafka does it: offsets, producer, epoch and newest timestamp stay."""
-    builder = RecordBatchBuilder(
-        base_offset=header.base_offset,
-        timestamp_type=header.timestamp_type,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        is_transactional=header.is_transactional,
-        is_control=header.is_control,
-        leader_epoch=header.partition_leader_epoch,
-    )
-    builder.max_timestamp = header.max_timestamp
-    return builder.build(last_offset=header.last_offset)

@@ -82,7 +82,7 @@ def delete_acls(
     results = []
     compared = 0
     for each in request.filters:
-        asked = AclFilter.of_deletion(each)
+        asked = AclFilter.of(each)
         try:
             asked.check()
         except KafkaError as error:

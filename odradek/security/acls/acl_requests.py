@@ -86,21 +86,8 @@ class AclFilter:
     permission_type: int
 
     @classmethod
-    def of_deletion(cls, each: DeleteAclsFilter) -> AclFilter:
-        """Make the filter of a DeleteAcls."""
-        return cls(
-            each.resource_type_filter,
-            each.resource_name_filter,
-            each.pattern_type_filter,
-            each.principal_filter,
-            each.host_filter,
-            each.operation,
-            each.permission_type,
-        )
-
-    @classmethod
-    def of_description(cls, each: DescribeAclsRequest) -> AclFilter:
-        """Make the filter of a DescribeAcls."""
+    def of(cls, each: DeleteAclsFilter | DescribeAclsRequest) -> AclFilter:
+        """Make a filter of DeleteAcls, or that of DescribeAcls: the fields have the same names."""
         return cls(
             each.resource_type_filter,
             each.resource_name_filter,
