@@ -86,6 +86,27 @@ def test_when_all_lose_power_the_longest_log_leads(best: int, order: tuple[int, 
             assert len(world.acknowledged) == 8
 
 
+@pytest.mark.parametrize("beats", ORDERS, ids=str)
+@pytest.mark.parametrize("starts", ORDERS, ids=str)
+def test_a_broker_that_has_registered_is_waited_for(starts: tuple[int, ...], beats: tuple[int, ...]) -> None:
+    """All register after a loss of all power, before any is unfenced. The first to register left an ISR that was still
+    large enough, so it is not among the last known. The longest log leads although others are unfenced earlier."""
+    for best in NODES:
+        world = PowerWorld(Random(3))
+        write(world)
+        for node_id in NODES:
+            kept = 8 if node_id == best else 2 + node_id
+            del world.nodes[node_id].log[kept:]
+            world.nodes[node_id].synced = kept
+            world.lose_power(node_id)
+        world.fail_over()
+        for node_id in starts:
+            world.start(node_id)
+        for node_id in (*beats, *beats):
+            world.beat(node_id)
+        assert world.partition.leader == best
+
+
 def stricken(order: tuple[int, ...], settings: ControllerSettings = ControllerSettings()) -> PowerWorld:  # noqa: B008
     """Make a world in which all have lost power, and the brokers of `order` are back. Higher ids have longer logs."""
     world = PowerWorld(Random(3), settings=settings)
