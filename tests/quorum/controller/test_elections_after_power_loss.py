@@ -188,6 +188,37 @@ def test_without_the_manager_the_last_leader_leads() -> None:
         assert world.partition.leader == after.leader
 
 
+def test_a_node_that_reports_nothing_joins_while_the_last_leader_is_away() -> None:
+    """The last leader was eligible, so nobody was noted as the last known one. It leads when it is back, as in Kafka."""
+    world = PowerWorld(Random(3), min_isr=1, assignment=(3, 1, 2))
+    write(world)
+    for node_id in (1, 2):
+        world.kill(node_id)
+    wait(world, 12_000)
+    world.lose_power(3)
+    world.tick(12_000)
+    assert (world.partition.isr, world.partition.elr, world.partition.last_known_elr) == ((), (3,), ())
+    world.release = OTHER_RELEASE
+    for node_id in (1, 3):
+        world.start(node_id)
+        beat_all(world)
+    assert world.partition.leader == 3
+
+
+@pytest.mark.parametrize("seed", seeds(30))
+def test_no_partition_waits_for_ever_while_releases_are_mixed(seed: int) -> None:
+    """Nodes go from one release to another and back in a random history: a clean leader has all that was acknowledged,
+    and in the end somebody leads."""
+    random = Random(seed)
+    world = PowerWorld(random, min_isr=random.choice((1, 2, 3)), assignment=random.sample(NODES, 3))
+    write(world, 3)
+    world.is_mixed = True
+    for _ in range(200):
+        world.release = random.choice((THIS_RELEASE, THIS_RELEASE, OTHER_RELEASE))
+        step(world, random)
+    world.heal()
+
+
 def test_an_operator_who_wants_a_leader_at_once_gets_one() -> None:
     """An unclean election waits for nobody, and takes the longest log that has been reported."""
     world = stricken((1, 2))
