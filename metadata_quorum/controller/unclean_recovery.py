@@ -7,8 +7,9 @@ their logs are recovered, so the report is about the records that are left.) The
 among these the one with the highest offset. docs/internals/replication.md ("All lose power at once") has the argument.
 
 * **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers live: they are
-  active, or fenced and heard of within a session. It does so for at most `unclean.recovery.timeout.ms` from the first
-  report on. Then those that have reported are enough, if one of them is among `last_known_elr`.
+  active, or fenced and heard of within a session. (In its first session a new controller takes all for living.) It waits
+  for at most `unclean.recovery.timeout.ms` from the first report on. Then those that have reported are enough, if one of
+  them is among `last_known_elr`.
 * **A report counts** for one registration of the broker and one leader epoch of the partition. Until a replica leads,
   the logs stay as they are.
 * **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without any, and measures
@@ -128,9 +129,9 @@ class UncleanRecovery:
         reports = self._reports.get(key)
         return reports if reports is not None and reports.leader_epoch == leader_epoch else None
 
-    def was_heard(self, broker_id: int) -> bool:
-        """True if the broker has registered or sent a heartbeat within a session."""
-        return self._sessions.is_valid(broker_id, self.now_ms)
+    def may_live(self, broker_id: int) -> bool:
+        """True if the broker has registered or sent a heartbeat within a session, as far as is known."""
+        return self._sessions.may_live(broker_id, self.now_ms)
 
     def is_over(self, reports: _Reports) -> bool:
         """True if the replicas that are missing have been waited for long enough."""
@@ -207,7 +208,7 @@ class Recovery:
             and broker.fenced
             and not broker.in_controlled_shutdown
             and partition.is_online(broker_id, broker)
-            and self._owner.was_heard(broker_id)
+            and self._owner.may_live(broker_id)
         )
 
     def _has_heard(

@@ -88,9 +88,13 @@ def test_when_all_lose_power_the_longest_log_leads(best: int, order: tuple[int, 
 
 @pytest.mark.parametrize("beats", ORDERS, ids=str)
 @pytest.mark.parametrize("starts", ORDERS, ids=str)
-def test_a_broker_that_has_registered_is_waited_for(starts: tuple[int, ...], beats: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_broker_that_has_registered_is_waited_for(
+    fails_over: bool, starts: tuple[int, ...], beats: tuple[int, ...]
+) -> None:
     """All register after a loss of all power, before any is unfenced. The first to register left an ISR that was still
-    large enough, so it is not among the last known. The longest log leads although others are unfenced earlier."""
+    large enough, so it is not among the last known. The longest log leads although others are unfenced earlier, also
+    where a new controller has not heard of it yet."""
     for best in NODES:
         world = PowerWorld(Random(3))
         write(world)
@@ -102,6 +106,10 @@ def test_a_broker_that_has_registered_is_waited_for(starts: tuple[int, ...], bea
         world.fail_over()
         for node_id in starts:
             world.start(node_id)
+        if fails_over:
+            for node_id in beats[:2]:
+                world.beat(node_id)
+            world.fail_over()
         for node_id in (*beats, *beats):
             world.beat(node_id)
         assert world.partition.leader == best
