@@ -53,6 +53,7 @@ class BrokerSessions:
         self._timeout_ms = session_timeout_ms
         self._contacts: dict[int, _Contact] = {}
         self._waiting: dict[int, _Wait] = {}
+        self._started_ms = NEVER
 
     def start(self, image: MetadataImage, now_ms: int) -> None:
         """Forget everything; unfenced brokers are as good as heard of now."""
@@ -60,6 +61,7 @@ class BrokerSessions:
             broker.broker_id: _Contact(now_ms) for broker in image.brokers.values() if not broker.fenced
         }
         self._waiting = {}
+        self._started_ms = now_ms
 
     def begin(self, broker_id: int, now_ms: int) -> None:
         """Begin the session of a new registration: earlier contacts no longer count."""
@@ -78,6 +80,10 @@ class BrokerSessions:
     def is_valid(self, broker_id: int, now_ms: int) -> bool:
         contact = self._contacts.get(broker_id)
         return contact is not None and now_ms - contact.heard_ms < self._timeout_ms
+
+    def may_live(self, broker_id: int, now_ms: int) -> bool:
+        """True if a broker has been heard within a session. A new controller does not know that for the first session."""
+        return self.is_valid(broker_id, now_ms) or now_ms - self._started_ms < self._timeout_ms
 
     def recently(self, now_ms: int) -> int:
         """Return the time, half a session ago, since when each living broker has sent a heartbeat."""

@@ -87,4 +87,5 @@ class DecisionBasis:
         return UncleanRecovery(
             is_enabled=settings.unclean_recovery_manager_enabled,
             timeout_ms=settings.unclean_recovery_timeout_ms,
+            sessions=self.sessions,
         )

@@ -6,9 +6,10 @@ replicas of such partitions reach: the leader epoch of the last record, and the 
 their logs are recovered, so the report is about the records that are left.) The replica with the highest epoch leads, and
 among these the one with the highest offset. docs/internals/replication.md ("All lose power at once") has the argument.
 
-* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers are active. It does
-  so for at most `unclean.recovery.timeout.ms` from the first report on. Then those that have reported are enough, if one
-  of them is among `last_known_elr`.
+* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers live: they are
+  active, or fenced and heard of within a session. (In its first session a new controller takes all for living.) It waits
+  for at most `unclean.recovery.timeout.ms` from the first report on. Then those that have reported are enough, if one of
+  them is among `last_known_elr`.
 * **A report counts** for one registration of the broker and one leader epoch of the partition. Until a replica leads,
   the logs stay as they are.
 * **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without any, and measures
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.features import REPLICA_LOG_INFO
 from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER,
@@ -70,9 +72,10 @@ def waits_for_recovery(partition: PartitionImage) -> bool:
 class UncleanRecovery:
     """The reports that this controller has heard. `now_ms` is the time of the present decision."""
 
-    def __init__(self, *, is_enabled: bool, timeout_ms: int) -> None:
+    def __init__(self, *, is_enabled: bool, timeout_ms: int, sessions: BrokerSessions) -> None:
         self._is_enabled = is_enabled
         self._timeout_ms = timeout_ms
+        self._sessions = sessions
         self.now_ms = 0
         self._reports: dict[TopicIdPartition, _Reports] = {}
         self._view: Recovery | None = None
@@ -126,6 +129,10 @@ class UncleanRecovery:
         reports = self._reports.get(key)
         return reports if reports is not None and reports.leader_epoch == leader_epoch else None
 
+    def may_live(self, broker_id: int) -> bool:
+        """True if the broker has registered or sent a heartbeat within a session, as far as is known."""
+        return self._sessions.may_live(broker_id, self.now_ms)
+
     def is_over(self, reports: _Reports) -> bool:
         """True if the replicas that are missing have been waited for long enough."""
         return self.now_ms - reports.since_ms >= self._timeout_ms
@@ -177,7 +184,11 @@ class Recovery:
             and self.brokers[broker_id].epoch == info.broker_epoch
             and may_lead(broker_id)
         }
-        awaited = [each for each in partition.replicas if each in last_known or may_lead(each)]
+        awaited = [
+            each
+            for each in partition.replicas
+            if each in last_known or may_lead(each) or self._is_about_to_be_active(partition, each)
+        ]
         if not able or not (at_once or self._has_heard(able, reports, last_known, awaited)):
             return None
         order = [*last_known, *partition.replicas]
@@ -187,6 +198,18 @@ class Recovery:
             return info.last_written_leader_epoch, info.log_end_offset, -order.index(broker_id)
 
         return max(able, key=rank)
+
+    def _is_about_to_be_active(self, partition: PartitionImage, broker_id: int) -> bool:
+        """True if a broker is fenced and lives: it has just registered. It was in sync when the power went, maybe, and left
+        the ISR first because it was the first to come back."""
+        broker = self.brokers.get(broker_id)
+        return (
+            broker is not None
+            and broker.fenced
+            and not broker.in_controlled_shutdown
+            and partition.is_online(broker_id, broker)
+            and self._owner.may_live(broker_id)
+        )
 
     def _has_heard(
         self,

@@ -295,7 +295,7 @@ def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
     role = core.role
     if isinstance(role, Unattached | Follower) and role.leader_id in (None, request.leader_id):
         places = [at for at, key in enumerate(request.successors) if key.matches(core.me)]
-        if core.is_voter and places and places[0] == 0:
+        if core.is_voter and not core.abstains and places and places[0] == 0:
             core.enter(Unattached(role.epoch, role.voted, request.leader_id, core.now))
             ask_for_pre_votes(core)
         else:

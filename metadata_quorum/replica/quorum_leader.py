@@ -274,6 +274,12 @@ class QuorumLeader:
             self._is_late_told = False
             driver.logger.info("metadata.disk_answers", end_offset=end_offset)
 
+    def disk_refused(self) -> None:
+        """Note that the disk has answered that it is full: it does not hang, and the next try has its own time."""
+        if self._sync_began_at is not None:
+            self._sync_began_at = self._driver.clock.monotonic()
+            self._seen_hanging_at = float("inf")
+
     def _late_at(self) -> float:
         """Return the time from which the sync that is under way is late; infinity without one."""
         if self._sync_began_at is None:

@@ -479,6 +479,7 @@ class RaftQuorum:
 
         A leader that has other voters gives up its lead at the second refusal, so that one of them can take over.
         """
+        self.decisions.disk_refused()
         if not self._told_no_room:
             self._told_no_room = True
             self.logger.error(

@@ -459,6 +459,23 @@ def test_flush_messages_asks_for_a_flush() -> None:
     assert (log.needs_flush, log.recovery_point) == (False, 3)
 
 
+def test_a_flush_that_ends_late_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers flush one log: a leader's sync began after that of the flush cycle, and ends before it."""
+    log = new_log(LogConfig(flush_messages=1))
+    fill(log, 1)
+    durable = log.segment_list.sync_entry
+
+    def sync_entry() -> None:
+        monkeypatch.undo()
+        durable()
+        fill(log, 1)
+        log.flush()
+
+    monkeypatch.setattr(type(log.segment_list), "sync_entry", lambda segments: sync_entry())
+    log.flush()
+    assert (log.needs_flush, log.recovery_point) == (False, 2)
+
+
 def test_configuration_comes_from_kafkas_keys() -> None:
     """Effective values by topic key; `internal.segment.bytes` is not bounded from below."""
     config = log_config(

@@ -352,3 +352,16 @@ def test_the_lags_of_compaction_go_by_the_records() -> None:
     read_timestamps(log, NOW_MS)
     view = view_of(log).segments[0]
     assert (view.max_timestamp_ms, view.first_timestamp_ms) == (NOW_MS - 60_000, NOW_MS - 60_000)
+
+
+def test_the_clean_part_of_a_compacted_log_is_not_walked() -> None:
+    """Each pass writes it anew. Its files are young and its records old, and no lag asks for their ages."""
+    log = new_log(LogConfig(cleanup_policy=("compact",), min_compaction_lag_ms=HOUR_MS))
+    for _ in range(3):
+        stored(log, claiming([NOW_MS - 2 * HOUR_MS], None))
+        log.roll(NOW_MS)
+    clean, *dirty, _ = log.segments
+    log.cleaning.advance(dirty[0].base_offset)
+    read_timestamps(log, NOW_MS)
+    assert clean.walked is None
+    assert all(segment.walked is not None for segment in dirty)

@@ -253,7 +253,7 @@ class LogCleaner:
             for log in list(log_dir.logs.values()):
                 if self._is_free(log_dir) and _is_candidate(log) and needs_timestamps(log.config):
                     try:
-                        now_ms = self._env.clock.wall_ms()
+                        now_ms = self._env.agreed_clock.earliest_ms()
                         await self._workers.run(read_timestamps, log, now_ms)
                     except (DiskRefused, FileClosed):
                         continue

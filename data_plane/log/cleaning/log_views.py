@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from odradek.data_plane.log.cleaning.plan import LogView, SegmentView
+from itertools import pairwise
+
+from odradek.data_plane.log.cleaning.plan import LogView, SegmentView, first_dirty_offset
 from odradek.data_plane.log.log_config import LONG_MAX, TIME_ENTRY_BYTES, LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.segments.segment import NO_TIMESTAMP, Segment
@@ -44,15 +46,19 @@ def view_of(log: PartitionLog) -> LogView:
 def read_timestamps(log: PartitionLog, now_ms: int) -> None:
     """Learn the ages of finished segments that are not known yet (blocking, in a worker).
 
-    A segment that claims to be old enough for `min.compaction.lag.ms`, although its file has changed since, is walked.
+    A dirty segment that claims to be old enough for `min.compaction.lag.ms`, although its file has changed since, is
+    walked. The lags ask for no other: passes write clean segments anew, so the files of these are always young.
 
     Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`, `CorruptBatch`.
     """
     config = log.config
     limit_ms = now_ms - config.min_compaction_lag_ms
-    for segment in log.segments[:-1]:
+    segments = log.segments
+    dirty = first_dirty_offset(view_of(log))
+    for segment, after in pairwise(segments):
         newest = segment.newest_timestamp_ms(config.index_interval_bytes)
-        if config.min_compaction_lag_ms > 0 and segment.size and not is_known(segment):
+        is_dirty = after.base_offset > dirty
+        if is_dirty and config.min_compaction_lag_ms > 0 and segment.size and not is_known(segment):
             is_unsure = newest <= limit_ms < modified_ms(segment) or newest > now_ms
             if is_unsure:
                 walk_times(segment, None, WalkBudget(UNBOUNDED), config)

@@ -111,5 +111,6 @@ class Durability:
         segments.sync_entry()
         if no_room is not None:
             raise no_room
-        if end_offset > recovery_point and not self._is_cutting:
+        # Another flush, which began later, may have ended before this one.
+        if end_offset > self.recovery_point and not self._is_cutting:
             self._durable = (truncations, end_offset)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from itertools import islice
 
 import attrs
 
@@ -264,7 +265,8 @@ def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules
     """Record who was in sync or eligible last, and remove it when it is not needed any more.
 
     With unclean recovery these are all that left since the ISR commits nothing, the last leader first. Without it, it is
-    the last leader alone.
+    the last leader alone. Where a node that knows of no recovery has joined since, the last leader may be unknown: then
+    it is the last one that could have led.
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)
@@ -276,6 +278,9 @@ def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules
             last = partition.isr[0]
         if last not in (NO_LEADER, target.begun_anew):
             target.last_known = (last,)
+    elif not target.isr and not target.elr and not target.last_known:
+        lost = (each for each in partition.elr if each in target.replicas and each != target.begun_anew)
+        target.last_known = tuple(islice(lost, 1))
 
 
 def _remember_members(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:

@@ -86,6 +86,35 @@ def test_when_all_lose_power_the_longest_log_leads(best: int, order: tuple[int, 
             assert len(world.acknowledged) == 8
 
 
+@pytest.mark.parametrize("beats", ORDERS, ids=str)
+@pytest.mark.parametrize("starts", ORDERS, ids=str)
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_broker_that_has_registered_is_waited_for(
+    fails_over: bool, starts: tuple[int, ...], beats: tuple[int, ...]
+) -> None:
+    """All register after a loss of all power, before any is unfenced. The first to register left an ISR that was still
+    large enough, so it is not among the last known. The longest log leads although others are unfenced earlier, also
+    where a new controller has not heard of it yet."""
+    for best in NODES:
+        world = PowerWorld(Random(3))
+        write(world)
+        for node_id in NODES:
+            kept = 8 if node_id == best else 2 + node_id
+            del world.nodes[node_id].log[kept:]
+            world.nodes[node_id].synced = kept
+            world.lose_power(node_id)
+        world.fail_over()
+        for node_id in starts:
+            world.start(node_id)
+        if fails_over:
+            for node_id in beats[:2]:
+                world.beat(node_id)
+            world.fail_over()
+        for node_id in (*beats, *beats):
+            world.beat(node_id)
+        assert world.partition.leader == best
+
+
 def stricken(order: tuple[int, ...], settings: ControllerSettings = ControllerSettings()) -> PowerWorld:  # noqa: B008
     """Make a world in which all have lost power, and the brokers of `order` are back. Higher ids have longer logs."""
     world = PowerWorld(Random(3), settings=settings)
@@ -165,6 +194,37 @@ def test_without_the_manager_the_last_leader_leads() -> None:
         (before, after), *_ = world.unclean
         assert before.last_known_elr == (after.leader,)
         assert world.partition.leader == after.leader
+
+
+def test_a_node_that_reports_nothing_joins_while_the_last_leader_is_away() -> None:
+    """The last leader was eligible, so nobody was noted as the last known one. It leads when it is back, as in Kafka."""
+    world = PowerWorld(Random(3), min_isr=1, assignment=(3, 1, 2))
+    write(world)
+    for node_id in (1, 2):
+        world.kill(node_id)
+    wait(world, 12_000)
+    world.lose_power(3)
+    world.tick(12_000)
+    assert (world.partition.isr, world.partition.elr, world.partition.last_known_elr) == ((), (3,), ())
+    world.release = OTHER_RELEASE
+    for node_id in (1, 3):
+        world.start(node_id)
+        beat_all(world)
+    assert world.partition.leader == 3
+
+
+@pytest.mark.parametrize("seed", seeds(30))
+def test_no_partition_waits_for_ever_while_releases_are_mixed(seed: int) -> None:
+    """Nodes go from one release to another and back in a random history: a clean leader has all that was acknowledged,
+    and in the end somebody leads."""
+    random = Random(seed)
+    world = PowerWorld(random, min_isr=random.choice((1, 2, 3)), assignment=random.sample(NODES, 3))
+    write(world, 3)
+    world.is_mixed = True
+    for _ in range(200):
+        world.release = random.choice((THIS_RELEASE, THIS_RELEASE, OTHER_RELEASE))
+        step(world, random)
+    world.heal()
 
 
 def test_an_operator_who_wants_a_leader_at_once_gets_one() -> None:

@@ -247,6 +247,31 @@ def test_a_disk_that_hangs_for_a_minute_ends_the_node_where_others_can_go_on(vot
     play(script, calm_world(), voters=voters)
 
 
+def test_a_disk_that_is_full_behind_a_late_sync_does_not_hang() -> None:
+    """The batches in memory wait for room, for as long as that takes: a full disk ends no node."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        await controllers.ask(register(100))
+        await controllers.agree()
+        leader = await controllers.leader()
+        ended: list[float] = []
+        leader.service.quorum.on_hung_disk = lambda: ended.append(world.now)
+        disk = world.machine(host_of(leader.node_id)).disk
+        world.hang(host_of(leader.node_id), 1.8)
+        for number in range(3):
+            answers = submit(leader, 200 + number)
+            await controllers.until(lambda answers=answers: answers)
+        disk.capacity_bytes = disk.used_bytes
+        await world.sleep(SYNC_SECONDS_MAX + 20.0)
+        assert "metadata.disk_full" in leader.journal.events
+        assert ended == []
+        disk.capacity_bytes = None
+        await controllers.agree()
+        assert all(has(leader, 200 + number) for number in range(3))
+
+    play(script, calm_world())
+
+
 def test_the_tail_reads_as_the_log_does() -> None:
     """Whole batches, at least one, none that ends at the bound or behind it; what the file has is left to the file."""
     tail = LogTail()
