@@ -31,7 +31,7 @@ def _digests(hash_seed: str) -> list[str]:
     """Digests of runs in a process of its own, with another memory layout."""
     script = (
         f"import sys, random; pad = [bytearray(random.randrange(1, 5000)) for _ in range({hash_seed} * 500)];"
-        "from tests.sim import echo_world; from tests.test_determinism import node_digest;"
+        "from tests.sim.machine import echo_world; from tests.test_determinism import node_digest;"
         "[print(*echo_world.run(int(text)), node_digest(int(text)))"
         " for text in sys.argv[1:]]"
     )

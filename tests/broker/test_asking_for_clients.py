@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from odradek.data_plane.handlers.administration.alter_configs import INCREMENTAL, AlterConfigsHandler
-from odradek.data_plane.handlers.administration.forwarded import forwarding_handlers, topic_handlers
+from odradek.data_plane.handlers.administration.forwarded import ForwardingHandler
 from odradek.data_plane.handlers.administration.forwarder import Forwarder
 from odradek.data_plane.handlers.metadata import MetadataHandler
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
@@ -80,9 +80,10 @@ def test_the_controller_is_told_who_asks(request_message: Any, waits_seconds: in
     """Principal, client id and address, as they were when the request came: the connection goes on to others."""
     controller = Controller()
     forwarder = forwarder_to(controller)
+    about_topics = ForwardingHandler(forwarder, refusal, waits_as_asked=True).handle
     handlers = {
-        **topic_handlers(forwarder),
-        **forwarding_handlers(forwarder),
+        **dict.fromkeys((ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS), about_topics),
+        ApiKey.ELECT_LEADERS: ForwardingHandler(forwarder, refusal).handle,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs(forwarder),
     }
     context = Context("PLAINTEXT", "10.0.0.7")

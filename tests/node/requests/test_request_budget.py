@@ -25,8 +25,8 @@ from bench.budget.frames import (
 from bench.budget.holdings import RULED, Holdings
 from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node
+from odradek.data_plane.coordination.shards import DECISION_UNITS
 from odradek.data_plane.handlers.fetching.fetch_job import READ_UNITS
-from odradek.data_plane.handlers.grouping.gathering import DECISION_UNITS
 from odradek.data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
 from odradek.data_plane.log.batch_work import RATION
 from odradek.data_plane.transactions.marker_writer import APPEND_UNITS

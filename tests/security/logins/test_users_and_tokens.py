@@ -186,7 +186,7 @@ def test_a_token_writes_and_reads_as_its_owner(
     with Consumer({**keys, "group.id": topic, "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe([topic])
         assert next(iter(consumer)).value == b"by token"
-    assert [each.token_id for each in admin.describe_delegation_tokens(["User:carol"])] == [token.token_id]
+    assert token.token_id in {each.token_id for each in admin.describe_delegation_tokens(["User:carol"])}
     assert admin.renew_delegation_token(token.hmac, period_ms=60_000) < token.expires_at_ms
     admin.expire_delegation_token(token.hmac)
     with pytest.raises(AuthenticationFailed), Producer(keys) as producer:

@@ -35,6 +35,7 @@ from odradek.env.tls_ports import TlsRefused
 from odradek.metadata_quorum.config.config_defs import ConfigError, broker_defs
 from odradek.node.configuration.node_config import OWN_DEFS, NodeConfig
 from odradek.node.node import HostProcess, Node
+from odradek.node.real_node_env import RealNodeEnv
 from odradek.node.secret_files import open_secrets
 from odradek.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -481,7 +482,7 @@ def test_tracebacks_show_no_secret(planted: Planted) -> None:
 
     async def crash() -> None:
         async with trio.open_nursery() as nursery:
-            node = Node(config, RealEnv(), nursery, None, HostProcess())  # type: ignore[arg-type]  # it logs nothing yet
+            node = Node(config, RealNodeEnv(), nursery, None, HostProcess())  # type: ignore[arg-type]  # it logs nothing yet
             try:
                 raise AssertionError(f"a crash of {node}, {client}, {record}")
             except AssertionError as error:
@@ -499,7 +500,7 @@ def _representations() -> list[str]:
     found = []
     for each in gc.get_objects():
         kind: Any = type(each)
-        if kind.__module__.split(".")[0] == "odradek":
+        if str(kind.__module__).split(".")[0] == "odradek":
             found.append(repr(each))
     return found
 

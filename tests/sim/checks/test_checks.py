@@ -89,7 +89,7 @@ PLANTED = {
         "metadata log: .* all below",
     ),
     "leader's own copy": (
-        "odradek.metadata_quorum.replica.quorum_leader:QuorumLeader.write",
+        "odradek.metadata_quorum.replica.quorum_leader:QuorumLeader._sync",
         "end_offset = await driver.patiently(driver.log.flush)",
         "end_offset = driver.log.log_end_offset",
         "metadata log: .* takes for flushed",
