@@ -6,8 +6,8 @@ replicas of such partitions reach: the leader epoch of the last record, and the 
 their logs are recovered, so the report is about the records that are left.) The replica with the highest epoch leads, and
 among these the one with the highest offset. docs/internals/replication.md ("All lose power at once") has the argument.
 
-* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers live: they are
-  active, or fenced and heard of within a session. (In its first session a new controller takes all for living.) It waits
+* **It waits** for all of `last_known_elr` that are registered, and for the other replicas whose brokers live. A broker
+  lives if it is active, or fenced and heard of within a session. (In its first session a new controller takes all for living.) It waits
   for at most `unclean.recovery.timeout.ms` from the first report on. Then those that have reported are enough, if one of
   them is among `last_known_elr`.
 * **A report counts** for one registration of the broker and one leader epoch of the partition. Until a replica leads,

@@ -265,8 +265,8 @@ def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules
     """Record who was in sync or eligible last, and remove it when it is not needed any more.
 
     With unclean recovery these are all that left since the ISR commits nothing, the last leader first. Without it, it is
-    the last leader alone. Where a node that knows of no recovery has joined since, the last leader may be unknown: then
-    it is the last one that could have led.
+    the last leader alone. Where a node that knows of no recovery has joined since, the last leader may be unknown. Then
+    it is the replica that was eligible last.
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)

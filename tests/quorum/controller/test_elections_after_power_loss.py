@@ -215,8 +215,8 @@ def test_a_node_that_reports_nothing_joins_while_the_last_leader_is_away() -> No
 
 @pytest.mark.parametrize("seed", seeds(30))
 def test_no_partition_waits_for_ever_while_releases_are_mixed(seed: int) -> None:
-    """Nodes go from one release to another and back in a random history: a clean leader has all that was acknowledged,
-    and in the end somebody leads."""
+    """Nodes go from one release to another and back in a random history. A clean leader has all that was acknowledged. In
+    the end somebody leads."""
     random = Random(seed)
     world = PowerWorld(random, min_isr=random.choice((1, 2, 3)), assignment=random.sample(NODES, 3))
     write(world, 3)
