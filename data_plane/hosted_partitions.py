@@ -74,7 +74,7 @@ class ReplicaDisks:
 
 
 class HostedPartitions:
-    """Keeps `broker.hosted` equal to the metadata. Nothing else changes it."""
+    """The only writer of `broker.hosted`: it keeps that equal to the metadata."""
 
     def __init__(
         self,

@@ -171,7 +171,7 @@ class Deferred(Generic[Q, A]):
             callback(self._response)
 
     def fail(self, response: A) -> None:
-        """Give out another response instead; the runtime's alone."""
+        """Release another response in its place; only the runtime calls this."""
         self._response = response
         self.release()
 

@@ -274,7 +274,7 @@ def _rows(
 
 
 def _rows_of_ranges(group: _Group, schema: pa.Schema, shares: Sequence[_Share]) -> pa.RecordBatch:
-    """Make the same of a group with batches of several ranges."""
+    """Make the Arrow batch of a group whose record batches belong to several ranges."""
     fields = record_columns(group.places)
     offsets = record_offsets(group.places.headers, fields.offset_delta)
     timestamps, timestamp_types = _timestamps(group.places.headers, fields.timestamp_delta)

@@ -1,4 +1,4 @@
-"""What a log would refuse, asked before a coordinator decides: a decision that cannot be appended costs a reload."""
+"""Checks of what a log would refuse, made before a coordinator decides. A decision that cannot be appended costs a reload."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ ROOM_SHARE = 20
 
 
 class DiskWatch:
-    """Looks at all directories once a second."""
+    """The watch over all directories: once a second it looks for disks that hang or are full."""
 
     def __init__(
         self,

@@ -124,7 +124,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def cleaning(self) -> CleaningState:
-        """What the log knows of its cleaning, made at first use: most logs are not compacted."""
+        """The state of the log's cleaning, made at first use: most logs are not compacted."""
         if self._cleaning is None:
             self._cleaning = CleaningState(self.home, NEVER_CLEANED)
         return self._cleaning

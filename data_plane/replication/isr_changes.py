@@ -47,7 +47,7 @@ class _Change:
 
 
 class AlterPartitionSender:
-    """Sender of the proposals that are still undecided. The task lives while there is something."""
+    """The sender of proposals until the controller has decided them. Its task runs only while a proposal is pending."""
 
     def __init__(
         self,

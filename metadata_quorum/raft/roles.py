@@ -45,7 +45,7 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """Asks whether it would be elected before it disturbs the others with a new epoch (KIP-996)."""
+    """A replica that asks whether it would be elected, before it disturbs the others with a new epoch (KIP-996)."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -58,7 +58,7 @@ class Prospective:
 
 @attrs.define
 class Candidate:
-    """Has voted for itself and asks all other voters."""
+    """A replica that has voted for itself and asks all other voters."""
 
     epoch: int
     voted: ReplicaKey
@@ -70,7 +70,7 @@ class Candidate:
 
 @attrs.define
 class Follower:
-    """Fetches from the leader. `has_fetched`: the leader has answered since this role began or broke."""
+    """A replica that fetches from the leader. `has_fetched`: the leader has answered since this role began or broke."""
 
     epoch: int
     voted: ReplicaKey | None

@@ -52,7 +52,7 @@ async def write_snapshot(
     last_contained_log_timestamp: int,
     workers: Workers,
 ) -> OffsetAndEpoch:
-    """Write `image`; the end of the snapshot. Raises `DiskError`."""
+    """Write `image`, and return the end of the snapshot. Raises `DiskError`."""
     end = OffsetAndEpoch(image.offset + 1, image.epoch)
     chunks = snapshot_chunks(
         records_of(image),

@@ -66,7 +66,7 @@ class RealTls:
 
 @attrs.frozen
 class _Ends:
-    """What sessions are made of."""
+    """The contexts from which sessions of both ends are made, and the key behind them."""
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext

@@ -200,7 +200,7 @@ class BrokerLifecycle:
             )
             if now >= until:
                 raise ControllerOutOfReach(
-                    f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no controller could be told "
+                    f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no controller has accepted the report "
                     f"within log.dir.failure.timeout.ms ({self._settings.log_dir_failure_ms} ms): this broker ends, so that "
                     "others lead its partitions"
                 )

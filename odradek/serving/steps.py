@@ -197,8 +197,9 @@ def _wake_nobody() -> None:
 
 
 class StepDriver:
-    """Runs the generators of a node's requests. `after_stretch` wakes those for whom a stretch has news. Work that asks
-    coordinators needs `tasks`."""
+    """The driver of a node's request generators. `after_stretch` wakes those for which a stretch has
+    news. Work that asks coordinators needs `tasks`.
+    """
 
     __slots__ = ("_after_stretch", "_long_work", "tasks")
 

@@ -32,7 +32,7 @@ __all__ = ["Worker"]
 
 
 class Worker:
-    """One process at a time. Not to be used by two threads at once, but for `stop`."""
+    """A child process that runs seeds, replaced by a new one when it dies. Only `stop` may come from another thread."""
 
     def __init__(self, number: int, commit: str, real_seconds_max: float = REAL_SECONDS_MAX) -> None:
         self._number = number

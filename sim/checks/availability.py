@@ -56,7 +56,7 @@ class _Controller:
 
 
 class Availability:
-    """Looks four times a second, once it has begun."""
+    """The check that no leader or coordinator is away for too long: it looks four times a second."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -73,7 +73,7 @@ class _Scan:
 
 
 class DerivedState:
-    """Looks at the logs of partitions."""
+    """The check that a log's derived state follows from its batches."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -42,7 +42,7 @@ _Batch = tuple[bool, tuple[Message | None, ...]]
 
 
 class MetadataReplay:
-    """Looks at images and voters."""
+    """The check that a node's image follows from its log, and its voters from theirs."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -106,7 +106,7 @@ class MetadataReplay:
         return builder.build()[0]
 
     def _replay_segment(self, data: bytearray, builder: ImageBuilder, start: int, last: int) -> int:
-        """Replay the records from `start` up to `last`; the offset behind the last of them."""
+        """Replay the records from `start` up to `last`. Return the offset behind the last one."""
         position = 0
         while position + HEADER.size <= len(data):
             base_offset, length, epoch, _, crc, _, delta, *_ = HEADER.unpack_from(data, position)

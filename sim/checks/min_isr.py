@@ -31,7 +31,7 @@ class _Short:
 
 
 class MinIsr:
-    """Looks at leaders."""
+    """The check that no leader commits records with too few replicas in sync."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

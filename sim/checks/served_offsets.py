@@ -65,7 +65,7 @@ class _Floors:
 
 @attrs.frozen
 class AnswerByTime:
-    """An answer to a question for a timestamp, or for the newest one (-3)."""
+    """An answer to ListOffsets by timestamp, or by the newest timestamp (-3)."""
 
     who: str
     key: TopicIdPartition

@@ -104,7 +104,7 @@ class _Known:
 
 
 class TransactionStates:
-    """Looks at the transactions of all living brokers."""
+    """The check of the transactions of all living brokers."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -382,7 +382,7 @@ class SimDir:
         return self._disk.total_bytes
 
     def bound_calls(self, wait_seconds: float, *, looks: bool = True) -> None:
-        """Bound the calls. Virtual time stands still while the loop waits, so a silent disk refuses at once."""
+        """Bound the time of each call. A silent disk refuses at once, because virtual time stands still while the loop waits."""
         self._bounds_looks = looks
         if looks:
             self._disk.unsettled.pop(self._root, None)

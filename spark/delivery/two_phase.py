@@ -295,7 +295,7 @@ class DriverProtocol:
         self._leave(DriverStep.COMPLETE, DriverStep.LIST)
 
     def found(self, listed: tuple[Prepared, ...]) -> None:
-        """Called with the transactions of the pool that have begun, or may begin with the state of their attempts."""
+        """Called with the pool's slots that have an open transaction, or a producer that may begin one."""
         self.listed = listed
         self._leave(DriverStep.LIST, DriverStep.PROVE)
 

@@ -157,7 +157,7 @@ def _read_several(
 
 
 def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator[pa.RecordBatch]:
-    """Decode the rows of ranges whose first answers have all of them. Raises `ReadError`."""
+    """Decode ranges that came whole with their first answers. Raises `ReadError`."""
     try:
         yield from decode_ranges(
             [reader.fetched(answer) for reader, answer in answered], **answered[0][0].decoding()

@@ -1,7 +1,7 @@
-"""The refusal of a write beside what an earlier run of its query has prepared with delivery=two-phase. SHELL.
+"""The refusal of a write while transactions that an earlier run prepared (delivery=two-phase) are still open. SHELL.
 
-Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open: so all
-that it writes, and all that others write behind, would be hidden. A process asks once for each query.
+Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open. So
+committed readers would see no later record in those partitions. A process asks once for each query.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumers are spared answers that have batches without records alone.
+"""Answers to consumers pass over batches without records when others follow them.
 
 Compaction leaves such batches, and a segment may have nothing else. librdkafka takes an answer without a record for a
 sign that its limit was too small for the next record. It doubles the limit, and fails after ten such answers in a

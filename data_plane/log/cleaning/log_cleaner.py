@@ -75,7 +75,7 @@ class CleanerSettings:
 
 @attrs.define
 class CleanerFigures:
-    """What the cleaner has done since the start."""
+    """Figures of the cleaner since the start."""
 
     passes: int = 0
     passes_failed: int = 0

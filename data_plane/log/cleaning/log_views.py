@@ -1,4 +1,4 @@
-"""What planning has to know of logs, taken from them on the loop."""
+"""The facts about logs that planning needs, taken from them on the loop."""
 
 from __future__ import annotations
 

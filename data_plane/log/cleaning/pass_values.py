@@ -20,7 +20,7 @@ class OffsetMapTooSmall(Exception):
 
 @attrs.define
 class Mapped:
-    """What `RecordLoop.map_records` has done."""
+    """The outcome of `RecordLoop.map_records`."""
 
     bytes_read: int = 0
     """Bytes of the batches that are in the map now."""
@@ -37,7 +37,7 @@ class Mapped:
 
 @attrs.define
 class Cleaned:
-    """What `RecordLoop.clean` has made of some batches."""
+    """The outcome of `RecordLoop.clean` for some batches."""
 
     data: bytes | bytearray = b""
     """The batches that stay."""
@@ -95,7 +95,7 @@ class LastBatches:
 
 @attrs.frozen
 class PassRules:
-    """What holds for all batches of a pass."""
+    """The rules that hold for all batches of a pass."""
 
     earliest_ms: int
     """A delete horizon up to this time is over, in milliseconds since 1970."""

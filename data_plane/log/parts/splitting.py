@@ -95,5 +95,5 @@ def _copy(directory: Dir, segment: Segment, name: str, start: int, stop: int) ->
 
 
 def _undone(name: str, reason: str) -> None:
-    """Called for a piece that is not what was written a moment ago."""
+    """Called when a piece on the disk differs from the bytes that were just written; the swap is refused."""
     raise AssertionError(f"{name}: {reason}")

@@ -24,7 +24,7 @@ _ZERO_ID = bytes(16)
 
 
 class ListenerLike(Protocol):
-    """A listener of either request."""
+    """A listener, as the registrations of brokers and of controllers both have it."""
 
     name: str
     host: str
@@ -33,7 +33,7 @@ class ListenerLike(Protocol):
 
 
 class FeatureLike(Protocol):
-    """A feature of either request."""
+    """A feature, as the registrations of brokers and of controllers both have it."""
 
     name: str
     min_supported_version: int

@@ -247,7 +247,7 @@ class QuorumPeers:
         return answers[0]
 
     def _tell_copied(self, voter: ReplicaKey, one: Place, other: Place) -> None:
-        """Write one line for each row of such answers."""
+        """Log that a voter answers at two addresses: one line until it answers at one again."""
         if voter not in self._copied:
             self._copied.add(voter)
             self._driver.logger.error(

@@ -1,4 +1,4 @@
-"""What a broker's own configuration says of its directories, and of the rate of copies between them."""
+"""A broker's own configuration: its directories, and the rate of copies between them."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class CopyThrottle:
     """The rate of copies between directories that a command has asked for, until the command ends.
 
     The broker has one rate. Several commands may each want one at the same time, and one of them may be killed. So the
-    rate that was there before all of them is kept in the broker's configuration (`RATE_BEFORE`). The one whose rate
-    is in force puts it back. Others notice within a second, and set theirs.
+    rate that was there before all of them is kept in the broker's configuration (`RATE_BEFORE`). The command whose
+    rate is in force puts it back. The other commands notice within a second, and set their own rates.
     """
 
     def __init__(self, client: Client, broker: int, rate: int | None) -> None:

@@ -371,7 +371,7 @@ class _Cordon:
         elif self._is_seen or time.monotonic() > self._deadline:
             raise CliError(
                 f"{self._path} of broker {self._broker} takes replicas again: its retirement was cancelled; "
-                "replicas that have moved stay away"
+                "replicas that have left it stay where they are now"
             )
 
 

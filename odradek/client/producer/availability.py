@@ -12,7 +12,7 @@ __all__ = ["Availability"]
 
 
 class Availability:
-    """Who is silent, and since when. `timeout` in seconds; 0 switches it off."""
+    """The silent brokers, each with the time since which it is silent. `timeout` in seconds; 0: nobody is silent."""
 
     def __init__(self, timeout: float) -> None:
         self.is_on = timeout > 0

@@ -84,10 +84,9 @@ _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class TransactionMachine:
-    """The state of one producer's transactions, and the facts that ending one needs. `error` is the exception that
-    ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
+    """The state of one producer's transactions, and the facts that ending one needs.
 
-    `error` is what ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
+    `error` is the exception that ABORTABLE_ERROR and FATAL_ERROR raise, with the reason as its cause.
     """
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ _BATCH_BYTES_MIN = 1024
 
 @attrs.define(eq=False)
 class _End:
-    """How a producer ends. Its thread knows this, and the producer itself only by its parts (`leaving.py`)."""
+    """The end of a producer. Its thread holds this object; the producer holds only its parts (`leaving.py`)."""
 
     sender: Sender
     accumulator: Accumulator

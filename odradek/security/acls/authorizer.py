@@ -276,7 +276,7 @@ class Rights:
         return False
 
     def tell_denials(self, api_key: int) -> None:
-        """Report the refusals of a request to the audit log. On the loop alone."""
+        """Report the refusals of a request to the audit log. Only the loop may call this."""
         denials, self._denials = self._denials, None
         further, self._further = self._further, 0
         if denials and self._authorizer.auditor is not None:

@@ -124,7 +124,7 @@ class _Run:
         return Node(node_id, self._steps, self._network, Random(f"{self._random.random()}"), NodePlan())
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; what came of it."""
+        """Run the schedule; return what came of it."""
         try:
             return self._run()
         finally:

@@ -76,7 +76,7 @@ def whole_log(node: Node) -> list[LoggedBatch]:
 
 
 class Promises:
-    """What was ever true. All methods raise `SafetyViolation`."""
+    """The promises of replicas so far, against which each new state is checked. All methods raise `SafetyViolation`."""
 
     def __init__(self, nodes: Mapping[int, Node], first_voters: VoterSet) -> None:
         self._nodes = nodes

@@ -67,7 +67,7 @@ class _Seen:
 
 
 class GroupAvailability:
-    """Looks at the groups that were named by `watch`."""
+    """The check that groups named by `watch` are served in time."""
 
     def __init__(self, coordinators: Coordinators, fitness: Fitness, outages: Outages) -> None:
         self._coordinators = coordinators

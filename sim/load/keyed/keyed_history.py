@@ -172,7 +172,9 @@ class KeyedHistory:
                 f"keyed: key {key!r} of partition {partition} is back at {newest_left}, and {newest} is gone"
             )
         if newest_left is None and not self._may_be_gone(newest, records, now):
-            raise SafetyViolation(f"keyed: nothing of key {key!r} of partition {partition} is left: {newest}")
+            raise SafetyViolation(
+                f"keyed: key {key!r} is gone from partition {partition}, with its newest record {newest}"
+            )
         return len(missing)
 
     def _may_be_gone(self, newest: _Sent, records: list[_Sent], now: float) -> bool:
