@@ -113,7 +113,7 @@ class History:
     def witness(self, told: Told, now: float, *, synced: bool = False) -> None:
         """Note that some client now knows the record at this offset, if it stays: later records are behind it.
 
-        What is not `synced` stays until the next loss of power. The answer may be of before one that has been.
+        Unless it is `synced`, it stays until the next loss of power. The answer may be older than the last loss.
         """
         at = self.witnessed.setdefault(told.partition, {})
         before = at.get(told.offset)

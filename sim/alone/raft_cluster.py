@@ -161,7 +161,7 @@ class Cluster:
         node.to_append = False
 
     def replace_disk(self, node_id: int) -> None:
-        """Give a dead node an empty disk: a new directory that has no vote, and no memory."""
+        """Give a dead node an empty disk: a new directory without a vote."""
         old = self.nodes[node_id]
         assert old.core is None
         directory_id = bytes([node_id]) * 15 + bytes([old.life])

@@ -121,8 +121,8 @@ async def wait_shielded(signal: Signal) -> None:
 class PausedWork(Generic[T]):
     """A worker's function that the loop runs from pause to pause.
 
-    It is on the stack of a thread of its own, which runs only between a call of `go_on` and its return: one of the two
-    always waits for the other. So the same seed gives the same order. The thread takes part in the run of trio as the
+    It is on the stack of a thread of its own, which runs only between a call of `go_on` and its return. So one of the
+    two always waits for the other, and the same seed gives the same order. The thread takes part in the run of trio as the
     task that waits for it.
     """
 
@@ -169,7 +169,7 @@ class PausedWork(Generic[T]):
         return self._outcome.unwrap()
 
     def kill(self) -> None:
-        """Unwind a function that is not over: its process has crashed, and its clean-up has no effect."""
+        """Make a held-up function raise `NodeCrashed`: its process has crashed, so its clean-up is without effect."""
         if self._thread is not None and not self._is_over:
             self._is_killed = True
             self.go_on()

@@ -2,7 +2,7 @@
 
 A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an older one
 (KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has announced does not count,
-since two may take themselves for the coordinator. An answer may be sent long after it was made: if the group has begun anew
+since two may take themselves for the coordinator. An answer may be sent long after it was made. If the group has begun anew
 since its request, it may speak of the group before.
 """
 

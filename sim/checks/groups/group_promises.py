@@ -10,8 +10,8 @@ PURE.
 A group that is empty and has no commits is deleted, as in Kafka, and its generations begin anew. So a generation may
 come twice before the first commit is acknowledged. The former owners are dead then, or were silent for a session.
 When did that happen? A member hears of its generation long after, if it was frozen meanwhile. So a deletion is possible
-at any moment that contradicts no fact: a member was alive when it asked for its assignment, it knew it when it heard
-the answer, and the first commit was there when its answer came.
+at any moment that contradicts no fact. A member was alive when it asked for its assignment, and knew it when it heard
+the answer. The first commit was there when its answer came.
 
 An owner that seeks goes on at its new position. Records that a client has asked to delete may be missed.
 

@@ -114,7 +114,7 @@ def test_a_member_may_hear_of_a_deleted_group() -> None:
 
 
 def test_a_member_that_leaves_ends_its_session() -> None:
-    """A group that all members have left is deleted at once; one that has been silent for long counts as gone."""
+    """A group that all members have left is deleted at once; a member that has long been silent counts as gone."""
     promises = group()
     promises.owns("silent", 1, [OTHER], 1.0)
     promises.begins("silent", [OTHER], 1.0)

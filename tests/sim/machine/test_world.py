@@ -156,7 +156,7 @@ def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
 
 
 def _paused_worlds_events(seed: int) -> list[str]:
-    """Two functions with three steps each, and a task of the loop, as they follow each other."""
+    """List the steps of two functions, and of a task of the loop, as they follow each other."""
     world = World(seed, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))
     events: list[str] = []
 
@@ -210,7 +210,7 @@ def test_the_loop_goes_on_amid_a_workers_function() -> None:
 
 
 def test_a_crash_ends_a_function_that_is_held_up() -> None:
-    """It goes no further, and neither do its clean-ups reach the disk; outside of workers a pause is nothing."""
+    """It ends where it is, and its clean-ups reach no disk; outside of workers a pause is without effect."""
     world = World(2, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))
     seen: list[str] = []
 

@@ -210,7 +210,7 @@ def test_a_campaign_that_is_not_understood_is_no_verdict(bad: list[str], tmp_pat
 
 
 def test_a_run_without_end_is_given_up_by_its_cpu_time() -> None:
-    """Waiting costs no CPU time: on a busy machine a sound run takes long, and none of it counts."""
+    """On a busy machine a sound run takes long, and its waiting counts for nothing."""
     worker = Worker(1, "abc", 0.3)
     for program, answer in (
         ("while True: pass", None),
