@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import attrs
+
+from tests.mutants.blind.bugs_of_the_controller import BUGS_OF_THE_CONTROLLER
+from tests.mutants.blind.bugs_of_the_quorum import BUGS_OF_THE_QUORUM
 from tests.mutants.known.bugs_of_access import MUTANTS_OF_ACCESS
 from tests.mutants.known.bugs_of_cleaning import MUTANTS_OF_CLEANING
 from tests.mutants.known.bugs_of_disks import MUTANTS_OF_DISKS
@@ -14,6 +18,10 @@ from tests.mutants.known.bugs_of_transactions import MUTANTS_OF_TRANSACTIONS
 from tests.mutants.known.bugs_that_stall import MUTANTS_THAT_STALL
 from tests.mutants.mutant import Mutant
 
+BLIND: tuple[Mutant, ...] = (
+    *BUGS_OF_THE_QUORUM,
+    *BUGS_OF_THE_CONTROLLER,
+)
 MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_HISTORY,
     *MUTANTS_OF_ACCESS,
@@ -25,5 +33,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_RULES,
     *MUTANTS_OF_TRANSACTIONS,
     *MUTANTS_THAT_STALL,
+    *(attrs.evolve(mutant, is_blind=True) for mutant in BLIND),
 )
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
