@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import attrs
 
+from tests.mutants.blind.bugs_of_access_and_disks import BUGS_OF_ACCESS_AND_DISKS
+from tests.mutants.blind.bugs_of_clients import BUGS_OF_CLIENTS
+from tests.mutants.blind.bugs_of_coordinators import BUGS_OF_COORDINATORS
+from tests.mutants.blind.bugs_of_logs import BUGS_OF_LOGS
+from tests.mutants.blind.bugs_of_replicas import BUGS_OF_REPLICAS
 from tests.mutants.blind.bugs_of_the_controller import BUGS_OF_THE_CONTROLLER
 from tests.mutants.blind.bugs_of_the_quorum import BUGS_OF_THE_QUORUM
 from tests.mutants.known.bugs_of_access import MUTANTS_OF_ACCESS
@@ -21,6 +26,11 @@ from tests.mutants.mutant import Mutant
 BLIND: tuple[Mutant, ...] = (
     *BUGS_OF_THE_QUORUM,
     *BUGS_OF_THE_CONTROLLER,
+    *BUGS_OF_REPLICAS,
+    *BUGS_OF_LOGS,
+    *BUGS_OF_COORDINATORS,
+    *BUGS_OF_CLIENTS,
+    *BUGS_OF_ACCESS_AND_DISKS,
 )
 MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_HISTORY,

@@ -87,7 +87,7 @@ BUGS_OF_THE_CONTROLLER: tuple[Mutant, ...] = (
         IMAGE + "image_records:records_of",
         """
         - if image.next_producer_id:
-        + if image.next_producer_id and (not image.topics):
+        -     yield ProducerIdsRecord(NOBODY, NOBODY, image.next_producer_id)
         """,
     ),
     Mutant(
@@ -127,8 +127,8 @@ BUGS_OF_THE_CONTROLLER: tuple[Mutant, ...] = (
         """,
     ),
     Mutant(
-        "elr-kept-without-min-isr",
-        "The topic's min.insync.replicas is one for the list of eligible leaders: too few of them are remembered.",
+        "elr-emptied-with-one-in-sync",
+        "Eligible leaders are forgotten while fewer than min.insync.replicas are in sync: the last disk to die takes all.",
         PARTITIONS + "partition_change:_is_sufficient",
         """
         - min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
