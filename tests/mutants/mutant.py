@@ -44,7 +44,7 @@ AREAS = {
 class Mutant:
     """A bug: `change` is made to `function` (`form/change.py`); `also` are further functions and their changes.
 
-    `history` says what is broken, and where it comes from or what somebody loses by it. `driver` is aimed at it, and shows it
+    `history` says what the bug breaks, and where it comes from or what somebody loses by it. `driver` is aimed at it, and shows it
     in at most `seeds_max` seeds. `aimed_only` says why campaigns need not find it within `CPU_SECONDS_MAX`.
     """
 

@@ -105,7 +105,7 @@ def test_a_change_goes_to_its_only_place(change: str, line: str) -> None:
     ],
 )
 def test_a_change_without_its_only_place_is_refused(change: str) -> None:
-    """A change that fits nowhere, twice, or changes nothing is an error."""
+    """A change must fit once, and change something."""
     with pytest.raises(Misfit):
         changed(NORMAL, change)
 

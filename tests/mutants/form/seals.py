@@ -81,7 +81,7 @@ def read(folder: Path = FOLDER) -> Seals:
 
 
 def write(texts: Mapping[tuple[str, str, str], str], folder: Path = FOLDER) -> None:
-    """Write the seals of (area, function, mutant) with these texts; what is not among them is forgotten."""
+    """Write the seals of (area, function, mutant) with these texts; forget all other seals."""
     areas: dict[str, dict[tuple[str, str], list[str]]] = {}
     for (area, function, mutant), text in texts.items():
         areas.setdefault(area, {}).setdefault((function, text), []).append(mutant)

@@ -1,4 +1,4 @@
-"""Mutants of those who decide and those who ask: the controller's rules, and the client's.
+"""Mutants of decisions and of requests for them: the controller's rules, and the client's.
 
 They were written from the product's code and from Kafka's history alone, without a look at the checkers.
 """
