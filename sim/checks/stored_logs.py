@@ -6,18 +6,18 @@ is walked anew: the last header that was read is no longer at its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from odradek.data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX
+from odradek.wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX, BatchHeader
 from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk import SimDisk
 from sim.machine.platter import Folder, Inode
 
-__all__ = ["StoredLogs", "is_segment", "stored_start"]
+__all__ = ["StoredLogs", "is_segment", "stored_batches", "stored_start"]
 
 _SUFFIX = ".log"
 
@@ -25,6 +25,17 @@ _SUFFIX = ".log"
 def is_segment(name: str) -> bool:
     """True if a file of a log's directory is a segment in use."""
     return name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdigit()
+
+
+def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield position and header of each whole batch."""
+    position = 0
+    while position + HEADER.size <= len(data):
+        header = BatchHeader._make(HEADER.unpack_from(data, position))
+        if header.batch_length < HEADER.size - SIZE_PREFIX or position + header.size > len(data):
+            return
+        yield position, header
+        position += header.size
 
 
 def stored_start(disk: SimDisk, log: PartitionLog) -> int:
