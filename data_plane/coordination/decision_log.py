@@ -19,6 +19,7 @@ from odradek.data_plane.coordination.records import CoordinatorRecord, RecordPro
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.replication.partition import Partition
+from odradek.env.pausing import pause
 from odradek.metadata_quorum.ports import CommitListener
 from odradek.wire.batches.batch_errors import InvalidRecord
 from odradek.wire.batches.batch_header import BatchHeader, Buffer, parse_header
@@ -216,6 +217,7 @@ def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
     latest = Latest()
     offset, end_offset = log.log_start_offset, log.log_end_offset
     while offset < end_offset:
+        pause()
         data = log.read_bytes(offset, READ_BYTES, upper_bound=end_offset, min_one=True)
         position = 0
         while position < len(data):

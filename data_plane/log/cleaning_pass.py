@@ -23,6 +23,7 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
 from odradek.data_plane.log.parts.cleaning_state import PassToken
 from odradek.data_plane.log.segments.segment import Segment, remove_if_present
+from odradek.env.pausing import pause
 from odradek.env.ports import File
 
 __all__ = ["Cleaning", "CleaningAborted", "Group", "Source", "begin_cleaning", "cleanable_end"]
@@ -173,10 +174,12 @@ class Cleaning:
         if log.is_closed:
             return
         log.segment_list.sync_entry()
+        pause()
         # Taken as a whole: if the pass ends meanwhile, the loop removes the rest.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:
+                pause()
                 remove_if_present(log.directory, doomed[0])
                 del doomed[0]
         finally:

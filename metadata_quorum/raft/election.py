@@ -328,7 +328,7 @@ def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
         core.role.to_notify = [each for each in core.role.to_notify if each != node_id]
 
 
-def on_broken_connection(core: CoreState, node_id: int) -> None:
+def doubt_leader(core: CoreState, node_id: int) -> None:
     """Ask for pre-votes soon, since the leader's process may be gone. Voters that still get its answers will refuse."""
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:

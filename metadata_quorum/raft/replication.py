@@ -214,9 +214,13 @@ def ask(core: CoreState) -> None:
 def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
     """Take the answer of the present epoch's leader; drop any other."""
     role = core.role
-    if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
+    if not isinstance(role, Follower) or role.leader_id != node_id:
         return
-    if answer.epoch != role.epoch:
+    if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
+        # A leader remembers its epoch. This node has come back with an empty disk, so it resigns from nothing.
+        election.doubt_leader(core, node_id)
+        return
+    if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:
         return
     role.fetch_deadline = core.now + core.config.fetch_timeout_seconds
     role.has_fetched = True

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskRefused, Env
 from odradek.metadata_quorum.ports import (
     MetadataLogCorrupt,
@@ -162,6 +163,7 @@ def answer_fetch_snapshot(
         error = ErrorCode.SNAPSHOT_NOT_FOUND
     if error is ErrorCode.NONE:
         end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        pause()
         try:
             chunk, size = store.read(end, asked.position, min(request.max_bytes, CHUNK_BYTES_MAX))
         except KafkaError as refusal:

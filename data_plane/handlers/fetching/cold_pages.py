@@ -9,6 +9,7 @@ from typing import Any
 
 from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from odradek.data_plane.log.log_types import FileRange
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskError, Workers
 from odradek.serving.contract import Delayed
 from odradek.wire.errors import ErrorCode
@@ -73,6 +74,7 @@ def _warm(ranges: list[FileRange]) -> None:
     for found in ranges:
         position, end = found.position, found.position + found.count
         while position < end:
+            pause()
             count = found.file.pread_into(
                 memoryview(scratch)[: min(WARM_CHUNK_BYTES, end - position)], position
             )

@@ -52,6 +52,7 @@ from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
 from odradek.data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.env.pausing import pause
 from odradek.env.ports import (
     Dir,
     DiskError,
@@ -541,8 +542,11 @@ class LogDir:
         self._is_closed = True
         try:
             for log in list(self.logs.values()):
+                pause()
                 log.close()
+            pause()
             self.checkpoints.write_all()
+            pause()
             self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except DiskError as error:
             self.offline_reason = str(error)
