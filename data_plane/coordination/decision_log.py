@@ -61,7 +61,7 @@ class CoordinatorLog:
         self._wall_ms = wall_ms
         self._compression_type = compression_type
         self._listeners: list[CommitListener] = []
-        self._told = partition.log.high_watermark
+        self._announced = partition.log.high_watermark
         self.epoch = partition.leader_epoch
 
     @property
@@ -154,8 +154,8 @@ class CoordinatorLog:
         """Report how far the high watermark is; called after an append and when the partition wakes its watchers."""
         self._partition.advance_high_watermark()
         high_watermark = self._partition.log.high_watermark
-        if high_watermark > self._told:
-            self._told = high_watermark
+        if high_watermark > self._announced:
+            self._announced = high_watermark
             for listener in self._listeners:
                 listener(high_watermark)
 

@@ -153,7 +153,7 @@ class Cleaning:
                 f"{log}: cleaned up to {cleaned.next_offset}, where {self.end_offset} is allowed"
             )
         sizes = sum(segment.size for segment in group.segments)
-        with log.home.telling_failures():
+        with log.home.reporting_failures():
             if not log.segment_list.replace(group.segments, cleaned, self._note_doomed):
                 return False
         self.bytes_before += sizes

@@ -120,11 +120,11 @@ class AlterPartitionSender:
             response: AlterPartitionResponse = await self._controller.request(request, deadline, version=3)
         except (KafkaError, ConnectionLost) as error:
             self.failures += len(asked)
-            self._log.warning("isr.not_told", error=str(error))
+            self._log.warning("isr.not_reported", error=str(error))
             return False
         if response.error_code:
             self.failures += len(asked)
-            self._log.warning("isr.not_told", error=ErrorCode(response.error_code).name)
+            self._log.warning("isr.not_reported", error=ErrorCode(response.error_code).name)
             return False
         for topic in response.topics:
             for answer in topic.partitions:

@@ -109,7 +109,7 @@ class CoreState:
             # epoch again. After a loss of power its followers wait for an answer that never comes, so it
             # notifies them (as Kafka does).
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
-            return Resigned(state.leader_epoch, voted, deadline, to_tell=others)
+            return Resigned(state.leader_epoch, voted, deadline, to_notify=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             # It led this epoch, and most likely does still: ask it at once instead of waiting for an election.

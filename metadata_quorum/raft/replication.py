@@ -100,7 +100,7 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
     progress.end_offset_at_last_fetch = core.log.end_offset
     progress.offset = request.offset
     if request.high_watermark is not None:
-        progress.high_watermark_told = request.high_watermark
+        progress.high_watermark_sent = request.high_watermark
     count_promises(core)
     return progress
 
@@ -148,11 +148,11 @@ def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
         return True
     # Before that a leader sends no high watermark, so a follower that knows less must not get endless
     # answers.
-    return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_told
+    return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
 def _answer(core: CoreState, request_id: int, request: Fetch, progress: Progress) -> None:
-    progress.high_watermark_told = core.high_watermark
+    progress.high_watermark_sent = core.high_watermark
     read_offset = request.offset if core.log.end_offset > request.offset else None
     core.emit(Answer(request_id, FetchAnswer(core.epoch, core.leader_id, core.high_watermark), read_offset))
 

@@ -105,10 +105,10 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
     found = partitions[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code))
-    told = found.snapshot_id
+    offered = found.snapshot_id
     chunk = bytes(found.unaligned_records or b"")
     if (
-        (told.end_offset, told.epoch) != (snapshot.offset, snapshot.epoch)
+        (offered.end_offset, offered.epoch) != (snapshot.offset, snapshot.epoch)
         or found.position != position
         or not chunk
         or position + len(chunk) > found.size

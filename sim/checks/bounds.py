@@ -1,4 +1,4 @@
-"""How long a part that could serve may fail: a bound for each fault, from the configured timeouts. PURE.
+"""Bounds of outages: the time that each fault may cost, from the configured timeouts. PURE.
 
 docs/simulation.md has the table for readers, with what sound runs need.
 """

@@ -29,7 +29,7 @@ from odradek.node.node import Node
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.messages.fetch import FetchPartition
 from odradek.wire.uuid_text import uuid_to_text
-from sim.checks.served_records import is_replica
+from sim.checks.answers.served_records import is_replica
 from sim.checks.stored_logs import StoredLogs, stored_start
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.checks.wiretap import Exchange

@@ -15,7 +15,11 @@ from sim.machine.disk import SimDisk
 from sim.machine.events import Agenda
 from sim.machine.network import Fabric, SimNetwork
 from sim.machine.trace import Trace
+<<<<<<< HEAD
+from sim.machine.waiting import NodeCrashed, Signal, SimEvent, checkpoint, checkpoint_if_cancelled
+=======
 from sim.machine.waiting import NodeCrashed, PausedWork, Signal, SimEvent, checkpoint, wait_shielded
+>>>>>>> sound
 from sim.machine.weather import Weather
 
 if TYPE_CHECKING:
@@ -147,7 +151,7 @@ class SimWorkers:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         env, random = self._env, self._random
-        await checkpoint()
+        await checkpoint_if_cancelled()
         if not env.alive:
             raise NodeCrashed
         began = env.agenda.now
@@ -160,6 +164,8 @@ class SimWorkers:
         env.record("work", getattr(function, "__qualname__", "function"), acts_at - began, ends_at - began)
         if acts_at > began:
             await self._until(acts_at)
+        elif ends_at == began:
+            await checkpoint()
         result: T
         failure: Exception | None = None
         try:
@@ -198,7 +204,7 @@ class SimWorkers:
     async def _until(self, moment: float) -> None:
         done = Signal(self._env)
         self._env.agenda.at(moment, done.wake, self._env)
-        await wait_shielded(done)
+        await done.wait(shielded=True)
 
 
 class SimCompanion:

@@ -52,8 +52,11 @@ class Signal:
         self._owner = owner
         self._tasks: list[Task] = []
 
-    async def wait(self) -> None:
-        """Wait for the next `wake`. Raises `NodeCrashed` on a node that is dead, or dies meanwhile."""
+    async def wait(self, *, shielded: bool = False) -> None:
+        """Wait for the next `wake`. Raises `NodeCrashed` on a node that is dead, or dies meanwhile.
+
+        `shielded`: wait though the caller be cancelled, as for a thread that cannot be stopped.
+        """
         owner = self._owner
         if not owner.alive:
             await trio.lowlevel.checkpoint()
@@ -63,6 +66,8 @@ class Signal:
         owner.waits[task] = self
 
         def abort(_: RaiseCancelT) -> Abort:
+            if shielded:  # a cancel scope with a shield does the same, and costs more than the wait
+                return Abort.FAILED
             self._tasks.remove(task)
             del owner.waits[task]
             return Abort.SUCCEEDED
@@ -110,6 +115,10 @@ class SimEvent:
 
 checkpoint = trio.lowlevel.checkpoint
 """Let other tasks run."""
+<<<<<<< HEAD
+checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+"""Raise where the caller is cancelled; otherwise go on at once."""
+=======
 
 
 async def wait_shielded(signal: Signal) -> None:
@@ -190,3 +199,4 @@ class PausedWork(Generic[T]):
             work._baton.acquire()
         if work._is_killed:
             raise NodeCrashed
+>>>>>>> sound

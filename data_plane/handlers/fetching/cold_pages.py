@@ -110,7 +110,7 @@ async def answer_when_warm(
         for workers, ranges in _by_workers(job, attempt, cold):
             await workers.run(_warm, ranges)
     except DiskError as error:
-        job.desk.disk_errors.tell("fetch.disk_error", error=str(error))
+        job.desk.disk_errors.note("fetch.disk_error", error=str(error))
         _refuse_unreadable(job, attempt, cold, error)
     if delayed.answer is None:
         attempt.release()

@@ -357,7 +357,7 @@ class RecordLoop:
 
 @attrs.frozen
 class _Verdict:
-    """What stays of each batch of a group."""
+    """The records that stay, for each batch of a group."""
 
     kept: list[int]
     """The number of records of each batch that stay."""

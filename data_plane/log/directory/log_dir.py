@@ -578,11 +578,11 @@ class LogDir:
         if room.note(now, *self.space):
             for log in self.logs.values():
                 log.home.set_short(room.is_short)
-            told = {"free_bytes": room.free_bytes, "reserve_bytes": room.reserve_bytes}
+            fields = {"free_bytes": room.free_bytes, "reserve_bytes": room.reserve_bytes}
             if room.is_short:
-                self.context.log.warning("directory.reserve_reached", directory=self.path, **told)
+                self.context.log.warning("directory.reserve_reached", directory=self.path, **fields)
             else:
-                self.context.log.warning("directory.reserve_left", directory=self.path, **told)
+                self.context.log.warning("directory.reserve_left", directory=self.path, **fields)
         if room.is_short and self.full_since is None:
             self.full_since = self.refused_at = now
         hours = room.hours_left
