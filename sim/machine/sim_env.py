@@ -15,11 +15,14 @@ from sim.machine.disk import SimDisk
 from sim.machine.events import Agenda
 from sim.machine.network import Fabric, SimNetwork
 from sim.machine.trace import Trace
-<<<<<<< HEAD
-from sim.machine.waiting import NodeCrashed, Signal, SimEvent, checkpoint, checkpoint_if_cancelled
-=======
-from sim.machine.waiting import NodeCrashed, PausedWork, Signal, SimEvent, checkpoint, wait_shielded
->>>>>>> sound
+from sim.machine.waiting import (
+    NodeCrashed,
+    PausedWork,
+    Signal,
+    SimEvent,
+    checkpoint,
+    checkpoint_if_cancelled,
+)
 from sim.machine.weather import Weather
 
 if TYPE_CHECKING:

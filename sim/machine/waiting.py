@@ -115,10 +115,8 @@ class SimEvent:
 
 checkpoint = trio.lowlevel.checkpoint
 """Let other tasks run."""
-<<<<<<< HEAD
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 """Raise where the caller is cancelled; otherwise go on at once."""
-=======
 
 
 async def wait_shielded(signal: Signal) -> None:
@@ -199,4 +197,3 @@ class PausedWork(Generic[T]):
             work._baton.acquire()
         if work._is_killed:
             raise NodeCrashed
->>>>>>> sound
