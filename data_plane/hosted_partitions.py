@@ -41,6 +41,7 @@ from odradek.data_plane.replication.rotten_replicas import Fate, RottenReplicas
 from odradek.data_plane.topic_configs import TopicConfigs
 from odradek.env.ports import DiskError, DiskRefused
 from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
+from odradek.named_states import reached
 from odradek.serving.timers import Timers
 from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 
@@ -148,6 +149,7 @@ class HostedPartitions:
                 if partition is None:
                     continue
             if partition.log.home.is_unsettled:
+                reached("disks.unsettled_replica_waits")
                 # What it has is open until its disk answers: it must neither lead nor promise anything by that.
                 self._unsettled.setdefault(topic.topic_id, {})[index] = None
                 continue
@@ -204,6 +206,7 @@ class HostedPartitions:
             try:
                 placement.check_readable(hosted.name, index)
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
+                    reached("moves.reported_swap_never_came")
                     # The swap was reported, and has not come: the log is on a disk that is away.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway("it was about to move here from a log directory that is offline")

@@ -40,6 +40,7 @@ from odradek.metadata_quorum.quotas.token_bucket import wait_ms
 from odradek.metadata_quorum.replica.describe_quorum import refuse_description
 from odradek.metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from odradek.metadata_quorum.state_machine import Deferred
+from odradek.named_states import reached
 from odradek.security.acls.authorizer import Rights
 from odradek.security.doors.door import Admitted
 from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
@@ -369,6 +370,7 @@ class ControllerChannel:
             self._retries += 1
             now = clock.monotonic()
             if now >= deadline:
+                reached("controller.none_to_ask")
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "there was no active controller to ask")
             with clock.timeout_at(min(deadline, now + pause)):
                 await changed.wait()
@@ -429,6 +431,7 @@ class ControllerChannel:
         if not self._service.is_active and await self._piece(
             _is_long(response), carries_code, response, version, ErrorCode.NOT_CONTROLLER
         ):
+            reached("controller.resigned_while_answering")
             return None
         return admitted.merge(response)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from odradek.named_states import reached
 from odradek.wire.api import request_class, request_header_version, response_class, response_header_version
 from odradek.wire.codec import ErrorCounts, counting_encoder, decode, decode_bounded, encoder
 from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
@@ -120,6 +121,7 @@ def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1)
     errors: ErrorCounts = {}
     counting_encoder(type(response), enclosed.api_version)(w, response, None, errors)
     if ErrorCode.NOT_CONTROLLER in errors:
+        reached("controller.resigned_with_envelope")
         return EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
     return EnvelopeResponse(bytes(w), ErrorCode.NONE, image_offset)
 

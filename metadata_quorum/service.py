@@ -47,6 +47,7 @@ from odradek.metadata_quorum.replica.raft_quorum import RaftQuorum
 from odradek.metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from odradek.metadata_quorum.replica.storage_format import bootstrap_records
 from odradek.metadata_quorum.state_machine import Deferred, NotEncoded, ReplicatedStateMachine
+from odradek.named_states import reached
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted
 from odradek.serving.node_env import NodeEnv
@@ -308,6 +309,7 @@ class MetadataService:
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
+            reached("controller.committed_after_lost_lead")
             # The lead is lost. The next leader keeps the decision or drops it.
             return
         self.decided.commits += 1
@@ -359,6 +361,7 @@ class MetadataService:
         try:
             await publisher.replay(quorum.decisions.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
+            reached("controller.replay_put_off")
             # The part that could not be read was not replayed either.
             self._logger.warning("metadata.replay_waits", error=str(error))
             await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
@@ -388,6 +391,7 @@ class MetadataService:
         settings = self._settings
         assert settings.controller is not None
         if publisher.in_transaction:
+            reached("controller.open_transaction_aborted")
             # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
             abort = AbortTransactionRecord(reason="a new leader found it open")

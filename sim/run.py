@@ -73,6 +73,8 @@ class RunResult:
     """The answers of the nodes, and their served versions."""
     faults: Mapping[str, int]
     """How often each kind of fault befell the cluster."""
+    states: Mapping[str, int]
+    """How often the product came to each of its named states."""
 
 
 def run(
@@ -129,6 +131,7 @@ def run(
         tuple(world.trace.lines),
         scenario.answers(),
         scenario.faults(),
+        dict(sorted(world.states.items())),
     )
 
 

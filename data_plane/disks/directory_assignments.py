@@ -7,6 +7,7 @@ from collections.abc import Callable
 from odradek.data_plane.newest_image import NewestImage
 from odradek.env.ports import Clock, ConnectionLost, Event, Log
 from odradek.metadata_quorum.ports import PeerChannel
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -82,6 +83,7 @@ class DirectoryAssignments:
             deadline = self._clock.monotonic() + self._timeout_seconds
             response: AssignReplicasToDirsResponse = await self._controller.request(request, deadline)
         except (KafkaError, ConnectionLost) as error:
+            reached("disks.assignments_not_sent")
             self._log.warning("broker.directories_not_reported", error=str(error))
             return False
         if response.error_code:

@@ -32,6 +32,7 @@ from odradek.data_plane.ports import BrokerHost
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.env.ports import ConnectionLost, Env
 from odradek.metadata_quorum.ports import PeerChannel
+from odradek.named_states import reached
 from odradek.serving.disk_troubles import (
     DEMOTED_LOG_DIRS,
     TROUBLED_LOG_DIRS,
@@ -211,6 +212,7 @@ class DirectoryTroubles:
             deadline = broker.clock.monotonic() + broker.request_timeout_ms / 1000
             response: IncrementalAlterConfigsResponse = await broker.controller.request(request, deadline)
         except (KafkaError, ConnectionLost) as error:
+            reached("disks.troubles_not_sent")
             self._log.warning("broker.troubles_not_reported", error=str(error))
             return False
         for answer in response.responses:

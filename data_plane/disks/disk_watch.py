@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import Clock, Log
+from odradek.named_states import reached
 from odradek.serving.disk_troubles import Trouble
 
 LOOK_SECONDS = 1.0
@@ -120,6 +121,7 @@ class DiskWatch:
         space = log_dir.space
         enough = log_dir.room.reserve_bytes + min(ROOM_BYTES, space.total_bytes // ROOM_SHARE)
         if now - log_dir.refused_at >= self._full_seconds and space.free_bytes >= enough:
+            reached("disks.room_came_back")
             log_dir.full_since = None
             return 0.0
         return now - since

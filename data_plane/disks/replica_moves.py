@@ -48,6 +48,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import DiskError, DiskHung, DiskRefused, FileClosed, FileMissing, TaskGroup
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
@@ -326,12 +327,14 @@ class ReplicaMoves:
                 self._complain(move, str(error))
                 pause = RETRY_SECONDS
             except (FileClosed, FileMissing):
+                reached("moves.segment_went")
                 # A segment or a log went while a worker was at it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
                 # A disk that failed is offline by now, which has ended the move.
                 self._complain(move, str(error))
                 if isinstance(error, CorruptBatch) and move.future is not None:
+                    reached("moves.rot_suspected")
                     move.partition.suspect(move.future.log_end_offset)
                 pause = RETRY_SECONDS
             if pause:
@@ -359,6 +362,7 @@ class ReplicaMoves:
                 open_future, move.target, move.name, current, current.log_start_offset
             )
             if not self._is_wanted(move):
+                reached("moves.opened_too_late")
                 opened.abandon()
                 return 0
             move.future = opened
@@ -381,6 +385,7 @@ class ReplicaMoves:
             pause = await self._copy(move, current, future)
             return max(pause, LOOK_SECONDS) if move.is_near else pause
         if not self._copy_rest(current, future):
+            reached("moves.fell_behind_again")
             move.is_near = False
             return 0
         self._swap(move, current, future)
@@ -486,6 +491,7 @@ class ReplicaMoves:
                 lambda error: self._swap_failed(swap, error),
             )
         except DiskHung as error:
+            reached("moves.swap_goes_on_late")
             # The replica refuses until the device has answered, and so does all that would change it.
             target.disk_refused(error)
             current.home.unsettle()
@@ -501,6 +507,7 @@ class ReplicaMoves:
         current.home.settle()
         swap.serve(moved)
         if not self._broker.hosted.holds(move.partition) or move.partition.log is not current:
+            reached("moves.swapped_too_late")
             target.delete_log(current.topic, current.partition)
             return
         move.partition.log = moved
@@ -524,6 +531,7 @@ class ReplicaMoves:
         current.cleaning.is_held = False
         self.given_up += 1
         if isinstance(error, DiskHung):
+            reached("moves.swap_put_off_for_hung_disk")
             # The copy is removed when the device answers.
             target.checkpoints.expect_no_longer(current.home.key)
             target.disk_refused(error)

@@ -25,6 +25,7 @@ from odradek.data_plane.log.parts.cleaning_state import PassToken
 from odradek.data_plane.log.segments.segment import Segment, remove_if_present
 from odradek.env.pausing import pause
 from odradek.env.ports import File
+from odradek.named_states import reached
 
 __all__ = ["Cleaning", "CleaningAborted", "Group", "Source", "begin_cleaning", "cleanable_end"]
 
@@ -96,12 +97,14 @@ class Cleaning:
         log = self._log
         if self.abort_reason is not None or end_offset > self.end_offset:
             return None
+        reached("cleaner.group_given_up")
         segments = tuple(
             segment
             for segment in log.segments
             if base_offset <= segment.base_offset < end_offset and not segment.is_active
         )
         if not segments or segments[0].base_offset != base_offset:
+            reached("cleaner.sources_went")
             return None
         after = log.segments[log.segment_list.index_of(segments[-1].base_offset) + 1]
         if after.base_offset > self.end_offset:
@@ -163,6 +166,7 @@ class Cleaning:
 
     def _note_doomed(self, names: list[str]) -> None:
         if self._is_ended:
+            reached("cleaner.swapped_after_its_pass")
             # The device has answered so late that the pass is over.
             self._log.home.remove_later(names)
         else:

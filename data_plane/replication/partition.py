@@ -45,6 +45,7 @@ from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, 
 from odradek.data_plane.replication.waiting_requests import WaitingRequests
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
@@ -211,6 +212,7 @@ class Partition:
                 f"{self.leader_epoch} to {image.leader_epoch}"
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
+            reached("replication.answer_overtook_record")
             # The answer to AlterPartition overtook its record; the newer record follows.
             return
         self._assert_sound(image)
@@ -355,6 +357,7 @@ class Partition:
             DiskError
         """
         if not self.has_min_isr:
+            reached("replication.marker_waits_for_replicas")
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         log = self.log
         result = log.append(
@@ -389,6 +392,7 @@ class Partition:
             return False
         offset = self._synced_end() if self.flushes else end_offset
         if not self.has_min_isr:
+            reached("replication.high_watermark_waits_for_replicas")
             return False
         if self.followers is not None:
             maximal_isr = self.isr_state.maximal_isr
@@ -433,6 +437,7 @@ class Partition:
         """
         image, cluster = self.image, self._cluster
         if image is not None and cluster.is_troubled(image.directory_of(replica.broker_id)):
+            reached("replication.troubled_replica_judged_sooner")
             return min(TROUBLED_LAG_MS_MAX, cluster.lag_ms_max)
         return cluster.lag_ms_max
 
@@ -467,6 +472,7 @@ class Partition:
         """Find the follower that fetches. Raises `KafkaError` if it is unknown here, perhaps for the moment."""
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
+            reached("replication.follower_unknown_yet")
             # With an epoch that is right the follower may know of a reassignment that has not arrived here.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -509,10 +515,12 @@ class Partition:
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):
+            reached("replication.fetch_of_earlier_life_refused")
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker epoch is older than the registered one"
             )
         if broker_epoch > registered:
+            reached("replication.fetch_of_later_life_not_counted")
             return False
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
@@ -588,7 +596,9 @@ class Partition:
             or partition_epoch < self.partition_epoch
             or (isinstance(proposal, PendingShrinkIsr) and partition_epoch > self.partition_epoch)
         ):
+            reached("replication.isr_answer_outdated")
             return
+        reached("replication.isr_change_accepted")
         assert self.image is not None, "a leader knows its image"
         assert_isr(isr, self.image.replicas, self.image.leader)
         self.isr_state = committed_isr(isr)
@@ -604,6 +614,7 @@ class Partition:
         if self.isr_state is not proposal:
             return False
         if code in _NOT_APPLIED:
+            reached("replication.isr_change_refused")
             self.isr_state = proposal.committed
             # The replica that was about to join counts no more. Fetches of all other replicas have been
             # counted already.

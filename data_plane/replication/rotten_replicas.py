@@ -43,6 +43,7 @@ from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, FileMissing, TaskGroup, Workers
 from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicIdPartition
 
 AGAIN_SECONDS = 2.0
@@ -148,6 +149,7 @@ class RottenReplicas:
             or log.is_closed
             or not self._broker.hosted.holds(partition)
         ):
+            reached("rot.suspicion_outdated")
             # What was read may have been cut meanwhile.
             return
         if rot is None:
@@ -239,8 +241,10 @@ class RottenReplicas:
     def fate(self, replica: TopicIdPartition, image: PartitionImage, *, is_empty: bool) -> Fate:
         """Choose the fate of a replica whose directory is LOST in the metadata."""
         if replica in self._renewed:
+            reached("rot.renewed_replica_follows")
             return Fate.FOLLOW
         if self.holds_promises(image):
+            reached("rot.promising_replica_returns")
             return Fate.RETURN
         if is_empty:
             return Fate.FOLLOW

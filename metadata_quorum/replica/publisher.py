@@ -20,6 +20,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataDelta, Metadata
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, StoredSnapshot
 from odradek.metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from odradek.metadata_quorum.replica.turns import Turns
+from odradek.named_states import reached
 
 __all__ = ["MetadataPublisher", "Observer"]
 
@@ -91,6 +92,7 @@ class MetadataPublisher:
             timestamp_ms = max(timestamp_ms, batch.timestamp_ms)
             self.next_offset = batch.last_offset + 1
         if self._builder.in_transaction:
+            reached("quorum.image_waits_for_transaction")
             return None, MetadataDelta(), len(data), timestamp_ms
         return *self._builder.build(), len(data), timestamp_ms
 

@@ -26,6 +26,7 @@ from odradek.metadata_quorum.replica.metadata_batches import (
     batch_of_values,
     encode_values,
 )
+from odradek.named_states import reached
 from odradek.wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -106,6 +107,8 @@ class QuorumLeader:
         The batches of the tail stay: the core has them in its log, so they must come to the disk.
         """
         self._epoch_to_begin = self.epoch = NO_EPOCH
+        if self._waiting:
+            reached("quorum.waiting_decisions_lost")
         self._waiting.clear()
         self.waiting_bytes = 0
 
@@ -215,6 +218,7 @@ class QuorumLeader:
         try:
             last_offset = driver.log.append(data, epoch)
         except DiskRefused as error:
+            reached("quorum.no_room_for_batch")
             self.no_room_until = driver.clock.monotonic() + DISK_FULL_RETRY_SECONDS
             driver.report_no_room(error)
             return
@@ -263,6 +267,7 @@ class QuorumLeader:
             self._seen_hanging_at = float("inf")
             if batches:
                 await driver.patiently(partial(append_batches, driver.log, batches))
+                reached("quorum.tail_came_to_disk")
                 self._tail.drop(batches)
             end_offset = await driver.patiently(driver.log.flush)
             self._sync_began_at = None
@@ -326,11 +331,14 @@ class QuorumLeader:
         if began_at is None or self._late_at() > now or not self._others_suffice:
             return False
         if not self._is_late_logged:
+            reached("quorum.disk_was_late")
             self._is_late_logged = True
             driver.logger.warning("metadata.disk_late", waited_ms=round((now - began_at) * 1000))
         if self.may_write_ahead():
+            reached("quorum.wrote_ahead_of_disk")
             self._write_ahead()
         if now - began_at >= SYNC_SECONDS_MAX:
+            reached("quorum.disk_seen_hanging")
             self._seen_hanging_at = min(self._seen_hanging_at, now)
         return now - self._seen_hanging_at >= SECOND_LOOK_SECONDS
 

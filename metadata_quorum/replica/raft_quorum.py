@@ -69,6 +69,7 @@ from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX, Quor
 from odradek.metadata_quorum.replica.quorum_requests import QuorumRequests
 from odradek.metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
 from odradek.metadata_quorum.replica.turns import Turns
+from odradek.named_states import reached
 from odradek.wire.structure import Message
 
 __all__ = ["RaftQuorum"]
@@ -246,6 +247,7 @@ class RaftQuorum:
             except DiskRefused:
                 if self.is_running:
                     raise
+                reached("quorum.stopped_without_room")
                 # The node stops, so no write waits for room any more.
                 break
             if not worked:
@@ -260,6 +262,7 @@ class RaftQuorum:
         clock = self.clock
         patience = min(clock.monotonic() + self.settings.raft.fetch_timeout_seconds, others_until)
         if self.decisions.epoch >= 0 and self.decisions.high_watermark < self.decisions.end_offset:
+            reached("quorum.drained_before_stop")
             committed = self.env.event()
             end_offset = self.decisions.end_offset
 
@@ -416,6 +419,7 @@ class RaftQuorum:
         if self._effects or self._upkeep:
             effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
+                reached("quorum.states_saved_as_one")
                 # No other effect lies in between, so only the newest state has to be saved.
                 effect = self._effects.popleft()
             self._is_blocked = True

@@ -22,6 +22,7 @@ from odradek.metadata_quorum.ports import (
 )
 from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -78,6 +79,7 @@ async def fetch_snapshot(
         except MetadataLogCorrupt as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     except Exception:
+        reached("quorum.draft_discarded")
         # Not on cancellation: a crash has no clean-up, and the next start removes drafts.
         draft.discard()
         raise
@@ -179,6 +181,7 @@ def answer_fetch_snapshot(
 
 def _leader_error(epoch: int, leader: LeaderView) -> ErrorCode:
     if epoch < leader.epoch:
+        reached("quorum.snapshot_of_earlier_epoch_refused")
         return ErrorCode.FENCED_LEADER_EPOCH
     if epoch > leader.epoch:
         return ErrorCode.UNKNOWN_LEADER_EPOCH

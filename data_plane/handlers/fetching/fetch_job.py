@@ -28,6 +28,7 @@ from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.data_plane.replication.throttle import ReplicationThrottle
 from odradek.data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
+from odradek.named_states import reached
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.serving.contract import ClientRights, Context, PinsFiles
 from odradek.serving.shared_parts import shared
@@ -551,5 +552,6 @@ def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffs
     if epoch < 0 or fetched.fetch_offset < partition.log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
+        reached("fetch.divergence_answered")
         return EpochEndOffset(epoch, end_offset)
     return None

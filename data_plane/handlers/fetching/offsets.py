@@ -10,6 +10,7 @@ from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError, Event, FileClosed, Workers
+from odradek.named_states import reached
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.steps import Work, in_slices, run_through
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -192,6 +193,7 @@ class ListOffsetsHandler:
         except KafkaError as error:
             return _failed(asked, error.code)
         except FileClosed:
+            reached("offsets.log_went_while_searched")
             # Deleted, moved away, or its directory has failed, while the worker read it.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
@@ -225,6 +227,7 @@ def find_offset(
         bound = log.log_end_offset
     if timestamp == LATEST:
         if lags:
+            reached("offsets.latest_not_known_yet")
             raise _not_available(version)
         return -1, bound, partition.leader_epoch
     if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= LIST_OFFSETS_EARLIEST_LOCAL):

@@ -19,6 +19,7 @@ from odradek.data_plane.groups.state import OffsetKey
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.named_states import reached
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.steps import Steps, Work
@@ -294,6 +295,8 @@ def _fetched_partition(
     code = missing or fetched.code
     value = None if code else fetched.offsets.get((name, index))
     if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
+        if value is not None:
+            reached("groups.offset_of_earlier_topic_hidden")
         # Also offsets that were committed for another topic of this name.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(

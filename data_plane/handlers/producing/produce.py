@@ -26,6 +26,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.named_states import reached
 from odradek.serving.contract import CLOSE, Context, Result
 from odradek.serving.shared_parts import shared
 from odradek.serving.steps import TURN, Steps
@@ -268,6 +269,7 @@ class ProduceHandler:
                 data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"
             )
         if not isinstance(error, KafkaError):
+            reached("produce.append_met_a_bug")
             self._desk.log.exception(
                 "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
             )

@@ -39,6 +39,7 @@ from odradek.env.ports import (
     never,
 )
 from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
@@ -274,6 +275,7 @@ class Background:
             if error.operation == "sync":
                 # Pages with promised room have none: they are lost like those of any failed sync.
                 raise
+            reached("log.flush_postponed")
             self._log_dir.disk_refused(error)
             if not self._logged_postponed:
                 self._logged_postponed = True
@@ -365,6 +367,7 @@ class Background:
     async def _remove_doomed(self, now_ms: int) -> None:
         workers = self._log_dir.workers
         if self._log_dir.is_suspected:
+            reached("log.removal_put_off")
             # A late change may still work where these are.
             return
         await self._rename_refused()

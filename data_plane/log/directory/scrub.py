@@ -14,6 +14,7 @@ from odradek.data_plane.log.rot import Rot
 from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.env.pausing import pause
 from odradek.env.ports import File, UncachedFile
+from odradek.named_states import reached
 
 CHUNK_BYTES = 4 << 20
 
@@ -55,6 +56,7 @@ class SegmentScrub:
             self._close_reader()
         if scan.damage is None:
             return None
+        reached("rot.found_by_scrub")
         return Rot(self.file.path, scan.position, scan.next_offset, scan.damage)
 
     def close(self) -> None:

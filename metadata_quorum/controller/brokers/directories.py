@@ -35,6 +35,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -98,6 +99,7 @@ def _assign(
     if broker.broker_id not in partition.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
     if partition.directory_of(broker.broker_id) == directory:
+        reached("controller.assignment_repeated")
         return ErrorCode.NONE, None
     rules = topic_rules(image, basis, topic)
     online = directory in broker.log_dirs

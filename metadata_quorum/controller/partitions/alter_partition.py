@@ -24,6 +24,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -86,6 +87,7 @@ def alter_partition(
             # A reassignment that this change has completed may have moved the leadership away. That is a record and
             # an error at once: the leader that was has to wait for the metadata.
             if record is not None and record.leader not in (request.broker_id, NO_LEADER_CHANGE):
+                reached("controller.leader_moved_by_its_own_change")
                 answers.append(_refused(number, ErrorCode.NEW_LEADER_ELECTED))
             else:
                 answers.append(_answer(number, partition))
@@ -127,12 +129,15 @@ def _check(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # A leader with a higher epoch than this controller has talked with a newer controller.
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
+        reached("controller.asked_by_a_later_state")
         return ErrorCode.NOT_CONTROLLER
     if data.leader_epoch < partition.leader_epoch:
+        reached("controller.isr_of_earlier_leader_refused")
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker_id != partition.leader:
         return ErrorCode.INVALID_REQUEST
     if data.partition_epoch < partition.partition_epoch:
+        reached("controller.isr_of_earlier_state_refused")
         return ErrorCode.INVALID_UPDATE_VERSION
     members = [state.broker_id for state in isr]
     is_set = len(set(members)) == len(members)
@@ -145,6 +150,7 @@ def _check(
     ):
         return ErrorCode.INVALID_REQUEST
     if not all(_is_eligible(image, partition, state) for state in isr):
+        reached("controller.ineligible_member_refused")
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

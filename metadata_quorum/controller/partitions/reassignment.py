@@ -26,6 +26,7 @@ from odradek.metadata_quorum.controller.partitions.partition_change import (
 from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -162,6 +163,7 @@ def _cancel(
                 f"Unable to revert partition assignment for {topic.name}:{number} because it would require an "
                 "unclean leader election."
             )
+        reached("controller.reassignment_cancelled_uncleanly")
         isr = ()
     return change_partition(
         topic.topic_id,

@@ -22,6 +22,7 @@ from odradek.metadata_quorum.raft.voters import VoterSet
 from odradek.metadata_quorum.replica.asking.voter_places import Place, VoterPlaces
 from odradek.metadata_quorum.replica.asking.voter_search import Outcome, VoterSearch
 from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 __all__ = ["OwnCopy"]
@@ -98,6 +99,7 @@ class OwnCopy:
             now = clock.monotonic()
             if found is not None:
                 alone_since = now
+                reached("quorum.own_copy_found")
                 self._log_found(found)
                 driver.report(driver.core.abstain, True)
             elif is_here or now - alone_since >= window:

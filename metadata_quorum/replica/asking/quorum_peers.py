@@ -24,6 +24,7 @@ from odradek.metadata_quorum.replica.asking.voter_places import Place, VoterPlac
 from odradek.metadata_quorum.replica.asking.voter_search import Outcome, VoterSearch
 from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
 from odradek.metadata_quorum.replica.peers import NeverSent
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 from odradek.wire.messages.update_raft_voter import KRaftVersionFeature, Listener, UpdateRaftVoterRequest
 from odradek.wire.structure import ZERO_UUID
@@ -165,6 +166,7 @@ class QuorumPeers:
         driver.report(driver.core.receive_response, node_id, request, response)
         for each, before in known:
             if driver.core.leader_id != each:
+                reached("quorum.claimed_leader_address_undone")
                 # Another node has wrongly claimed to lead. The address came from that node too.
                 self.note_address(each, before)
         if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
@@ -200,6 +202,7 @@ class QuorumPeers:
             logged = self._logged(voter)
             self.note_address(voter.node_id, None)
             if self._places.note_found(voter, outcome.place, logged):
+                reached("quorum.voter_found_elsewhere")
                 self._driver.logger.info(
                     "quorum.voter_found", voter=voter.node_id, address=str(outcome.place)
                 )
@@ -238,6 +241,7 @@ class QuorumPeers:
         others = [(each.place, self._places.note_answer(voter, each.place, now)) for each in answers]
         for place, other in others:
             if other is not None:
+                reached("quorum.voter_at_two_places")
                 self._log_copied(voter, place, other)
                 both = KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT, f"voter {voter} answers at {other} and {place}"

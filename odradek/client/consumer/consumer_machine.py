@@ -48,6 +48,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import RequestTimedOut
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class ConsumerMachine:
 
     def _position_failed(self, state: PartitionState, error: Exception) -> None:
         if self.subscription.partitions.get(state.key) is not state:
+            reached("client.position_of_former_partition_dropped")
             return  # given up meanwhile
         state.error = error
         self._fetching.ready[state] = None
@@ -336,6 +338,7 @@ class ConsumerMachine:
             return self._begin_event(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
         yield from self.commits.commit_before_rebalance(owned)
         if membership.state is not MembershipState.PREPARING or membership.lost:
+            reached("client.rebalance_moved_on")
             return None  # the world moved on meanwhile: the next turn sees to it
         if not membership.cooperative:
             return self._begin_event(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))

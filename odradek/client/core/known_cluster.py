@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.client.errors import broker_error, error_code
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class Cluster:
         if seen is None or partition.leader_epoch < 0:
             return partition
         if partition.leader_epoch < seen.leader_epoch and seen.denied < STALE_TIMES:
+            reached("client.earlier_leader_not_believed")
             seen.denied += 1
             return attrs.evolve(partition, leader=-1)
         del self._seen_epochs[name, partition.index]
@@ -181,6 +183,7 @@ class Cluster:
             refused_id, times = self._denied.get(name, (topic_id, 0))
             times = times + 1 if refused_id == topic_id else 1
             if times < ANSWERS_IN_A_ROW:
+                reached("client.former_topic_not_believed")
                 self._denied[name] = (topic_id, times)
                 return False
             seen.remove(topic_id)
@@ -212,6 +215,7 @@ class Cluster:
             return False
         seen = self._seen_epochs.get((name, index))
         if seen is not None and leader_epoch < seen.leader_epoch:
+            reached("client.leader_of_earlier_epoch_passed_over")
             return False
         topic.partitions[index] = attrs.evolve(partition, leader=leader, leader_epoch=leader_epoch)
         return True
