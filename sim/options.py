@@ -97,6 +97,8 @@ that have them, drawn alike."""
 TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
 """Troubles that are aimed at transactions (`sim.storm.transaction_troubles`), with the share of the runs with copiers
 that have them, drawn alike."""
+FILE_KINDS = {"spoil": 0.2}
+"""Damage to small files (`sim.storm.disk_damage`), with the share of the runs that have it."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -177,7 +179,7 @@ class RunOptions:
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
             workloads = [name for name in workloads if name not in NEW_WORKLOADS]
         more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
-        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds)))
+        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds | FILE_KINDS)))
         duties = _drawn_alone(seed, DUTIES)
         if "access" in duties and profile in ("default", "lite", "calm"):
             guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
