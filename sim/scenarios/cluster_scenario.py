@@ -25,6 +25,7 @@ from sim.checks.quorum_watch import watch_quorum
 from sim.checks.transactions import still_open
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
+from sim.knobs.turning import turned
 from sim.load import pipelining
 from sim.load.operators import Operator, moves
 from sim.load.operators.access import USERS
@@ -152,15 +153,19 @@ class ClusterScenario:
         In the profile `broken` harm is no violation where a node has logged an error: see `sim.storm.breakage`.
         """
         if self.options.profile != "broken":
-            return self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
+            return self._run_with_knobs()
         try:
-            summary = self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
+            summary = self._run_with_knobs()
         except (SafetyViolation, Liveness) as error:
             told = self._errors_told()
             if not told:
                 raise SafetyViolation(f"silent damage: no node has told an error, but {error}") from error
             return {"harmed": 1, "told": told}
         return {**summary, "harmed": 0, "told": self._errors_told()}
+
+    def _run_with_knobs(self) -> Mapping[str, int]:
+        with turned(self.options.knobs):
+            return self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
 
     @property
     def _virtual_seconds_max(self) -> float:
