@@ -132,7 +132,7 @@ class RunOptions:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
         weather = Weather.draw(Random(f"{seed}/weather"))
         if profile in ("default", "lite"):
-            weather = weather.with_toil(Random(f"{seed}/toil"))
+            weather = weather.with_toil(Random(f"{seed}/toil")).with_repeats(Random(f"{seed}/repeats?"))
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)
         storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))

@@ -34,6 +34,7 @@ from sim.machine.clock import VirtualClock
 from sim.machine.disk import Keep, SimDisk
 from sim.machine.disk_files import PowerCut
 from sim.machine.events import Agenda
+from sim.machine.links import Repeats
 from sim.machine.network import Fabric, Host
 from sim.machine.sim_env import SimEnv
 from sim.machine.task_loop import task_loop
@@ -88,6 +89,8 @@ class World:
         self.agenda = Agenda()
         self.trace = Trace()
         self.fabric = Fabric(self.agenda, self.weather, self._stream("network"), self._stream("torn"))
+        if self.weather.repeat_probability:
+            self.fabric.repeats = Repeats(self._stream("repeats"), self.weather.repeat_probability)
         self.machines: dict[str, Machine] = {}
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes

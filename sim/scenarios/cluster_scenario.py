@@ -106,6 +106,8 @@ class ClusterScenario:
         self.shape = options.shape
         self.plan = options.storm
         self.cluster = Cluster(self.world, self.shape)
+        if (repeats := self.world.fabric.repeats) is not None:
+            repeats.nodes = frozenset(member.name for member in self.cluster.members)
         self.history = History((TOPIC, TRIMMED, pipelining.TOPIC, varied.TOPIC, moves.TOPIC))
         topics = {TOPIC: PARTITIONS}
         if "trim" in options.workloads:
@@ -241,6 +243,8 @@ class ClusterScenario:
         """Undo the remains of the storm, until the cluster is whole. Raises `Liveness`."""
         world = self.world
         world.fabric.may_close_late = False
+        if world.fabric.repeats is not None:
+            world.fabric.repeats.is_over = True
         world.fabric.weather = world.fabric.weather.settled()
         if Random(f"{world.seed}/after the storm").random() < RESETS_PROBABILITY:
             world.fabric.reset_forgotten()
@@ -284,8 +288,14 @@ class ClusterScenario:
             **self._clientele.figures(),
             **self._crew.figures(),
             **{f"access {name}": times for name, times in self.watch.access.statistics().items() if times},
+            **{f"repeated {what}": times for what, times in self._repeats().items()},
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
+
+    def _repeats(self) -> Mapping[str, int]:
+        """Count the requests between nodes that arrived twice, by API and way."""
+        repeats = self.world.fabric.repeats
+        return {} if repeats is None else dict(sorted(repeats.counts.items()))
 
     def _configs(self, topic: str) -> dict[str, str]:
         return self._common_configs | configs_of_clients(topic, self.world.seed)
