@@ -147,7 +147,7 @@ NAMED: Mapping[str, str] = {
     "a number of attempts, or a part of a timeout: liveness hangs on it": """
         client.consumer.group_membership _PROBES_MAX _SYNC_REQUEST_TIMEOUTS
         client.core.broker_connection RENEWED_SHARE
-        client.core.known_cluster TOLD_TIMES STALE_TIMES
+        client.core.known_cluster ANSWERS_IN_A_ROW STALE_TIMES
         node.broker_lifecycle UNANSWERED_MAX DUPLICATE_SESSIONS RIVAL_TIMES
         serving.long_work REST_FACTOR
         metadata_quorum.controller.broker_sessions SLEEPS_PER_TIMEOUT
@@ -168,7 +168,7 @@ NAMED: Mapping[str, str] = {
         client.core.notes NOTES_MAX KEYS_MAX
         security.acls.authorizer DENIALS_MAX
         metadata_quorum.image.unreadable_configs REASON_LENGTH_MAX
-        metadata_quorum.replica.asking.quorum_peers FAILURES_TOLD_AT_ONCE
+        metadata_quorum.replica.asking.quorum_peers FAILURES_LOGGED_AT_ONCE
         metadata_quorum.state_machine ERROR_LENGTH_MAX
         data_plane.groups.state SHOWN_BYTES
         data_plane.line_budget LINES_MAX
