@@ -40,6 +40,7 @@ from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.access import Access
 from sim.checks.availability import Availability
 from sim.checks.derived.derived_state import DerivedState
+from sim.checks.derived.group_states import GroupStates
 from sim.checks.derived.metadata_replay import MetadataReplay
 from sim.checks.derived.transactions import TransactionStates
 from sim.checks.groups.fenced_members import FencedMembers
@@ -138,6 +139,7 @@ class Watch:
         self.metadata_replay = MetadataReplay(processes)
         self.derived_state = DerivedState(processes)
         self.transactions = TransactionStates(processes)
+        self.group_states = GroupStates(processes)
         self.checks: tuple[Check, ...] = (
             self.served_records,
             self.served_offsets,
@@ -147,6 +149,7 @@ class Watch:
             self.metadata_replay,
             self.derived_state,
             self.transactions,
+            self.group_states,
         )
         self.access = Access(processes, cluster.shape.session_ms)
         if cluster.shape.guarded:
