@@ -1,4 +1,4 @@
-"""Where logs end by their bytes: in the page cache, or on the platter. PURE.
+"""The ends of logs by their bytes: in the page cache, or on the platter. PURE.
 
 Files are walked from batch to batch, and a walk goes on where the last one ended. A file that was cut and written again
 is walked anew: the last header that was read is no longer at its place.
@@ -48,7 +48,7 @@ def stored_start(disk: SimDisk, log: PartitionLog) -> int:
 
 @attrs.define(eq=False)
 class _Walk:
-    """How far a file has been walked: the position behind the last whole batch, and that batch's header."""
+    """The progress of a walk over a file: the position behind the last whole batch, and that batch's header."""
 
     position: int = 0
     next_offset: int = -1

@@ -38,6 +38,8 @@ from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, SIZE_PREFIX
 from odradek.wire.batches.batch_header import Buffer as Bytes
 from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.access import Access
+from sim.checks.answers.given_answers import GivenAnswers
+from sim.checks.answers.served_records import ServedRecords
 from sim.checks.availability import Availability
 from sim.checks.derived.derived_state import DerivedState
 from sim.checks.derived.group_states import GroupStates
@@ -58,7 +60,6 @@ from sim.checks.invariants import (
 from sim.checks.min_isr import MinIsr
 from sim.checks.promises import Promises
 from sim.checks.served_offsets import ServedOffsets
-from sim.checks.served_records import ServedRecords
 from sim.checks.stored_marks import StoredMarks
 from sim.checks.watched import Check, Processes
 from sim.checks.wiretap import Wiretap
@@ -135,6 +136,7 @@ class Watch:
         self.served_records = ServedRecords(processes)
         self.served_offsets = ServedOffsets(processes)
         self.promises = Promises(processes)
+        self.answers = GivenAnswers(processes)
         self.stored_marks = StoredMarks(processes)
         self.min_isr = MinIsr(processes)
         self.metadata_replay = MetadataReplay(processes)
@@ -146,6 +148,7 @@ class Watch:
             self.served_records,
             self.served_offsets,
             self.promises,
+            self.answers,
             self.stored_marks,
             self.min_isr,
             self.metadata_replay,
@@ -250,6 +253,7 @@ class Watch:
         if not seen.follows_images:
             seen.follows_images = True
             self._see_image(member, metadata.committed_image)
+            self.answers.newest.see(metadata.committed_image, None)
             metadata.subscribe(lambda image, delta: self._on_image(member, image, delta))
 
     def _look_at_vote(self, member: Member, seen: _Seen, state: bytes, me: object) -> None:
@@ -264,6 +268,7 @@ class Watch:
 
     def _on_image(self, member: Member, image: MetadataImage, delta: MetadataDelta) -> None:
         try:
+            self.answers.newest.see(image, delta)
             self._see_image(member, image)
         except SafetyViolation as error:
             self._world.refute(error)

@@ -112,7 +112,7 @@ class _Place:
 
 @attrs.define
 class _Read:
-    """How far a log has been read."""
+    """The position up to which a log has been read."""
 
     truncations: int
     book: OffsetsBook = attrs.Factory(OffsetsBook)
