@@ -6,13 +6,12 @@ too few, in the same partition epoch and with the same minimum. Then the high wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
-from odradek.metadata_quorum.config.effective_config import topic_value
-from odradek.metadata_quorum.image.config_layers import layers_for
 from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.folds.topic_settings import topic_setting
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
 
@@ -75,7 +74,14 @@ class MinIsr:
         """Find the value in force by the newest image that the broker has."""
         broker = each.node.broker
         assert broker is not None
-        layers = layers_for(broker.image, broker.settings.config_layers.static, broker.node_id)
-        value = topic_value(KEY, broker.image.topic_configs(each.partition.log.topic), layers)
+        image = broker.image
+        own: Mapping[str, str] = image.topic_configs(each.partition.log.topic)
+        layers = (
+            image.broker_configs(broker.node_id),
+            image.broker_configs(None),
+            broker.settings.config_layers.static,
+        )
+        one_min_isr = image.features.get("eligible.leader.replicas.version", 0) >= 1
+        value = topic_setting(KEY, own, layers, one_min_isr=one_min_isr)
         assert isinstance(value, int)
         return value

@@ -42,6 +42,8 @@ from sim.checks.answers.given_answers import GivenAnswers
 from sim.checks.answers.served_records import ServedRecords
 from sim.checks.availability import Availability
 from sim.checks.derived.derived_state import DerivedState
+from sim.checks.derived.group_states import GroupStates
+from sim.checks.derived.image_caches import ImageCaches
 from sim.checks.derived.metadata_replay import MetadataReplay
 from sim.checks.derived.transactions import TransactionStates
 from sim.checks.groups.fenced_members import FencedMembers
@@ -140,6 +142,8 @@ class Watch:
         self.metadata_replay = MetadataReplay(processes)
         self.derived_state = DerivedState(processes)
         self.transactions = TransactionStates(processes)
+        self.group_states = GroupStates(processes)
+        self.image_caches = ImageCaches(processes, self.metadata_replay)
         self.checks: tuple[Check, ...] = (
             self.served_records,
             self.served_offsets,
@@ -150,6 +154,8 @@ class Watch:
             self.metadata_replay,
             self.derived_state,
             self.transactions,
+            self.group_states,
+            self.image_caches,
         )
         self.access = Access(processes, cluster.shape.session_ms)
         if cluster.shape.guarded:

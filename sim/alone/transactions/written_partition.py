@@ -23,6 +23,7 @@ from odradek.wire.batches.transaction_markers import build_marker, parse_marker
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker
 from sim.alone.replication_broker import BATCH_BYTES_MAX, START_MS
+from sim.checks.folds.producer_fold import ProducersFold
 from sim.history import SafetyViolation
 
 __all__ = ["TOPIC", "Written", "WrittenPartition"]
@@ -64,6 +65,7 @@ class WrittenPartition:
             raise SafetyViolation(
                 f"partition {self.index} knows of its producers what its batches do not say"
             )
+        self._check_producers()
 
     def _lead_anew(self) -> None:
         self._state = ProducerState()
@@ -71,6 +73,34 @@ class WrittenPartition:
             note_batch(self._state, header, base_offset, header.max_timestamp, batch)
         self._lazy = LazyProducers()
         self._lazy.take(self._state)
+
+    def _check_producers(self) -> None:
+        """Hold the leader's knowledge against a fold of the batches. Raises `SafetyViolation`."""
+        fold = ProducersFold()
+        for base_offset, header, batch in self._batches:
+            fold.take(header._replace(base_offset=base_offset), batch)
+        known = {
+            producer_id: (
+                entry.epoch,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+                entry.last_offsets,
+            )
+            for producer_id, entry in self._state.entries.items()
+        }
+        there = {
+            producer_id: (
+                each.epoch,
+                each.coordinator_epoch,
+                each.open_from,
+                [of.last_offset for of in each.batches],
+            )
+            for producer_id, each in fold.producers.items()
+        }
+        if known != there or dict(self._state.ongoing) != fold.open():
+            raise SafetyViolation(
+                f"partition {self.index} knows {known} of its producers, and its batches say {there}"
+            )
 
     # -- a stranger
 

@@ -19,11 +19,10 @@ import attrs
 
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.producer_entry import ProducerEntry
-from odradek.data_plane.log.parts.producer_recovery import note_batch
-from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
 from odradek.wire.batches.batch_header import BatchHeader
+from sim.checks.folds.producer_fold import BATCHES, FoldedBatch, ProducerFold, ProducersFold
 from sim.checks.stored_logs import stored_batches
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
@@ -38,7 +37,7 @@ SCAN = 0.05
 CLOCKS_OFF_MS = 7_200_000
 """More than two clocks of a run are apart."""
 _FIELDS = 4
-"""Numbers of a producer's entry for each batch; the last one is the timestamp."""
+"""Numbers of a producer's entry for each batch."""
 
 
 @attrs.define
@@ -127,7 +126,7 @@ class DerivedState:
         state = log.producers.state
         if state is None:
             return  # it is read from the log at its first use
-        scanned = ProducerState()
+        scanned = ProducersFold()
         first_offset = log.log_end_offset
         next_offset = None
         has_gaps = False
@@ -135,23 +134,23 @@ class DerivedState:
             first_offset = min(first_offset, header.base_offset)
             has_gaps |= next_offset is not None and header.base_offset > next_offset
             next_offset = header.next_offset
-            if header.producer_id >= 0:
-                note_batch(scanned, header, header.base_offset, header.max_timestamp, batch)
-        for producer_id, entry in scanned.entries.items():
+            scanned.take(header, batch)
+        for producer_id, fold in scanned.producers.items():
             self.producers_seen += 1
-            known = state.entries.get(producer_id, ProducerEntry(entry.epoch))
-            missing = len(entry.batches) - len(known.batches)
+            known = state.entries.get(producer_id, ProducerEntry(fold.epoch))
+            there = list(fold.batches)
+            missing = len(there) - len(known.batches) // _FIELDS
             if missing > 0:
                 # The timestamp of the newest batch of which nothing is known.
-                if not self._may_be_forgotten(each, entry.batches[missing - 1]):
+                if not self._may_be_forgotten(each, there[missing - 1].timestamp_ms):
                     raise SafetyViolation(
                         f"producers: {where} has forgotten producer {producer_id}, whose last batch ends at "
-                        f"{entry.last_offset}"
+                        f"{fold.last_offset}"
                     )
-                del entry.batches[:missing]
-            _check_entry(where, producer_id, known, entry, has_gaps=has_gaps)
+                del there[:missing]
+            _check_entry(where, producer_id, known, attrs.evolve(fold, batches=there), has_gaps=has_gaps)
         for producer_id, known in state.entries.items():
-            if producer_id not in scanned.entries and known.last_offset >= first_offset:
+            if producer_id not in scanned.producers and known.last_offset >= first_offset:
                 raise SafetyViolation(
                     f"producers: {where} knows a batch of producer {producer_id} that ends at {known.last_offset}, and its "
                     f"log has none"
@@ -208,34 +207,32 @@ def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
 
 
 def _check_entry(
-    where: str, producer_id: int, known: ProducerEntry, scanned: ProducerEntry, *, has_gaps: bool
+    where: str, producer_id: int, known: ProducerEntry, scanned: ProducerFold, *, has_gaps: bool
 ) -> None:
     """Check that epoch and last batches are those of the log; about deleted batches the log may know more.
 
     A log that has gaps was compacted: of its last five batches some may be older than the known ones.
     """
-    kept = list(known.batches)
-    there = list(scanned.batches)
+    kept, there = _batches_of(known.batches), list(scanned.batches)
     if scanned.coordinator_epoch >= 0:
         # A snapshot has one timestamp for a producer: after a marker, the marker's.
-        kept[_FIELDS - 1 :: _FIELDS] = [0] * (len(kept) // _FIELDS)
-        there[_FIELDS - 1 :: _FIELDS] = [0] * (len(there) // _FIELDS)
-    agree = kept[len(kept) - len(there) :] == there
+        kept = [each._replace(timestamp_ms=0) for each in kept]
+        there = [each._replace(timestamp_ms=0) for each in there]
+    agree = len(kept) <= BATCHES and kept[len(kept) - len(there) :] == there
     if has_gaps and not agree:
-        batches = _batches_of(kept)
-        agree = there[-_FIELDS:] == kept[-_FIELDS:] and all(
-            batch in batches or batch[1] < batches[0][1] for batch in _batches_of(there)
+        agree = there[-1:] == kept[-1:] and all(
+            batch in kept or batch.last_offset < kept[0].last_offset for batch in there
         )
-    if known.epoch != scanned.epoch or not agree or len(kept) % _FIELDS:
+    if known.epoch != scanned.epoch or not agree or len(known.batches) % _FIELDS:
         raise SafetyViolation(
             f"producers: {where} knows of producer {producer_id} epoch {known.epoch} with batches up to "
             f"{known.last_offset}, and its log has epoch {scanned.epoch} with batches up to {scanned.last_offset}"
         )
 
 
-def _batches_of(fields: Sequence[int]) -> list[tuple[int, ...]]:
-    """List the batches of an entry's fields: last sequence, last offset, offset delta, timestamp."""
-    return [tuple(fields[at : at + _FIELDS]) for at in range(0, len(fields), _FIELDS)]
+def _batches_of(fields: Sequence[int]) -> list[FoldedBatch]:
+    """List the batches of an entry's fields."""
+    return [FoldedBatch(*fields[at : at + _FIELDS]) for at in range(0, len(fields), _FIELDS)]
 
 
 def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:

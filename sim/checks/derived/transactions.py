@@ -19,15 +19,14 @@ from random import Random
 
 import attrs
 
-from odradek.data_plane.coordination.decision_log import Latest
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.log.parts.producer_recovery import note_batch
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.transactions.coordinator import TransactionShard
-from odradek.data_plane.transactions.state import EPOCH_MAX, Transaction, TransactionsState, state_of
-from odradek.wire.batches.batch_header import BatchHeader
-from odradek.wire.batches.records import records
-from odradek.wire.batches.transaction_markers import parse_marker
+from odradek.data_plane.transactions.state import Transaction
+from odradek.wire.messages.coordinator_records import TransactionLogValue
+from sim.checks.derived.log_reader import LogReader
+from sim.checks.folds.coordinator_folds import TransactionsFold
+from sim.checks.folds.producer_fold import ProducersFold
 from sim.checks.invariants import NeverFalls
 from sim.checks.stored_logs import stored_batches
 from sim.checks.watched import Hosted, Processes, partition_name
@@ -39,30 +38,24 @@ __all__ = ["TransactionStates", "still_open"]
 
 SCAN = 0.1
 """The probability that a look scans one log, and that it replays one coordinator's."""
-DECOMPRESSED_BYTES_MAX = 1 << 20
-_NONE = -1
+EPOCH_MAX = (1 << 15) - 1
+ONGOING = 1
 
 
 @attrs.define
 class _Scanned:
     """The state of transactions by the batches of a log."""
 
-    state: ProducerState
-    markers: dict[int, int] = attrs.Factory(dict)
-    """The offset of the marker of each ended transaction by its first offset."""
-    aborted: dict[int, list[tuple[int, int, int]]] = attrs.Factory(dict)
-    """Producer id, first and last offset of aborted transactions, by the base offset of the marker's segment."""
-    epochs: dict[int, int] = attrs.Factory(dict)
-    """The coordinator epoch of each producer's last marker."""
-    fallen: tuple[int, int, int, int] | None = None
-    """Producer id, offset, and coordinator epoch of a marker, and at last the newer epoch of a marker before it."""
+    fold: ProducersFold = attrs.Factory(ProducersFold)
+    aborted: dict[int, list[tuple[int, int, int, int]]] = attrs.Factory(dict)
+    """The fields of aborted transactions, as an index has them, by the base offset of the marker's segment."""
     is_whole: bool = True
     """False where compaction or deletion have removed batches."""
 
     @classmethod
     def of(cls, log: PartitionLog) -> _Scanned | None:
         """Scan a log; None where a disk has damaged the batches."""
-        found = cls(ProducerState())
+        found = cls()
         next_offset = 0
         for segment in log.segments:
             assert isinstance(segment.file, SimFile)
@@ -72,26 +65,13 @@ class _Scanned:
                 end = position + header.size
                 found.is_whole &= header.base_offset == next_offset
                 next_offset = header.next_offset
-                if header.producer_id >= 0:
-                    found._note(segment.base_offset, header, content, position)
+                batch = bytes(content[position:end]) if header.is_control else None
+                ended = found.fold.take(header, batch)
+                if ended is not None and ended.is_aborted:
+                    found.aborted.setdefault(segment.base_offset, []).append(ended[:4])
             if end != len(content):
                 return None
         return found
-
-    def _note(self, segment: int, header: BatchHeader, content: bytearray, position: int) -> None:
-        batch = bytes(content[position : position + header.size]) if header.is_control else None
-        marker = None if batch is None else parse_marker(batch)
-        if marker is not None:
-            newest = self.epochs.get(header.producer_id, _NONE)
-            if marker.coordinator_epoch < newest:
-                self.fallen = (header.producer_id, header.base_offset, marker.coordinator_epoch, newest)
-            self.epochs[header.producer_id] = marker.coordinator_epoch
-        ended = note_batch(self.state, header, header.base_offset, header.max_timestamp, batch)
-        if ended is not None:
-            self.markers[ended.first_offset] = ended.last_offset
-            if ended.is_aborted:
-                entry = (ended.producer_id, ended.first_offset, ended.last_offset)
-                self.aborted.setdefault(segment, []).append(entry)
 
 
 @attrs.define
@@ -101,6 +81,14 @@ class _Known:
     leader_epoch: int
     producer_id: int
     producer_epoch: int
+
+
+@attrs.define
+class _Followed:
+    """A coordinator's log, and its fold so far."""
+
+    reader: LogReader
+    fold: TransactionsFold = attrs.Factory(TransactionsFold)
 
 
 class TransactionStates:
@@ -113,6 +101,7 @@ class TransactionStates:
         self._ids: dict[str, _Known] = {}
         self._begun: dict[TransactionShard, int] = {}
         """Where the log of a coordinator ended when it was seen first."""
+        self._folds: dict[PartitionLog, _Followed] = {}
         self.scans = self.replays = 0
 
     def look(self, hosted: Sequence[Hosted]) -> None:
@@ -164,29 +153,28 @@ class TransactionStates:
             return
         self.scans += 1
         where = f"{partition_name(each.partition)} on {each.member.name}"
-        if scanned.fallen is not None:
-            producer_id, offset, epoch, newest = scanned.fallen
+        fold = scanned.fold
+        if fold.fallen is not None:
             raise SafetyViolation(
-                f"coordinator epoch: {where} has a marker of epoch {epoch} for producer {producer_id} at {offset}, behind "
-                f"one of epoch {newest}"
+                f"coordinator epoch: {where} has a marker of epoch {fold.fallen.epoch} for producer {fold.fallen.producer_id} "
+                f"at {fold.fallen.offset}, behind one of epoch {fold.fallen.newest_epoch}"
             )
         high_watermark, stable = log.high_watermark, log.last_stable_offset
-        first_open = min(scanned.state.ongoing, default=high_watermark)
+        first_open = min(fold.open(), default=high_watermark)
         if stable > min(first_open, high_watermark):
             raise SafetyViolation(
                 f"last stable offset: {where} says {stable}, and a transaction is open from {first_open} on, high "
                 f"watermark {high_watermark}"
             )
-        undecided = (first for first, marker in scanned.markers.items() if marker >= high_watermark)
-        least = min([first_open, high_watermark, *undecided])
+        least = min([high_watermark, *fold.undecided(high_watermark)])
         if stable < least:
             raise SafetyViolation(
                 f"last stable offset: {where} says {stable}, and all is decided below {least}"
             )
-        self._check_producers(where, log.producers.state, scanned.state)
+        self._check_producers(where, log.producers.state, fold)
         for segment in log.segments:
             if segment.aborted is not None:
-                known = [(each.producer_id, each.first_offset, each.last_offset) for each in segment.aborted]
+                known = [tuple(each) for each in segment.aborted]
                 there = scanned.aborted.get(segment.base_offset, [])
                 if known != there:
                     raise SafetyViolation(
@@ -194,17 +182,24 @@ class TransactionStates:
                     )
 
     @staticmethod
-    def _check_producers(where: str, known: ProducerState, scanned: ProducerState) -> None:
-        if dict(known.ongoing) != dict(scanned.ongoing):
+    def _check_producers(where: str, known: ProducerState, fold: ProducersFold) -> None:
+        if dict(known.ongoing) != fold.open():
             raise SafetyViolation(
-                f"open transactions: {where} knows {dict(known.ongoing)}, and its log has {dict(scanned.ongoing)}"
+                f"open transactions: {where} knows {dict(known.ongoing)}, and its log has {fold.open()}"
             )
-        for producer_id, entry in scanned.entries.items():
+        for producer_id, entry in fold.producers.items():
             other = known.entries.get(producer_id)
-            if other is not None and other.coordinator_epoch != entry.coordinator_epoch:
+            if other is None:
+                continue
+            if other.coordinator_epoch != entry.coordinator_epoch:
                 raise SafetyViolation(
                     f"coordinator epoch: {where} knows {other.coordinator_epoch} of producer {producer_id}, and its last "
                     f"marker has {entry.coordinator_epoch}"
+                )
+            if other.current_txn_first_offset != entry.open_from:
+                raise SafetyViolation(
+                    f"open transactions: {where} has one of producer {producer_id} from {other.current_txn_first_offset} "
+                    f"on, and its log from {entry.open_from}"
                 )
 
     # --- coordinators
@@ -246,41 +241,63 @@ class TransactionStates:
         runtime = shard._runtime
         if runtime is None or log.offline or log.is_closed or not shard.partition.is_leader:
             return
-        latest = Latest()
-        for segment in log.segments:
-            assert isinstance(segment.file, SimFile)
-            content = segment.file.content
-            end = 0
-            for position, header in stored_batches(content):
-                end = position + header.size
-                if header.is_control:
-                    continue
-                for record in records(content, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-                    if record.key is not None:
-                        latest.values[record.key] = record.value
-            if end != len(content):
-                return
+        fold = self._folded(log)
+        if fold is None:
+            return
         self.replays += 1
-        _check_equal(member, shard, _plain(state_of(latest, [])), _plain(runtime.state))
-
-
-def _check_equal(
-    member: Member, shard: TransactionShard, stored: dict[str, Transaction], known: dict[str, Transaction]
-) -> None:
-    for transactional_id in sorted({*stored, *known}):
-        if stored.get(transactional_id) != known.get(transactional_id):
+        state = runtime.state
+        for transactional_id in sorted({*fold.values, *state.transactions}):
+            known: Transaction | None = state.transactions.get(transactional_id)
+            there = fold.values.get(transactional_id)
+            if known is None or there is None or _fields_of(known) != _fields_in(there):
+                raise SafetyViolation(
+                    f"coordinator: {member.name} has {known} in {partition_name(shard.partition)}, and its log tells of {there}"
+                )
+        is_open = {
+            transactional_id: value.transaction_start_timestamp_ms
+            for transactional_id, value in fold.values.items()
+            if value.transaction_status == ONGOING
+        }
+        if dict(state.open) != is_open:
             raise SafetyViolation(
-                f"coordinator: {member.name} has {known.get(transactional_id)} in {partition_name(shard.partition)}, and its "
-                f"log tells of {stored.get(transactional_id)}"
+                f"coordinator: {member.name} has {dict(state.open)} open in {partition_name(shard.partition)}, and its log {is_open}"
             )
 
+    def _folded(self, log: PartitionLog) -> TransactionsFold | None:
+        """Fold a log up to its end, from where it was read last; None where a disk has damaged it."""
+        followed = self._folds.get(log)
+        if followed is None or not followed.reader.is_valid:
+            self._folds = {each: found for each, found in self._folds.items() if not each.is_closed}
+            followed = self._folds[log] = _Followed(LogReader(log))
+        for header, batch in followed.reader.go_on():
+            followed.fold.take(header, batch)
+        return followed.fold if followed.reader.is_at_end else None
 
-def _plain(state: TransactionsState) -> dict[str, Transaction]:
-    """Return the transactions without the fields that are not in the log."""
-    return {
-        transactional_id: attrs.evolve(state.transactions[transactional_id], last_producer_epoch=_NONE)
-        for transactional_id in state.transactions
-    }
+
+def _fields_of(transaction: Transaction) -> tuple[object, ...]:
+    """Return the fields that the log has."""
+    return (
+        *(transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id),
+        *(transaction.producer_epoch, transaction.next_producer_epoch, transaction.timeout_ms),
+        *(int(transaction.status), sorted(transaction.partitions)),
+        *(transaction.start_ms, transaction.last_update_ms, transaction.client_version),
+    )
+
+
+def _fields_in(value: TransactionLogValue) -> tuple[object, ...]:
+    """Return the same of a record."""
+    partitions = [
+        (each.topic, partition)
+        for each in value.transaction_partitions or ()
+        for partition in each.partition_ids
+    ]
+    return (
+        *(value.producer_id, value.previous_producer_id, value.next_producer_id),
+        *(value.producer_epoch, value.next_producer_epoch, value.transaction_timeout_ms),
+        *(value.transaction_status, sorted(partitions)),
+        *(value.transaction_start_timestamp_ms, value.transaction_last_update_timestamp_ms),
+        value.client_transaction_version,
+    )
 
 
 def _is_readable(log: PartitionLog) -> bool:

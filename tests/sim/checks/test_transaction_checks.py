@@ -13,7 +13,8 @@ from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.transactions.coordinator import TransactionShard
 from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.batches.transaction_markers import build_marker
-from sim.checks.derived.transactions import TransactionStates, _Scanned, still_open
+from sim.checks.derived.transactions import TransactionStates, still_open
+from sim.checks.folds.producer_fold import ProducersFold
 from sim.checks.watch import Watch
 from sim.checks.watched import Hosted
 from sim.history import SafetyViolation
@@ -143,9 +144,9 @@ def test_one_wrong_thing_about_transactions_is_told() -> None:
 @pytest.mark.parametrize("epochs", [(3, 3, 4), (4, 3)])
 def test_a_marker_of_an_older_coordinator_is_noticed(epochs: tuple[int, ...]) -> None:
     """Markers of one producer have coordinator epochs that never fall."""
-    scanned = _Scanned(ProducerState())
+    fold = ProducersFold()
     for offset, epoch in enumerate(epochs):
         batch = build_marker(1, 0, epoch, is_commit=True, timestamp_ms=0)
         batch[:8] = offset.to_bytes(8, "big")
-        scanned._note(0, parse_header(batch), batch, 0)
-    assert scanned.fallen == (None if epochs[-1] == 4 else (1, 1, 3, 4))
+        fold.take(parse_header(batch), bytes(batch))
+    assert fold.fallen == (None if epochs[-1] == 4 else (1, 1, 3, 4))

@@ -1,0 +1,113 @@
+"""Groups as their coordinators know them, against a fold of their partitions of `__consumer_offsets`. PURE.
+
+A coordinator's state is what its log means up to its end. It has metadata, committed offsets, and offsets that wait for
+the end of a transaction. A pending offset that a later record has overtaken keeps its place, and means nothing.
+
+A look compares one coordinator by chance; its log is read on from where it was read last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import attrs
+
+from odradek.data_plane.groups.coordinator import Shard
+from odradek.data_plane.groups.state import GroupsState
+from odradek.data_plane.log.partition_log import PartitionLog
+from sim.checks.derived.log_reader import LogReader
+from sim.checks.folds.coordinator_folds import GroupsFold
+from sim.checks.watched import Hosted, Processes, partition_name
+from sim.history import SafetyViolation
+from sim.machine.members import Member
+
+__all__ = ["GroupStates", "groups_difference"]
+
+REPLAY = 0.1
+"""The probability that a look compares one coordinator."""
+
+
+@attrs.define
+class _Followed:
+    """A coordinator's log, and its fold so far."""
+
+    reader: LogReader
+    fold: GroupsFold = attrs.Factory(GroupsFold)
+
+
+class GroupStates:
+    """The check of the group coordinators of all living brokers."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._random = Random(f"{processes.world.seed}/group states")
+        self._folds: dict[PartitionLog, _Followed] = {}
+        self.replays = 0
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Compare one coordinator by chance. Raises `SafetyViolation`."""
+        if self._random.random() < REPLAY:
+            shards = list(self._shards())
+            if shards:
+                self._look_at(*self._random.choice(shards))
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Compare all coordinators."""
+        for member, shard in self._shards():
+            self._look_at(member, shard)
+
+    def _shards(self) -> Iterator[tuple[Member, Shard]]:
+        for member, node in self._processes.living():
+            if node.broker is not None:
+                for _, shard in sorted(node.broker.groups.shards.items()):
+                    if not shard.is_loading:
+                        yield member, shard
+
+    def _look_at(self, member: Member, shard: Shard) -> None:
+        log, runtime = shard.partition.log, shard._runtime
+        if runtime is None or log.offline or log.is_closed or not shard.partition.is_leader:
+            return
+        followed = self._folds.get(log)
+        if followed is None or not followed.reader.is_valid:
+            self._folds = {each: found for each, found in self._folds.items() if not each.is_closed}
+            followed = self._folds[log] = _Followed(LogReader(log))
+        for header, batch in followed.reader.go_on():
+            followed.fold.take(header, batch)
+        if not followed.reader.is_at_end:
+            return
+        self.replays += 1
+        difference = groups_difference(followed.fold, runtime.state)
+        if difference is not None:
+            raise SafetyViolation(
+                f"groups: {member.name} has in {partition_name(shard.partition)} {difference}"
+            )
+
+
+def groups_difference(fold: GroupsFold, state: GroupsState) -> str | None:
+    """Find what a coordinator knows and its log does not say, or the other way round; in words."""
+    metadata = dict(state.metadata.items())
+    if metadata != fold.metadata:
+        return f"the metadata {metadata}, and its log says {fold.metadata}"
+    committed = {
+        (group, topic, partition): value
+        for group, offsets in state.offsets.items()
+        for (topic, partition), value in offsets.items()
+    }
+    there = {place: value for place, (_, value) in fold.offsets.items()}
+    for place in sorted({*committed, *there}):
+        if committed.get(place) != there.get(place):
+            return f"{committed.get(place)} for {place}, and its log says {there.get(place)}"
+    pending = {
+        (producer_id, group, topic, partition): (each.offset, each.value)
+        for producer_id, groups in state.pending.items()
+        for group, offsets in groups.items()
+        for (topic, partition), each in offsets.items()
+    }
+    waiting = {}
+    for producer_id, of_producer in fold.pending.items():
+        for place, (offset, value) in of_producer.items():
+            newest = fold.offsets.get(place)
+            is_overtaken = newest is not None and newest[0] > offset
+            waiting[producer_id, *place] = (offset, None if is_overtaken else value)
+    return None if pending == waiting else f"{pending} pending, and its log says {waiting}"

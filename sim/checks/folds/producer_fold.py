@@ -1,0 +1,137 @@
+"""The fold of a log's batches: its producers, open transactions and ended ones, as KIP-98 has them. PURE.
+
+* A batch of another epoch begins anew: of a producer's earlier batches none counts. The same holds behind a gap of
+  sequence numbers. Else the last five batches count. A coordinator's batches have no sequence numbers.
+* A transaction is open from its producer's first transactional batch to the next marker of the producer. A marker may
+  have a newer epoch.
+* Stable records end where the first transaction begins that is open, or whose marker is not committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import attrs
+
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.transaction_markers import parse_marker
+
+__all__ = ["BATCHES", "EndedFold", "FallenEpoch", "FoldedBatch", "ProducerFold", "ProducersFold"]
+
+BATCHES = 5
+SEQUENCES = 1 << 31
+NONE = -1
+TRANSACTIONAL = 0x10
+
+
+class FoldedBatch(NamedTuple):
+    """A batch that a retry may repeat."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+
+@attrs.define
+class ProducerFold:
+    """One producer."""
+
+    epoch: int
+    coordinator_epoch: int = NONE
+    open_from: int = NONE
+    batches: list[FoldedBatch] = attrs.Factory(list)
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NONE
+
+
+class EndedFold(NamedTuple):
+    """A transaction with its marker. `last_stable_offset` is what was decided when the marker came."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    last_stable_offset: int
+    is_aborted: bool
+
+
+class FallenEpoch(NamedTuple):
+    """A marker of an older coordinator than the marker before it."""
+
+    producer_id: int
+    offset: int
+    epoch: int
+    newest_epoch: int
+
+
+class ProducersFold:
+    """All producers of one log."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, ProducerFold] = {}
+        self.ended: list[EndedFold] = []
+        """Transactions of which the log has records, in the order of their markers."""
+        self.fallen: FallenEpoch | None = None
+
+    def take(self, header: BatchHeader, batch: bytes | None) -> EndedFold | None:
+        """Fold the next batch; `batch` has the bytes of a control batch. Return the transaction that it ends."""
+        if header.producer_id < 0:
+            return None
+        if not header.is_control:
+            self._data(header)
+            return None
+        marker = parse_marker(batch) if batch is not None and header.attributes & TRANSACTIONAL else None
+        return None if marker is None else self._marker(header, marker.coordinator_epoch, marker.is_abort)
+
+    def _producer(self, header: BatchHeader) -> ProducerFold:
+        """Find the producer of a batch, in the epoch of the batch."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            producer = self.producers[header.producer_id] = ProducerFold(header.producer_epoch)
+        if producer.epoch != header.producer_epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches = []
+        return producer
+
+    def _data(self, header: BatchHeader) -> None:
+        producer = self._producer(header)
+        first, delta = header.base_sequence, header.last_offset_delta
+        last = (first + delta) % SEQUENCES if first >= 0 else NONE
+        if producer.batches:
+            newest = producer.batches[-1].last_sequence
+            follows = newest == NONE if first < 0 else newest >= 0 and first == (newest + 1) % SEQUENCES
+            if not follows:
+                producer.batches = []
+        producer.batches.append(FoldedBatch(last, header.last_offset, delta, header.max_timestamp))
+        del producer.batches[:-BATCHES]
+        if header.attributes & TRANSACTIONAL and producer.open_from < 0:
+            producer.open_from = header.base_offset
+
+    def _marker(self, header: BatchHeader, coordinator_epoch: int, is_aborted: bool) -> EndedFold | None:
+        producer = self._producer(header)
+        if coordinator_epoch < producer.coordinator_epoch:
+            newest = producer.coordinator_epoch
+            self.fallen = FallenEpoch(header.producer_id, header.base_offset, coordinator_epoch, newest)
+        producer.coordinator_epoch = coordinator_epoch
+        begun, producer.open_from = producer.open_from, NONE
+        if begun < 0:
+            return None
+        stable = min(self.open(), default=header.base_offset + 1)
+        ended = EndedFold(header.producer_id, begun, header.base_offset, stable, is_aborted)
+        self.ended.append(ended)
+        return ended
+
+    def open(self) -> dict[int, int]:
+        """Return the producers of the open transactions, by the first offset of each."""
+        found = {each.open_from: number for number, each in self.producers.items() if each.open_from >= 0}
+        return dict(sorted(found.items()))
+
+    def undecided(self, high_watermark: int) -> Iterator[int]:
+        """Yield the first offset of each transaction that is open, or whose marker is not committed."""
+        yield from self.open()
+        for each in self.ended:
+            if each.marker_offset >= high_watermark:
+                yield each.first_offset
