@@ -73,6 +73,8 @@ class RunResult:
     """The answers of the nodes, and their served versions."""
     faults: Mapping[str, int]
     """How often each kind of fault befell the cluster."""
+    states: Mapping[str, int]
+    """How often the product came to each of its named states."""
 
 
 def run(
@@ -129,12 +131,13 @@ def run(
         tuple(world.trace.lines),
         scenario.answers(),
         scenario.faults(),
+        dict(sorted(world.states.items())),
     )
 
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Collect garbage before the block, and seldom in it. What is there before it is looked at no more."""
+    """Collect garbage before the block, and seldom in it. Objects that exist before it are looked at no more."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Hosted", "Processes", "Replicas", "moved_of", "partition_name"]
 
 LOOKS_PER_ROUND = 20
-"""The looks from one that takes every replica for moved to the next such look."""
+"""The number of looks of which the last takes every replica for moved."""
 
 
 class Check(Protocol):
