@@ -1,26 +1,32 @@
-"""The processor time of whole simulated runs, beside another checkout's: how much faster the simulator has become.
+"""The cost of whole simulated runs, beside another commit's: how much faster the simulator has become.
 
-    python -m bench.programs.simulator                                             # this tree
-    python -m bench.programs.simulator --before /other/checkout/.venv/bin/python   # and the ratio to another one
+    python -m bench.programs.simulator                               # this tree
+    python -m bench.programs.simulator --before 07ec2cab             # and the ratio to a commit
+    python -m bench.programs.simulator --before 07ec2cab --counts    # function calls and task steps in place of time
 
-`simulator_runs.json` pins the options of six seeds: shapes, weather, kinds of trouble and workloads, as the default profile
-once drew them. So both trees do the same work, whatever the seeds draw today. Both run each seed in turn, one run after the
-other, in a process of their own that has run one before. What counts is user and system time of that process.
+`simulator_runs.json` pins the options of six seeds: shapes, weather, kinds of trouble, workloads and operators, as the
+default profile drew them at commit 07ec2cab. So both trees do the same work, whatever the seeds draw today. Both run each
+seed in turn, one run after the other, in a process of their own that has run one before. All checks are included.
+
+CPU time is user and system time of that process. On a shared machine it differs by a third from run to run. So `--counts`
+counts what does not depend on the machine: calls of functions (`cProfile`), and steps of trio's tasks.
 
 A run is chaotic: when a step is left out, other records meet other troubles. So one seed decides little. `--rounds` runs
-the same options with more seeds (100, 1100, 2100, ...), and the sums decide. Beside the time stand the troubles of the nodes, the
-steps of clients and the acknowledged records. A step is a record that was sent, or that a reader got. All three must agree within
-a tenth, or the work was another one.
+the same options with more seeds (100, 1100, 2100, ...), and the sums decide. The last table divides them by what was
+done: virtual seconds, acknowledged records, and requests that nodes answered.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-import time
+import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +35,36 @@ import attrs
 from bench.instruments.tables import table
 
 OPTIONS = Path(__file__).with_name("simulator_runs.json")
-NEWER = {"weather": {"torn_share": 0.25}}
-"""What options have in this tree alone, with the values that seeds draw today."""
 NEXT_ROUND = 1000
 """How far the seeds of a round lie behind those of the round before."""
 _REPOSITORY = Path(__file__).resolve().parents[2]
+_RUNNER = """
+import cProfile, json, sys, time
+from sim.options import RunOptions
+from sim.run import run
+
+answers, sys.stdout = sys.stdout, sys.stderr
+for line in sys.stdin:
+    job = json.loads(line)
+    options = RunOptions.from_json(job["options"])
+    profile = cProfile.Profile() if job["counts"] else None
+    began = time.process_time()
+    result = profile.runcall(run, job["seed"], options) if profile else run(job["seed"], options)
+    cost = {"cpu_seconds": time.process_time() - began, "virtual_seconds": result.virtual_seconds}
+    if profile:
+        entries = profile.getstats()
+        stepping = [each for each in entries if "_contextvars.Context" in str(each.code)]
+        cost["calls"] = sum(each.callcount for each in entries)
+        cost["steps"] = sum(each.callcount for each in stepping)
+    counts = result.answers.counts.values()
+    cost["answers"] = sum(each.get("answers", 0) for each in counts)
+    if result.verdict == "ok":
+        cost["acknowledged"] = result.statistics["acknowledged"]
+        cost["faults"] = result.statistics["troubles"]
+    answers.write(json.dumps([result.verdict, result.message, cost]) + "\\n")
+    answers.flush()
+"""
+"""A process of one tree, which runs the jobs on its standard input."""
 
 
 @attrs.frozen
@@ -41,10 +72,14 @@ class Cost:
     """What a run took, and what was done for it. Costs add up."""
 
     cpu_seconds: float = 0.0
-    virtual_seconds: float = 0.0
-    faults: int = 0
+    calls: int = 0
+    """Calls of functions; 0 where they were not counted."""
     steps: int = 0
+    """Steps of trio's tasks; 0 where they were not counted."""
+    virtual_seconds: float = 0.0
     acknowledged: int = 0
+    answers: int = 0
+    faults: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -52,42 +87,38 @@ class Cost:
         )
 
 
-class Simulator:
-    """A worker of a checkout's campaigns: it runs one seed after the other."""
+WORK = ("virtual_seconds", "acknowledged", "answers")
+"""The fields of `Cost` that are work."""
 
-    def __init__(self, python: str) -> None:
-        """`python` is the interpreter of the checkout's own environment."""
-        root = Path(python).absolute().parent.parent.parent
+
+class Simulator:
+    """A process that runs one seed after the other in one tree."""
+
+    def __init__(self, root: Path) -> None:
         self._process = subprocess.Popen(
-            [python, "-m", "sim.campaign.worker"],
+            [sys.executable, "-c", _RUNNER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=root,
+            env=os.environ | {"PYTHONHASHSEED": "0"},
         )
 
-    def run(self, seed: int, options: Mapping[str, Any]) -> Cost:
+    def run(self, seed: int, options: Mapping[str, Any], *, counts: bool) -> Cost:
         """Run a seed, and return its cost. Raises `RuntimeError` when it fails."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        began = self._cpu_seconds()
-        job = {"seed": seed, "options": json.dumps(options), "commit": "bench"}
+        job = {"seed": seed, "options": json.dumps(options), "counts": counts}
         process.stdin.write(json.dumps(job).encode() + b"\n")
         process.stdin.flush()
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the process died in seed {seed}")
-        spent = self._cpu_seconds() - began
-        outcome = json.loads(line)
-        if outcome["verdict"] != "ok":
-            raise RuntimeError(f"seed {seed}: {outcome['verdict']}: {outcome['message']}")
-        counts = outcome["statistics"]
-        steps = counts["sent"] + counts["read"]
-        return Cost(spent, outcome["virtual_seconds"], counts["troubles"], steps, counts["acknowledged"])
-
-    def _cpu_seconds(self) -> float:
-        return time.clock_gettime(((~self._process.pid) << 3) | 2)
+        verdict, message, cost = json.loads(line)
+        if verdict != "ok":
+            raise RuntimeError(f"seed {seed}: {verdict}: {message}")
+        return Cost(**cost)
 
     def stop(self) -> None:
         """End the process."""
@@ -98,55 +129,80 @@ class Simulator:
             pipe.close()
 
 
-def measure(pythons: Sequence[str], rounds: int) -> dict[str, list[Cost]]:
+def unpack(commit: str, root: Path) -> None:
+    """Write the files of a commit into a directory."""
+    packed = subprocess.run(
+        ["git", "archive", commit], cwd=_REPOSITORY, check=True, stdout=subprocess.PIPE
+    ).stdout
+    with tarfile.open(fileobj=BytesIO(packed)) as archive:
+        archive.extractall(root, filter="tar")
+
+
+def measure(
+    roots: Sequence[Path], seeds: Sequence[str], rounds: int, *, counts: bool
+) -> dict[str, list[Cost]]:
     """Return for each pinned seed the costs of each tree, over all rounds, run by turns."""
     pinned: dict[str, Mapping[str, Any]] = json.loads(OPTIONS.read_text())
-    simulators = [Simulator(python) for python in pythons]
-    costs = {name: [Cost() for _ in simulators] for name in pinned}
+    chosen = {name: options for name, options in pinned.items() if not seeds or name in seeds}
+    simulators = [Simulator(root) for root in roots]
+    costs = {name: [Cost() for _ in simulators] for name in chosen}
     try:
         for simulator in simulators:  # so that modules and codecs are loaded
-            simulator.run(*next((int(name), options) for name, options in pinned.items()))
+            simulator.run(104, pinned["104"], counts=False)
         for number in range(rounds):
-            for name, options in pinned.items():
+            for name, options in chosen.items():
                 for place, simulator in enumerate(simulators):
-                    given = options if place else _with_newer(options)
-                    costs[name][place] += simulator.run(int(name) + number * NEXT_ROUND, given)
+                    seed = int(name) + number * NEXT_ROUND
+                    costs[name][place] += simulator.run(seed, options, counts=counts)
     finally:
         for simulator in simulators:
             simulator.stop()
     return costs
 
 
-def _with_newer(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**options, **{part: {**options[part], **values} for part, values in NEWER.items()}}
+def _row(name: str, cost: Cost, measured: str) -> list[str]:
+    fields = (measured, *WORK, "faults", *(("steps",) if measured == "calls" else ()))
+    return [name, *(f"{getattr(cost, field):.{2 if field == 'cpu_seconds' else 0}f}" for field in fields)]
 
 
-def _row(name: str, costs: Sequence[Cost]) -> list[str]:
-    now = costs[0]
-    row = [name, f"{now.cpu_seconds:.2f}", f"{now.virtual_seconds:.0f}", str(now.faults), str(now.steps)]
-    row.append(str(now.acknowledged))
-    for before in costs[1:]:
-        ratio = now.cpu_seconds / before.cpu_seconds
-        row += [f"{before.cpu_seconds:.2f}", f"{before.virtual_seconds:.0f}", str(before.faults)]
-        row += [str(before.steps), str(before.acknowledged), f"{ratio:.3f}"]
-    return row
+def _rates(totals: Sequence[Cost], measured: str) -> list[list[str]]:
+    """List the work of each tree by the second, or by a million calls, and how the trees compare."""
+    unit = 1e6 if measured == "calls" else 1.0
+    rows = []
+    for field in WORK:
+        rates = [getattr(total, field) / getattr(total, measured) * unit for total in totals]
+        ratio = [f"{rates[0] / rates[1]:.2f}"] if len(rates) > 1 else []
+        rows.append([field.replace("_", " "), *(f"{rate:.1f}" for rate in rates), *ratio])
+    return rows
 
 
 def main() -> None:
+    """Print the costs of each run, and the work by their sums."""
     parser = argparse.ArgumentParser(prog="python -m bench.programs.simulator", description=__doc__)
-    parser.add_argument(
-        "--before", metavar="PYTHON", help="the interpreter of another checkout's environment"
-    )
+    parser.add_argument("--before", metavar="COMMIT", help="a commit to compare with")
     parser.add_argument("--rounds", type=int, default=1, help="how many seeds for each of the six options")
+    parser.add_argument("--seeds", nargs="*", default=[], help="some of the six seeds")
+    parser.add_argument("--counts", action="store_true", help="count calls and steps in place of time")
     arguments = parser.parse_args()
-    pythons = [str(_REPOSITORY / ".venv/bin/python"), *([arguments.before] if arguments.before else [])]
-    costs = measure(pythons, arguments.rounds)
-    head = ["seed", "CPU s", "virtual s", "faults", "steps", "acknowledged"]
-    if arguments.before:
-        head += [f"{column} before" for column in head[1:]] + ["CPU now / before"]
-    rows = [_row(name, found) for name, found in costs.items()]
-    totals = [sum((found[place] for found in costs.values()), Cost()) for place in range(len(pythons))]
-    sys.stdout.write(table(head, [*rows, _row("all", totals)]) + "\n")
+    measured = "calls" if arguments.counts else "cpu_seconds"
+    with tempfile.TemporaryDirectory(prefix="odradek-bench-") as directory:
+        roots = [_REPOSITORY]
+        if arguments.before:
+            unpack(arguments.before, Path(directory))
+            roots.append(Path(directory))
+        costs = measure(roots, arguments.seeds, arguments.rounds, counts=arguments.counts)
+    names = ["now", "before"][: len(roots)]
+    rows = []
+    for name, found in costs.items():
+        rows += [_row(f"{name} {tree}", cost, measured) for tree, cost in zip(names, found, strict=True)]
+    totals = [sum((found[place] for found in costs.values()), Cost()) for place in range(len(roots))]
+    rows += [_row(f"all {tree}", total, measured) for tree, total in zip(names, totals, strict=True)]
+    what = "calls" if arguments.counts else "CPU s"
+    head = ["seed", what, "virtual s", "acknowledged", "answers", "faults"]
+    sys.stdout.write(table([*head, *(["steps"] if arguments.counts else [])], rows) + "\n\n")
+    unit = "million calls" if arguments.counts else "CPU second"
+    ratio = ["now / before"] if arguments.before else []
+    sys.stdout.write(table([f"by the {unit}", *names, *ratio], _rates(totals, measured)) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import attrs
 
 from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.folds.topic_settings import topic_setting
-from sim.checks.watched import Hosted, Processes, partition_name
+from sim.checks.watched import Hosted, Processes, moved_of, partition_name
 from sim.history import SafetyViolation
 
 __all__ = ["MinIsr"]
@@ -39,10 +39,11 @@ class MinIsr:
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the leaders that accept records with too few replicas in sync. Raises `SafetyViolation`."""
-        found: dict[tuple[str, TopicIdPartition], _Short] = {}
-        for each in hosted:
+        for each in moved_of(hosted):
             partition = each.partition
             image = partition.image
+            place = (each.member.name, each.key)
+            before = self._short.pop(place, None)
             if (
                 not partition.is_leader
                 or image is None
@@ -54,16 +55,13 @@ class MinIsr:
                 continue
             log = partition.log
             term = (log, partition.leader_epoch, partition.partition_epoch, least, partition.isr_state.isr)
-            place = (each.member.name, each.key)
-            found[place] = _Short(term, log.high_watermark)
-            before = self._short.get(place)
+            self._short[place] = _Short(term, log.high_watermark)
             self.short_seen += 1
             if before is not None and before.term == term and before.high_watermark < log.high_watermark:
                 raise SafetyViolation(
                     f"min.insync.replicas: {partition_name(partition)} on {each.member.name} moved its high watermark from "
                     f"{before.high_watermark} to {log.high_watermark} with {len(image.isr)} in sync, and {least} are needed"
                 )
-        self._short = found
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Look as always."""

@@ -26,7 +26,7 @@ from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.batches.record_times import record_times
 from odradek.wire.topic_partition import TopicIdPartition
-from sim.checks.watched import Hosted, Processes, partition_name
+from sim.checks.watched import Hosted, Processes, moved_of, partition_name
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
@@ -122,7 +122,7 @@ class ServedOffsets:
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Note the offsets that leaders report as committed. Raises `SafetyViolation` for a log start that falls."""
-        for each in hosted:
+        for each in moved_of(hosted):
             partition = each.partition
             if partition.is_leader:
                 log = partition.log

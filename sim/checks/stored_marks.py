@@ -22,7 +22,7 @@ from odradek.data_plane.log.directory.checkpoints import (
 from odradek.data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
 from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from sim.checks.stored_logs import StoredLogs, is_segment
-from sim.checks.watched import Hosted, Processes, partition_name
+from sim.checks.watched import Hosted, Processes, moved_of, partition_name
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from sim.machine.members import Member
@@ -50,7 +50,7 @@ class StoredMarks:
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the marks of all logs. Raises `SafetyViolation`."""
-        opened = [each for each in hosted if self._look_at_point(each)]
+        opened = [each for each in moved_of(hosted) if self._look_at_point(each)]
         for member, node in self._processes.living():
             if node.broker is not None:
                 # A start may cut damaged logs; it lowers the checkpoint before it reports that all are

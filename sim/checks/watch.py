@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from odradek.data_plane.producer_ids import ProducerIds
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import File
 from odradek.metadata_quorum.raft.roles import Leader
@@ -61,11 +60,12 @@ from sim.checks.min_isr import MinIsr
 from sim.checks.promises import Promises
 from sim.checks.served_offsets import ServedOffsets
 from sim.checks.stored_marks import StoredMarks
-from sim.checks.watched import Check, Processes
+from sim.checks.watched import Check, Processes, Replicas
 from sim.checks.wiretap import Wiretap
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
+from sim.machine.platter import Inode
 
 if TYPE_CHECKING:
     from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
@@ -81,6 +81,9 @@ GUARDED_APIS = (
     *(ApiKey.CREATE_TOPICS, ApiKey.CREATE_ACLS),
 )
 """What `sim.checks.access` hears."""
+_SLOTS_MAX = SLOTS_MAX + FRAMES_PER_TURN
+_HELD_BYTES_MAX = HELD_BYTES_MAX + ANSWER_BYTES_MAX
+_QUEUED_BYTES_MAX = SEND_QUEUE_BYTES_MAX + ANSWER_BYTES_MAX
 _METADATA = TopicIdPartition(b"metadata", 0)
 
 __all__ = ["Watch"]
@@ -104,8 +107,6 @@ class _Seen:
     """The process's place among the processes of the run, in the order in which they were seen first."""
     wakes: int = -1
     """How often tasks of the process had been woken when it was looked at last."""
-    image: object = None
-    broker_epoch: int = -1
     follows_images: bool = False
     cursors: dict[TopicIdPartition, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""
@@ -129,8 +130,6 @@ class Watch:
         self.producer_blocks = OneForEach("one broker per block of producer ids")
         self.producer_ids = NeverFalls("producer ids")
         self._processes_seen = 0
-        self._partitions: dict[TopicIdPartition, list[object]] = {}
-        """Each partition as it was at the last look."""
         self.looks = 0
         processes = self.processes = Processes(cluster)
         self.served_records = ServedRecords(processes)
@@ -207,16 +206,17 @@ class Watch:
                 self._look_at_quorum(member, seen)
                 self._look_at_bounds(member, seen.node)
         if have_moved:
-            brokers = [member for member in living if self._of(member).node.broker is not None]
-            self._look_at_partitions(brokers)
-            replicas = list(self.processes.hosted())
+            for member in living:
+                self._look_at_producer_ids(member, self._of(member))
+            replicas = self.processes.look(anyway=also_unmoved)
+            self._look_at_partitions(replicas)
             for check in self.checks:
                 check.look(replicas)
 
     def look_at_all(self) -> None:
         """Check everything once, also the parts of which a look takes samples. Raises `SafetyViolation`."""
         self.look()
-        hosted = list(self.processes.hosted())
+        hosted = self.processes.look(anyway=True)
         for check in self.checks:
             check.look_at_all(hosted)
 
@@ -244,12 +244,16 @@ class Watch:
             member.name, seen.node, high_watermark, f"of the metadata log on {member.name}"
         )
         disk = self._world.machine(member.name).disk
-        files = disk.contents(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}")
-        self._look_at_vote(member, seen, bytes(files.get(QUORUM_STATE, b"")), quorum.settings.me)
-        segments = [(int(name[:20]), files[name]) for name in sorted(files) if name.endswith(".log")]
+        path = f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"
+        state = disk.in_cache(path).get(QUORUM_STATE)
+        if isinstance(state, Inode) and state.data != seen.quorum_state:
+            self._look_at_vote(member, seen, bytes(state.data), quorum.settings.me)
         cursor = self._cursor(seen, _METADATA, quorum.log)
-        headers = _headers(segments, cursor, high_watermark)
-        self.committed.see(_METADATA, "metadata log", member.name, headers)
+        if cursor.next_offset != high_watermark:
+            files = disk.contents(path)
+            segments = [(int(name[:20]), files[name]) for name in sorted(files) if name.endswith(".log")]
+            headers = _headers(segments, cursor, high_watermark)
+            self.committed.see(_METADATA, "metadata log", member.name, headers)
         if not seen.follows_images:
             seen.follows_images = True
             self._see_image(member, metadata.committed_image)
@@ -257,7 +261,7 @@ class Watch:
             metadata.subscribe(lambda image, delta: self._on_image(member, image, delta))
 
     def _look_at_vote(self, member: Member, seen: _Seen, state: bytes, me: object) -> None:
-        if not state or state == seen.quorum_state:
+        if not state:
             return
         seen.quorum_state = state
         stored = json.loads(state)
@@ -280,26 +284,14 @@ class Watch:
 
     # --- partitions
 
-    def _look_at_partitions(self, brokers: Sequence[Member]) -> None:
-        replicas: dict[TopicIdPartition, dict[int, tuple[Member, Partition]]] = {}
-        for member in brokers:
-            seen = self._of(member)
-            broker = seen.node.broker
-            assert broker is not None
-            self._look_at_producer_ids(member, seen, broker.producer_ids)
-            broker_epoch = broker.replication.broker_epoch
-            if seen.image is not broker.image or seen.broker_epoch != broker_epoch:
-                seen.image, seen.broker_epoch = broker.image, broker_epoch
-                self._partitions.clear()  # who is registered as what it is may be another one
-            for topic_id, hosted in broker.topics_by_id.items():
-                for index, partition in hosted.partitions.items():
-                    there = replicas.setdefault(TopicIdPartition(topic_id, index), {})
-                    there[member.config.node_id] = (member, partition)
-        for key, there in replicas.items():
-            state = _state(there)
-            if self._partitions.get(key) != state:
-                self._look_at_partition(key, there)
-                self._partitions[key] = state
+    def _look_at_partitions(self, replicas: Replicas) -> None:
+        """Check the partitions of which a replica has moved."""
+        moved: dict[TopicIdPartition, dict[int, tuple[Member, Partition]]] = {}
+        for each in replicas:
+            if each.key in replicas.moved_keys:
+                moved.setdefault(each.key, {})[each.member.config.node_id] = (each.member, each.partition)
+        for key, there in moved.items():
+            self._look_at_partition(key, there)
 
     def _look_at_partition(self, key: TopicIdPartition, there: dict[int, tuple[Member, Partition]]) -> None:
         newest = -1
@@ -321,7 +313,10 @@ class Watch:
         for broker_id, (member, partition) in there.items():
             self._look_at_batches(member, key, partition, limits[broker_id])
 
-    def _look_at_producer_ids(self, member: Member, seen: _Seen, block: ProducerIds) -> None:
+    def _look_at_producer_ids(self, member: Member, seen: _Seen) -> None:
+        if seen.node.broker is None:
+            return
+        block = seen.node.broker.producer_ids
         if block.end_id:
             told = f"the block that ends at {block.end_id}"
             self.producer_blocks.see(block.end_id, (member.name, seen.number), told)
@@ -391,23 +386,16 @@ class Watch:
             check_bound(name, "bytes of half-received frames", used, buffers.bytes_max)
         for server in node.servers:
             for connection in server.connections:
-                waiting = len(connection.slots or ())
-                check_bound(name, "answers that wait in one connection", waiting, SLOTS_MAX + FRAMES_PER_TURN)
-                check_bound(name, "parked fetches of one connection", connection.parked, PARKED_MAX)
-                held = connection.held_bytes
-                check_bound(
-                    name,
-                    "bytes that wait behind a delayed answer",
-                    held,
-                    HELD_BYTES_MAX + ANSWER_BYTES_MAX,
-                )
-                queued = connection.send_queue.bytes_queued
-                check_bound(
-                    name,
-                    "bytes that one connection does not take",
-                    queued,
-                    SEND_QUEUE_BYTES_MAX + ANSWER_BYTES_MAX,
-                )
+                if connection.slots:
+                    waiting = len(connection.slots)
+                    check_bound(name, "answers that wait in one connection", waiting, _SLOTS_MAX)
+                if connection.parked:
+                    check_bound(name, "parked fetches of one connection", connection.parked, PARKED_MAX)
+                held, queued = connection.held_bytes, connection.send_queue.bytes_queued
+                if held:
+                    check_bound(name, "bytes that wait behind a delayed answer", held, _HELD_BYTES_MAX)
+                if queued:
+                    check_bound(name, "bytes that one connection does not take", queued, _QUEUED_BYTES_MAX)
         broker = node.broker
         if broker is not None:
             sessions = broker.sessions.statistics()["sessions"]
@@ -415,28 +403,6 @@ class Watch:
         if node.metadata is not None:
             waiting = node.metadata.quorum.decisions.waiting_bytes
             check_bound(name, "bytes of decisions that wait", waiting, WAITING_BYTES_MAX)
-
-
-def _state(there: dict[int, tuple[Member, Partition]]) -> list[object]:
-    """List all of a partition's state that a look depends on."""
-    state: list[object] = []
-    for broker_id, (_, partition) in there.items():
-        log = partition.log
-        state += (
-            broker_id,
-            partition,
-            log,
-            log.high_watermark,
-            log.log_end_offset,
-            log.offline,
-            log.is_closed,
-            partition.is_leader,
-            partition.leader_epoch,
-            partition.partition_epoch,
-            partition.image,
-            partition.isr_state,
-        )
-    return state
 
 
 def _content(file: File) -> bytearray:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from sim.machine.cluster_members import Cluster
     from sim.machine.network import SimConn
 
-__all__ = ["Check", "Hosted", "Processes", "partition_name"]
+__all__ = ["Check", "Hosted", "Processes", "Replicas", "moved_of", "partition_name"]
+
+LOOKS_PER_ROUND = 20
+"""The number of looks of which the last takes every replica for moved."""
 
 
 class Check(Protocol):
@@ -39,6 +42,28 @@ class Hosted:
     partition: Partition
 
 
+class Replicas(list[Hosted]):
+    """All replicas that living brokers host. A check of a replica's state looks at those that have `moved`."""
+
+    __slots__ = ("moved", "moved_keys")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: list[Hosted] = []
+        """Those whose state, or their broker's image, was another one at the look before, and those that are new."""
+        self.moved_keys: set[TopicIdPartition] = set()
+        """Their partitions, and partitions of which a replica is gone."""
+
+    def note_moved(self, each: Hosted) -> None:
+        self.moved.append(each)
+        self.moved_keys.add(each.key)
+
+
+def moved_of(hosted: Sequence[Hosted]) -> Sequence[Hosted]:
+    """List the replicas that have moved since the last look; all, where nobody knows which those are."""
+    return hosted.moved if isinstance(hosted, Replicas) else hosted
+
+
 class Processes:
     """The living processes of a cluster."""
 
@@ -46,6 +71,42 @@ class Processes:
         self.cluster = cluster
         self.world = cluster.world
         self._by_name = {member.name: member for member in cluster.members}
+        self._known: dict[Partition, tuple[Hosted, _State]] = {}
+        """The replicas of the last look, each with its state then."""
+        self._nodes: dict[str, tuple[object, ...]] = {}
+        """The last state of each broker that its replicas share."""
+        self._looks = 0
+
+    def look(self, *, anyway: bool = False) -> Replicas:
+        """Find all replicas, and those that have moved since the last look; `anyway`: take all for moved."""
+        self._looks += 1
+        anyway = anyway or self._looks % LOOKS_PER_ROUND == 0
+        found = Replicas()
+        known, present = self._known, {}
+        for member, node in self.living():
+            broker = node.broker
+            if broker is None:
+                continue
+            shared = (node, broker.image, broker.replication.broker_epoch, member.serves())
+            may_stand = not anyway and self._nodes.get(member.name) == shared
+            self._nodes[member.name] = shared
+            for topic_id, hosted in broker.topics_by_id.items():
+                for index, partition in hosted.partitions.items():
+                    state = _state(partition)
+                    before = known.get(partition)
+                    if before is not None and before[0].node is node:
+                        each = before[0]
+                        has_moved = not may_stand or before[1] != state
+                    else:
+                        each = Hosted(member, node, TopicIdPartition(topic_id, index), partition)
+                        has_moved = True
+                    present[partition] = (each, state)
+                    found.append(each)
+                    if has_moved:
+                        found.note_moved(each)
+        found.moved_keys.update(known[gone][0].key for gone in known.keys() - present.keys())
+        self._known = present
+        return found
 
     def living(self) -> Iterator[tuple[Member, Node]]:
         """Return the machines whose process lives and has made its node."""
@@ -75,6 +136,32 @@ class Processes:
         if member is None or member.node is None or not member.is_up():
             return None
         return member, member.node
+
+
+_State = tuple[object, ...]
+
+
+def _state(partition: Partition) -> _State:
+    """List all of a replica's state that a look depends on."""
+    log = partition.log
+    home, durability = log.home, log.durability
+    return (
+        log,
+        log.high_watermark,
+        log.log_end_offset,
+        log.log_start_offset,
+        durability.recovery_point,
+        durability.truncations,
+        home.offline,
+        home.is_closed,
+        log.producers.state is None,
+        partition.is_leader,
+        partition.knows_high_watermark,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        partition.image,
+        partition.isr_state,
+    )
 
 
 def partition_name(partition: Partition) -> str:

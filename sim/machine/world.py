@@ -341,6 +341,16 @@ class World:
             await event.wait()
             timer.cancel()
 
+    @property
+    def wakes(self) -> tuple[int, ...]:
+        """How often tasks of each machine's process were woken: while it stays, no process has done anything."""
+        return tuple(
+            count
+            for machine in self.machines.values()
+            if machine.env is not None
+            for count in (machine.starts, machine.env.wakes)
+        )
+
     def _envs(self) -> list[SimEnv]:
         return [machine.env for machine in self.machines.values() if machine.env is not None]
 

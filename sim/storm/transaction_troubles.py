@@ -156,9 +156,13 @@ async def _hand_over(storm: Storm, random: Random) -> None:
 
 async def _until(storm: Storm, look: Callable[[], list[_Found]], seconds_max: float) -> list[_Found]:
     """Repeat a look until it finds something; returns an empty list if time is up first."""
-    gives_up_at = storm.world.now + min(seconds_max, storm.seconds_left)
-    while not (found := look()) and storm.world.now < gives_up_at:
-        await storm.world.sleep(LOOK_SECONDS)
+    world = storm.world
+    gives_up_at = world.now + min(seconds_max, storm.seconds_left)
+    found, seen = look(), world.wakes
+    while not found and world.now < gives_up_at:
+        await world.sleep(LOOK_SECONDS)
+        if seen != world.wakes:  # otherwise nobody has done anything meanwhile
+            found, seen = look(), world.wakes
     return found
 
 

@@ -17,7 +17,7 @@ from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.answers.held_records import HeldRecords
-from sim.checks.watched import Hosted, Processes
+from sim.checks.watched import Hosted, Processes, moved_of
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 
@@ -92,7 +92,7 @@ class ServedRecords:
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Take down the offsets of all replicas."""
-        for each in hosted:
+        for each in moved_of(hosted):
             log = each.partition.log
             self._note(each.member.name, each.node, each.key, log.high_watermark, log.last_stable_offset)
 

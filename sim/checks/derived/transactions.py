@@ -29,7 +29,7 @@ from sim.checks.folds.coordinator_folds import TransactionsFold
 from sim.checks.folds.producer_fold import ProducersFold
 from sim.checks.invariants import NeverFalls
 from sim.checks.stored_logs import stored_batches
-from sim.checks.watched import Hosted, Processes, partition_name
+from sim.checks.watched import Hosted, Processes, moved_of, partition_name
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile
 from sim.machine.members import Member
@@ -106,11 +106,13 @@ class TransactionStates:
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the transactions of all logs and coordinators. Raises `SafetyViolation`."""
-        for each in hosted:
+        for each in moved_of(hosted):
             self._look_at_stable(each)
         shards = list(self._shards())
+        moved = {each.partition.log for each in moved_of(hosted)}
         for member, shard in shards:
-            self._look_at_ids(member, shard)
+            if shard.partition.log in moved:
+                self._look_at_ids(member, shard)
         if self._random.random() < SCAN:
             candidates = [each for each in hosted if _has_transactions(each.partition.log)]
             if candidates:
