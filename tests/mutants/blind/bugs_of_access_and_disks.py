@@ -73,7 +73,7 @@ BUGS_OF_ACCESS_AND_DISKS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "cleaner-held-after-a-move-given-up",
-        "A log whose move to another disk was given up is never cleaned again, and grows without end.",
+        "A log whose move to another disk was given up is never cleaned again, and grows for ever.",
         DISKS + "replica_moves:ReplicaMoves._give_up",
         """
         - log.cleaning.is_held = False
