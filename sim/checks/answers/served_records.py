@@ -16,6 +16,7 @@ from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.messages.fetch import FetchRequest, FetchResponse
 from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.answers.held_records import HeldRecords
 from sim.checks.watched import Hosted, Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
@@ -45,6 +46,8 @@ class ServedRecords:
         self._processes = processes
         self._highest: dict[tuple[str, TopicIdPartition], tuple[Node, _Highest]] = {}
         self.batches_seen = 0
+        self.held: HeldRecords | None = None
+        """Set: high watermarks in answers are held against all replicas in sync."""
 
     def asked(self, exchange: Exchange) -> bool:
         """Note a consumer's request."""
@@ -77,6 +80,9 @@ class ServedRecords:
                         f"{name}: {member.name} tells a consumer of high watermark {part.high_watermark}, "
                         f"and has {highest.high_watermark}"
                     )
+                if self.held is not None:
+                    told = f"fetch: {name}: {member.name} says that all is committed below"
+                    self.held.check(key, part.high_watermark, partition.leader_epoch, told)
                 end_offset = end_of(part.records)
                 self.batches_seen += end_offset >= 0
                 if end_offset > limit:
