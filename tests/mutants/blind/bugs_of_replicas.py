@@ -85,8 +85,8 @@ BUGS_OF_REPLICAS: tuple[Mutant, ...] = (
         "A fetch's answer is appended although the follower was cut and filled again meanwhile: only the offset is compared.",
         REPLICATION + "fetcher:LeaderFetcher._take_partition",
         """
-        - told[:3] != followed.wanted()[:3]
-        + told[:1] != followed.wanted()[:1]
+        - requested[:3] != followed.wanted()[:3]
+        + requested[:1] != followed.wanted()[:1]
         """,
     ),
     Mutant(

@@ -53,6 +53,7 @@ class Hunt:
     def __init__(self, scope: Scope, book: Book) -> None:
         self._scope = scope
         self._book = book
+        self._steps = frozenset(scope.survey())
         self._under_way: dict[Future[Outcome], tuple[str, Step]] = {}
 
     def run(self) -> Iterator[Outcome]:
@@ -87,7 +88,9 @@ class Hunt:
         if spent < scope.cpu_seconds_max * (1 - AIMED_SHARE):
             for name in sorted(open_names, key=self._spent_on):
                 tried = book.of_mutant.get(name, {})
-                step = next((each for each in steps_of(name, book) if each not in tried), None)
+                step = next(
+                    (each for each in steps_of(name, book) if each in self._steps - tried.keys()), None
+                )
                 if step is not None:
                     return name, step
         return self._next_aimed(open_names)
