@@ -128,7 +128,7 @@ sim: install-dev ## ten minutes of clusters on a virtual clock, network and disk
 sim-digest: install-dev ## state anew the digest that README.md and docs/simulation.md state, after a change of the code
 	@$(BIN)/python -m tests.sim.stated
 
-sim-mutants: install-dev ## bugs of history, one at a time, and how many seeds it takes to find each (ARGS=NAME)
+sim-mutants: install-dev ## bugs on purpose, one at a time; goes on where it stopped (ARGS=NAME, ARGS=--help)
 	@exec $(BIN)/python -m tests.mutants --workers $(JOBS) $(ARGS)
 
 FUZZ_MINUTES ?= 60

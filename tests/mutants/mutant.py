@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import count
 
 import attrs
 
@@ -45,7 +44,7 @@ class Mutant:
     """A bug: `change` is made to `function` (`form/change.py`); `also` are further functions and their changes.
 
     `history` says what the bug breaks, and where it comes from or what somebody loses by it. `driver` is aimed at it, and shows it
-    in at most `seeds_max` seeds. `aimed_only` says why campaigns need not find it within `CPU_SECONDS_MAX`.
+    in at most `seeds_max` seeds. `aimed_only` says why campaigns need not find it.
     """
 
     name: str
@@ -111,32 +110,17 @@ class Search:
     cpu_seconds: float
 
     def line(self) -> str:
-        """`NAME found seed=N seeds=K`, or `NAME MISSED`."""
+        """Return `NAME found seed=N seeds=K`, or `NAME MISSED`."""
         if self.seed is None:
             return f"{self.mutant.name} MISSED seeds={self.seeds} ({self.verdict})"
         return f"{self.mutant.name} found seed={self.seed} seeds={self.seeds}"
 
 
-def search(
-    mutant: Mutant,
-    drivers: Mapping[str, Driver],
-    *,
-    driver: str | None = None,
-    first_seed: int = 0,
-    seeds_max: int | None = None,
-    cpu_seconds_max: float | None = None,
-) -> Search:
-    """Run seeds with the bug until one fails; the same seed must pass without it.
-
-    `driver`: another one than the mutant's own. Both limits hold; a run that has begun is ended.
-    """
-    name = mutant.driver if driver is None else driver
-    run = drivers[name]
-    most = mutant.seeds_max if seeds_max is None and cpu_seconds_max is None else seeds_max
+def search(mutant: Mutant, drivers: Mapping[str, Driver], *, seeds_max: int | None = None) -> Search:
+    """Run seeds of the mutant's driver until one fails; the same seed must pass without the bug."""
+    run = drivers[mutant.driver]
     why, used, seeds = "no seed has failed", 0.0, 0
-    for seed in count(first_seed):
-        if seeds == most or (cpu_seconds_max is not None and used >= cpu_seconds_max):
-            break
+    for seed in range(mutant.seeds_max if seeds_max is None else seeds_max):
         seeds += 1
         began = time.process_time()
         with mutant.planted():
@@ -146,6 +130,6 @@ def search(
             continue
         sound = run(seed)
         if not sound:
-            return Search(mutant, name, seed, seeds, verdict, used)
+            return Search(mutant, mutant.driver, seed, seeds, verdict, used)
         why = f"seed {seed} fails without the bug, too: {sound}"
-    return Search(mutant, name, None, seeds, why, used)
+    return Search(mutant, mutant.driver, None, seeds, why, used)

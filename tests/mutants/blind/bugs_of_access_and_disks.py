@@ -56,7 +56,7 @@ BUGS_OF_ACCESS_AND_DISKS: tuple[Mutant, ...] = (
     Mutant(
         "assignment-noted-meanwhile-forgotten",
         "The answer for an older directory removes what was noted meanwhile: the controller never hears where the replica is.",
-        DISKS + "directory_assignments:DirectoryAssignments._tell",
+        DISKS + "directory_assignments:DirectoryAssignments._report",
         """
         - answer.error_code in _FINAL and self.pending.get(replica) == directory.id
         + answer.error_code in _FINAL and replica in self.pending
@@ -73,7 +73,7 @@ BUGS_OF_ACCESS_AND_DISKS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "cleaner-held-after-a-move-given-up",
-        "A log whose move to another disk was given up is never cleaned again, and grows without end.",
+        "A log whose move to another disk was given up is never cleaned again, and grows for ever.",
         DISKS + "replica_moves:ReplicaMoves._give_up",
         """
         - log.cleaning.is_held = False

@@ -29,7 +29,7 @@ BUGS_OF_COORDINATORS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "open-at-a-failover-never-times-out",
-        "A new coordinator loads open transactions and does not list them as open: they are never aborted by time.",
+        "A new coordinator loads open transactions, and forgets that they are open: time never aborts them.",
         TRANSACTIONS + "state:state_of",
         """
         - is_open[key.transactional_id] = transaction.start_ms

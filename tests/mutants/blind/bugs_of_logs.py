@@ -37,7 +37,7 @@ BUGS_OF_LOGS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "retention-above-the-high-watermark",
-        "Retention deletes segments whose records are not committed: a follower has nothing to catch up from.",
+        "Retention deletes segments above the high watermark: a follower has nothing to catch up from.",
         LOG + "retention:_count",
         """
         - if end_offset > offsets.high_watermark or (is_last and (not segment.size)):

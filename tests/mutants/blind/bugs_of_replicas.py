@@ -10,8 +10,7 @@ PARTITION = REPLICATION + "partition:Partition."
 BUGS_OF_REPLICAS: tuple[Mutant, ...] = (
     Mutant(
         "outdated-change-taken-for-refused",
-        "An ISR that the controller has decided, and whose answer was lost, is taken for refused when it is asked for again: "
-        "acknowledged records need not be on its new member.",
+        "An ISR was decided, and its answer was lost. Asked again, it is taken for refused: its new member may lack acknowledged records.",
         PARTITION + "isr_refused",
         """
         - if code in _NOT_APPLIED:
@@ -86,8 +85,8 @@ BUGS_OF_REPLICAS: tuple[Mutant, ...] = (
         "A fetch's answer is appended although the follower was cut and filled again meanwhile: only the offset is compared.",
         REPLICATION + "fetcher:LeaderFetcher._take_partition",
         """
-        - told[:3] != followed.wanted()[:3]
-        + told[:1] != followed.wanted()[:1]
+        - requested[:3] != followed.wanted()[:3]
+        + requested[:1] != followed.wanted()[:1]
         """,
     ),
     Mutant(
@@ -101,8 +100,7 @@ BUGS_OF_REPLICAS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "settled-before-the-high-watermark-is-told",
-        "An idle follower's partition is left out of fetch answers before it was told the high watermark: after a failover "
-        "consumers wait for records that were acknowledged.",
+        "Fetch answers leave out an idle follower before it has the high watermark: after a failover, consumers wait for acknowledged records.",
         "odradek.data_plane.handlers.fetching.fetch_job:FetchJob._may_settle",
         """
         - fetched.sent_high_watermark == log.high_watermark and (fetched.sent_log_start_offset == log.log_start_offset)

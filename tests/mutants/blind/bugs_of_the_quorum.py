@@ -37,7 +37,7 @@ BUGS_OF_THE_QUORUM: tuple[Mutant, ...] = (
     ),
     Mutant(
         "snapshot-names-voters-to-come",
-        "A snapshot names voters of a record above it, which may never be committed: majorities of two sets do not meet.",
+        "A snapshot names voters of a record above it, which may be taken back: majorities of two sets do not meet.",
         REPLICA + "quorum_snapshots:QuorumSnapshots.control_records_below",
         """
         - [voters for at, voters in self._driver.core.log.voter_history if at < offset]

@@ -39,6 +39,14 @@ def changed(text: str, change: str) -> str:
     return result
 
 
+def first_line(text: str, change: str) -> int:
+    """Return the number of the line in a function's normal form where a change begins."""
+    before, after = text.splitlines(), changed(text, change).splitlines()
+    return next(
+        (at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(before) - 1
+    )
+
+
 def hunks(change: str) -> Iterator[Hunk]:
     """Take a change apart into its places."""
     lines: list[str] = []

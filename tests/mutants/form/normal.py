@@ -1,4 +1,7 @@
-"""The normal form of a function: its syntax tree written out, without docstring, comments and formatting."""
+"""The normal form of a function: its syntax tree written out, without docstring, comments and formatting.
+
+Named states of the census (`reached("name")`) are left out as well: they count, and change nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,28 @@ def normalize(source: str) -> str:
     """Return the normal form of a function's source. Raises `SyntaxError` if it is something else."""
     definition = definition_of(source)
     if ast.get_docstring(definition, clean=False) is not None:
-        definition.body = definition.body[1:] or [ast.Pass()]
+        definition.body = definition.body[1:]
+    _WithoutStates().visit(definition)
+    definition.body = definition.body or [ast.Pass()]
     return ast.unparse(definition)
+
+
+class _WithoutStates(ast.NodeTransformer):
+    """Removes named states, and the conditions under which nothing else is done."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        match node.value:
+            case ast.Call(func=ast.Name(id="reached")):
+                return None
+            case _:
+                return node
+
+    def visit_If(self, node: ast.If) -> ast.If | list[ast.stmt] | None:
+        self.generic_visit(node)
+        if not node.body and not node.orelse:
+            return None
+        node.body = node.body or [ast.Pass()]
+        return node
 
 
 def definition_of(source: str) -> Definition:

@@ -48,7 +48,7 @@ MUTANTS_OF_CLEANING: tuple[Mutant, ...] = (
         + horizon_ms = min(self._rules.latest_ms, LONG_MAX)
         """,
         "keyed",
-        20,
+        40,
     ),
     Mutant(
         "swap-forgotten-at-start",

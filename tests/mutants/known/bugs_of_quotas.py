@@ -17,6 +17,7 @@ MUTANTS_OF_QUOTAS: tuple[Mutant, ...] = (
         """,
         "quotas",
         3,
+        aimed_only="looked for by its driver alone so far",
     ),
     Mutant(
         "quota-holds-after-its-removal",
@@ -28,6 +29,7 @@ MUTANTS_OF_QUOTAS: tuple[Mutant, ...] = (
         """,
         "quotas",
         3,
+        aimed_only="looked for by its driver alone so far",
     ),
     Mutant(
         "nodes-are-throttled",
@@ -39,5 +41,6 @@ MUTANTS_OF_QUOTAS: tuple[Mutant, ...] = (
         """,
         "quotas",
         3,
+        aimed_only="looked for by its driver alone so far",
     ),
 )
