@@ -107,7 +107,7 @@ class MetadataLog:
         self._log: PartitionLog
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
-        self._tells_of_first = not self._is_begun
+        self._logs_first = not self._is_begun
         """True while the checkpoint is to be written as soon as the first records are synced, ahead of its period."""
 
     @classmethod
@@ -208,8 +208,8 @@ class MetadataLog:
     def flush(self) -> int:
         self._log.flush()
         end_offset = self._log.recovery_point
-        if end_offset > 0 and self._tells_of_first:
-            self._tells_of_first = False
+        if end_offset > 0 and self._logs_first:
+            self._logs_first = False
             self._synced_offset_due = self._clock.monotonic()
         if self._clock.monotonic() >= self._synced_offset_due:
             self._note_synced_offset(end_offset)

@@ -34,7 +34,7 @@ from odradek.metadata_quorum.controller.limits import (
     names_more_than,
 )
 from odradek.metadata_quorum.controller.parts import LongRequest
-from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
+from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender, carries_code, open_response, seal_request
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.quotas.token_bucket import wait_ms
 from odradek.metadata_quorum.replica.describe_quorum import refuse_description
@@ -65,8 +65,8 @@ __all__ = [
     "answer_request",
     "let_in",
     "let_token_request_in",
+    "log_denials",
     "takes_long",
-    "tell_denials",
 ]
 
 RETRY_SECONDS_MIN = 0.02
@@ -239,10 +239,10 @@ def _allows_all(*_: object) -> bool:
     return True
 
 
-def tell_denials(service: Service) -> None:
+def log_denials(service: Service) -> None:
     """Report the refusals of `let_in` to the audit log."""
     if service.doors is not None:
-        service.doors.tell_denials()
+        service.doors.log_denials()
 
 
 def _as_it_is(response: Any) -> Any:
@@ -411,7 +411,7 @@ class ControllerChannel:
     async def _ask_here(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
         """Ask the controller of this node. The message is copied, so neither side can change the other's."""
         admitted = await self._piece(_is_long(message), let_in, self._service, sender, message, version)
-        tell_denials(self._service)
+        log_denials(self._service)
         if not isinstance(admitted, Admitted):
             return admitted
         message = admitted.request
@@ -429,7 +429,7 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         # Only a controller that resigned meanwhile has answered so.
         if not self._service.is_active and await self._piece(
-            _is_long(response), tells_of, response, version, ErrorCode.NOT_CONTROLLER
+            _is_long(response), carries_code, response, version, ErrorCode.NOT_CONTROLLER
         ):
             reached("controller.resigned_while_answering")
             return None

@@ -25,7 +25,15 @@ from odradek.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from odradek.wire.principal import decode_principal, encode_principal
 from odradek.wire.structure import Message
 
-__all__ = ["Enclosed", "Sender", "open_request", "open_response", "seal_request", "seal_response", "tells_of"]
+__all__ = [
+    "Enclosed",
+    "Sender",
+    "carries_code",
+    "open_request",
+    "open_response",
+    "seal_request",
+    "seal_response",
+]
 
 _REQUEST_START = Struct(">hhih")
 _CORRELATION_ID = Struct(">i")
@@ -130,7 +138,7 @@ def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
 
-def tells_of(response: Message, version: int, code: ErrorCode) -> bool:
+def carries_code(response: Message, version: int, code: ErrorCode) -> bool:
     """True if an error code is anywhere in a response."""
     errors: ErrorCounts = {}
     counting_encoder(type(response), version)(bytearray(), response, None, errors)

@@ -122,7 +122,7 @@ class NotEncoded:
         self._next_line = float("-inf")
         self.count = 0
 
-    def tell(self, decider: str, request: object, error: Exception) -> None:
+    def note(self, decider: str, request: object, error: Exception) -> None:
         """Count a decision. `decider` is the machine that made it."""
         self.count += 1
         now = self._clock.monotonic()
@@ -155,7 +155,7 @@ class Deferred(Generic[Q, A]):
     @property
     def response(self) -> A:
         """The response. Reading it before it is given out is a bug."""
-        assert self._callbacks is None, "a response was read before the log committed what it tells"
+        assert self._callbacks is None, "a response was read before the log committed what it says"
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:

@@ -190,7 +190,7 @@ class Shard(ABC, Generic[S, D]):
             random=broker.env.random,
             new_uuid=broker.env.new_uuid,
             fail=self._end_node,
-            not_encoded=lambda ask, error: self._not_encoded.tell(self.NAME, ask.request, error),
+            not_encoded=lambda ask, error: self._not_encoded.note(self.NAME, ask.request, error),
         )
         self.partition.waiting.watch(self._log.catch_up)
         self._set_timer()

@@ -169,7 +169,7 @@ class DirectoryTroubles:
             if self.text() == self._shown():
                 await self._wake.wait()
                 continue
-            pause = SHOWN_SECONDS_MAX if await self._tell() else RETRY_SECONDS
+            pause = SHOWN_SECONDS_MAX if await self._report() else RETRY_SECONDS
             with clock.timeout_at(clock.monotonic() + pause):
                 await self._wake.wait()
 
@@ -200,7 +200,7 @@ class DirectoryTroubles:
         broker = self._broker
         return broker.newest.image.broker_configs(broker.node_id).get(TROUBLED_LOG_DIRS, "")
 
-    async def _tell(self) -> bool:
+    async def _report(self) -> bool:
         """Send the list of troubled directories; true if the controller has stored it."""
         broker = self._broker
         wanted = self.text()
@@ -213,10 +213,10 @@ class DirectoryTroubles:
             response: IncrementalAlterConfigsResponse = await broker.controller.request(request, deadline)
         except (KafkaError, ConnectionLost) as error:
             reached("disks.troubles_not_sent")
-            self._log.warning("broker.troubles_not_told", error=str(error))
+            self._log.warning("broker.troubles_not_reported", error=str(error))
             return False
         for answer in response.responses:
             if answer.error_code:
-                self._log.warning("broker.troubles_not_told", error=ErrorCode(answer.error_code).name)
+                self._log.warning("broker.troubles_not_reported", error=ErrorCode(answer.error_code).name)
                 return False
         return True

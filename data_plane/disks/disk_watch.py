@@ -58,7 +58,7 @@ class DiskWatch:
         self._changed = changed
         self._hung_seconds = hung_seconds
         self._full_seconds = full_seconds
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     async def run(self) -> None:
         """Judge all directories every second, until cancelled."""
@@ -103,13 +103,13 @@ class DiskWatch:
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):
-            longest = self._told.pop(log_dir.path, 0.0)
+            longest = self._logged.pop(log_dir.path, 0.0)
             if longest:
                 self._log.warning("directory.recovered", directory=log_dir.path, seconds=round(longest))
         else:
-            if log_dir.path not in self._told:
+            if log_dir.path not in self._logged:
                 self._log.error("directory.slow", directory=log_dir.path, call=call, seconds=round(seconds))
-            self._told[log_dir.path] = seconds
+            self._logged[log_dir.path] = seconds
         return seconds, call
 
     def _look_for_room(self, log_dir: LogDir) -> float:

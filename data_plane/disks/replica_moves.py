@@ -100,7 +100,7 @@ class Move:
     truncations_seen: int = -1
     is_near: bool = False
     """True if the last chunk was a small one: the copy may have caught up."""
-    is_told: bool = False
+    is_reported: bool = False
     """True if the controller has accepted the report that the replica is in `target`."""
     is_over: bool = False
     error: str = ""
@@ -261,7 +261,7 @@ class ReplicaMoves:
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
         """True if the metadata names this directory for the replica because it is about to move there."""
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
-        return move is not None and move.is_told and move.target.directory_id == directory_id
+        return move is not None and move.is_reported and move.target.directory_id == directory_id
 
     def directory_offline(self, log_dir: LogDir) -> None:
         """Give up all moves from and to a directory that failed."""
@@ -374,10 +374,10 @@ class ReplicaMoves:
             move.is_near = True
         if not move.is_near:
             return await self._copy(move, current, future)
-        if not move.is_told:
+        if not move.is_reported:
             await move.target.workers.run_long(future.flush)
             if self._is_wanted(move) and move.partition.log is current:
-                move.is_told = True
+                move.is_reported = True
                 self._assignments.note(current.topic_id, current.partition, move.target.directory_id)
             return 0
         image = move.partition.image
@@ -526,7 +526,7 @@ class ReplicaMoves:
     def _not_swapped(self, swap: Swap, error: DiskError) -> None:
         """Keep serving the live log, since the swap has failed before the point of no return."""
         current, target = swap.current, swap.target
-        self._tell_not_moved(current, error)
+        self._log_not_moved(current, error)
         swap.future.abandon()
         current.cleaning.is_held = False
         self.given_up += 1
@@ -551,12 +551,12 @@ class ReplicaMoves:
             raise error
         current, target = swap.current, swap.target
         target.names.free(f"{current.topic}-{current.partition}")
-        self._tell_not_moved(current, error)
+        self._log_not_moved(current, error)
         swap.future.abandon()
         current.home.settle()
         target.disk_failed(error)
 
-    def _tell_not_moved(self, log: PartitionLog, error: DiskError) -> None:
+    def _log_not_moved(self, log: PartitionLog, error: DiskError) -> None:
         self._broker.log.error(
             "partition.not_moved", topic=log.topic, partition=log.partition, error=str(error)
         )
@@ -574,7 +574,7 @@ class ReplicaMoves:
         if target.offline_reason is None:
             target.give_up_future(move.name)
             self._unsynced[target.path] = target
-        if move.is_told and isinstance(log.owner, LogDir) and self._broker.hosted.holds(move.partition):
+        if move.is_reported and isinstance(log.owner, LogDir) and self._broker.hosted.holds(move.partition):
             self._assignments.note(log.topic_id, log.partition, log.owner.directory_id)
         self._broker.log.info(
             "partition.move_given_up",

@@ -23,6 +23,7 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
 from odradek.data_plane.log.parts.cleaning_state import PassToken
 from odradek.data_plane.log.segments.segment import Segment, remove_if_present
+from odradek.env.pausing import pause
 from odradek.env.ports import File
 from odradek.named_states import reached
 
@@ -155,7 +156,7 @@ class Cleaning:
                 f"{log}: cleaned up to {cleaned.next_offset}, where {self.end_offset} is allowed"
             )
         sizes = sum(segment.size for segment in group.segments)
-        with log.home.telling_failures():
+        with log.home.reporting_failures():
             if not log.segment_list.replace(group.segments, cleaned, self._note_doomed):
                 return False
         self.bytes_before += sizes
@@ -177,10 +178,12 @@ class Cleaning:
         if log.is_closed:
             return
         log.segment_list.sync_entry()
+        pause()
         # Taken as a whole: if the pass ends meanwhile, the loop removes the rest.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:
+                pause()
                 remove_if_present(log.directory, doomed[0])
                 del doomed[0]
         finally:

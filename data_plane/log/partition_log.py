@@ -561,13 +561,13 @@ class PartitionLog(LogOffsets):
             DiskError: the directory is offline now.
         """
         self.home.check_answers()
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             self._truncation().truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything; the log is empty and starts at `offset`. Raises `DiskError` as `truncate_to`."""
         self.home.check_answers()
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             self._truncation().start_over(offset)
 
     def set_log_start_offset(self, offset: int) -> None:
@@ -595,7 +595,7 @@ class PartitionLog(LogOffsets):
         When all of a log has expired, a new segment is rolled, so that the log keeps its end offset. Raises
         `DiskError` as `truncate_to`.
         """
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
             if count and count == len(self.segment_list.segments):
                 try:
@@ -611,7 +611,7 @@ class PartitionLog(LogOffsets):
         if not self.prepare_retention(now_ms):
             return 0
         segments = self.segment_list
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             if segments.entry_is_dirty:
                 try:
                     self.home.directory.in_time(self._flush, lambda flushed: None)

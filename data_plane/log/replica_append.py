@@ -69,7 +69,7 @@ class ReplicaAppend:
             self.producers.load(self.segments, self.config.index_interval_bytes)
         base_offset = taken[0][3].base_offset
         if base_offset < self.offsets.log_end_offset:
-            with self.segments.home.telling_failures():
+            with self.segments.home.reporting_failures():
                 truncation().reach_back(base_offset)
         self._write(batches, taken, now_ms)
         _, _, last_offset, header = taken[-1]

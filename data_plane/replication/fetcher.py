@@ -31,7 +31,11 @@ from typing import Any
 
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.follower_fetch_session import PARTITIONS_MAX, ReplicaFetchSession, Told
+from odradek.data_plane.replication.follower_fetch_session import (
+    PARTITIONS_MAX,
+    Position,
+    ReplicaFetchSession,
+)
 from odradek.data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
@@ -93,7 +97,7 @@ class Followed:
         self.lag = 0
         """The number of committed records that this replica lacked at the leader's last answer."""
 
-    def wanted(self) -> Told:
+    def wanted(self) -> Position:
         """Make the next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start
         offset.
 
@@ -361,7 +365,7 @@ class LeaderFetcher:
             reached("replication.session_begun_anew")
             session.begin()
             return
-        told = session.told
+        requested = session.requested
         session.answered(response.session_id)
         written = 0
         for topic in response.responses:
@@ -372,18 +376,18 @@ class LeaderFetcher:
                 followed = self.followed.get(replica)
                 if followed is None:
                     continue
-                written += self._take_partition(followed, answer, told.get(replica))
+                written += self._take_partition(followed, answer, requested.get(replica))
                 if written >= APPEND_BYTES_PER_TURN:
                     written = 0
                     await self._clock.sleep_until(0.0)
 
-    def _take_partition(self, followed: Followed, answer: PartitionData, told: Told | None) -> int:
+    def _take_partition(self, followed: Followed, answer: PartitionData, requested: Position | None) -> int:
         """Append the records of a partition in the answer. Returns the bytes appended."""
         partition = followed.partition
         # A start that was stored meanwhile changes nothing about the answer.
         if (
-            told is None
-            or told[:3] != followed.wanted()[:3]
+            requested is None
+            or requested[:3] != followed.wanted()[:3]
             or partition.leader_epoch != followed.leader_epoch
             or partition.is_leader
         ):

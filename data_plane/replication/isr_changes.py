@@ -122,12 +122,12 @@ class AlterPartitionSender:
         except (KafkaError, ConnectionLost) as error:
             reached("replication.isr_change_not_sent")
             self.failures += len(asked)
-            self._log.warning("isr.not_told", error=str(error))
+            self._log.warning("isr.not_reported", error=str(error))
             return False
         if response.error_code:
             reached("replication.isr_changes_refused")
             self.failures += len(asked)
-            self._log.warning("isr.not_told", error=ErrorCode(response.error_code).name)
+            self._log.warning("isr.not_reported", error=ErrorCode(response.error_code).name)
             return False
         for topic in response.topics:
             for answer in topic.partitions:

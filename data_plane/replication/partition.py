@@ -148,7 +148,7 @@ class Partition:
 
     __slots__ = (
         "_cluster",
-        "_end_told",
+        "_end_announced",
         "_hears_fetch",
         "_is_syncing",
         "_waiting",
@@ -193,7 +193,7 @@ class Partition:
         """
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
-        self._end_told = -1
+        self._end_announced = -1
         self._is_syncing = False
         """True from the start of a sync for the high watermark until it has ended."""
         self._waiting = _NOBODY_WAITS
@@ -215,7 +215,7 @@ class Partition:
             reached("replication.answer_overtook_record")
             # The answer to AlterPartition overtook its record; the newer record follows.
             return
-        self._assert_told(image)
+        self._assert_sound(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
         self._stir_followers(wakes=True)
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
@@ -228,7 +228,7 @@ class Partition:
             if begins:
                 self.knows_high_watermark = True
                 self.followers = None
-                self.epoch_start_offset = self._end_told = self.log.log_end_offset
+                self.epoch_start_offset = self._end_announced = self.log.log_end_offset
                 self.log.assign_epoch(image.leader_epoch)
             self._match_followers(image, node_id)
         else:
@@ -238,7 +238,7 @@ class Partition:
             self._raise_high_watermark()
         self.wake_watchers()
 
-    def _assert_told(self, image: PartitionImage) -> None:
+    def _assert_sound(self, image: PartitionImage) -> None:
         """Assert that the ISR consists of replicas, and that the leader epoch has one leader."""
         assert_isr(image.isr, image.replicas, image.leader)
         known = self.image
@@ -273,7 +273,7 @@ class Partition:
         fenced.
         """
         if self._raise_high_watermark():
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     def delete_records(self, offset: int) -> None:
         """Raise the log start offset; followers hear of it by the answers to their fetches, at once (KIP-107).
@@ -342,7 +342,7 @@ class Partition:
                 log.advance_high_watermark(log.log_end_offset)
                 waiting = self._waiting
                 if waiting.watchers:
-                    self._tell_high_watermark()
+                    self._announce_high_watermark()
                 elif waiting.fetches is not None:
                     waiting.call_reached_fetches(log)
         else:
@@ -372,14 +372,14 @@ class Partition:
 
     def advance_high_watermark(self) -> None:
         """Wake followers and raise the high watermark after the log has grown, or after the gate has opened."""
-        if self.log.log_end_offset != self._end_told:
-            self._end_told = self.log.log_end_offset
+        if self.log.log_end_offset != self._end_announced:
+            self._end_announced = self.log.log_end_offset
             if self.followers is not None:
                 for replica in self.followers.values():
                     replica.log_grew()
             self._waiting.call_reached_fetches(self.log)
         if self._raise_high_watermark():
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     def _raise_high_watermark(self) -> bool:
         log = self.log
@@ -464,7 +464,7 @@ class Partition:
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
         if log.high_watermark > before:
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     # -- followers ------------------------------------------------------------------------------------------------
 
@@ -537,7 +537,7 @@ class Partition:
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)
         if (moved and self._raise_high_watermark()) or (has_deleted and self._waiting.watchers is not None):
-            self._tell_high_watermark()
+            self._announce_high_watermark()
         return True
 
     def _may_expand(self, replica: RemoteReplica) -> None:
@@ -605,7 +605,7 @@ class Partition:
         self.partition_epoch = partition_epoch
         self._weigh_isr()
         if self._raise_high_watermark():
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     def isr_refused(self, proposal: PendingIsr, code: ErrorCode) -> bool:
         """Take in the controller's refusal; true if the proposal should be made again (Kafka's
@@ -654,7 +654,7 @@ class Partition:
                 if replica.cursor is not None:
                     replica.cursor.mark_dirty(wakes=wakes)
 
-    def _tell_high_watermark(self) -> None:
+    def _announce_high_watermark(self) -> None:
         self._acknowledge()
         self._stir_followers(wakes=False)
         self._waiting.call_watchers()

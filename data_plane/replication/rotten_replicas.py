@@ -65,10 +65,10 @@ class _Case:
 
     partition: Partition
     rot: Rot
-    is_alone_told: bool = False
+    is_alone_logged: bool = False
 
 
-class DirectoriesTold(Protocol):
+class DirectoryReports(Protocol):
     """The queue of reports to the controller about replicas' directories."""
 
     @property
@@ -91,7 +91,7 @@ class RotHost(BrokerHost, Protocol):
     def hosted(self) -> HostedTopics: ...
 
     @property
-    def assignments(self) -> DirectoriesTold: ...
+    def assignments(self) -> DirectoryReports: ...
 
     def workers_for(self, log: PartitionLog) -> Workers:
         """Return the threads that may wait for this log's disk."""
@@ -210,14 +210,14 @@ class RottenReplicas:
         if image is None or image.directory_of(self._node_id) == LOST_DIRECTORY:
             return
         if self._others_are_in_sync(partition):
-            case.is_alone_told = False
+            case.is_alone_logged = False
             if (
                 self._broker.assignments.pending.get(TopicIdPartition(log.topic_id, log.partition))
                 != LOST_DIRECTORY
             ):
                 self._broker.assignments.note(log.topic_id, log.partition, LOST_DIRECTORY)
-        elif not case.is_alone_told:
-            case.is_alone_told = True
+        elif not case.is_alone_logged:
+            case.is_alone_logged = True
             self._broker.log.error(
                 "log.rotten_and_the_last_in_sync",
                 topic=log.topic,
@@ -276,7 +276,7 @@ class RottenReplicas:
         )
         self._renewed[replica] = log_dir.directory_id
 
-    def tell_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
+    def report_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
         """Report to the controller that the replica is in this directory, again or still."""
         if is_anew:
             self._renewed[replica] = directory_id

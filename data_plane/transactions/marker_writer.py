@@ -242,7 +242,7 @@ class MarkerWriter:
         except KafkaError as error:
             delayed.note(key, error.code)
         except DiskError as error:
-            broker.disk_errors.tell(
+            broker.disk_errors.note(
                 "write_txn_markers.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             delayed.note(key, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -144,7 +144,7 @@ class RaftCore(CoreState):
             return
         self._retry_at[node_id] = now + self.config.retry_backoff_seconds
         if broken:
-            election.on_broken_connection(self, node_id)
+            election.doubt_leader(self, node_id)
         self._ask()
 
     def append(self, batch: Batch, now: float) -> None:

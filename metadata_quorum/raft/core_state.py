@@ -112,7 +112,7 @@ class CoreState:
             # notifies them (as Kafka does).
             reached("raft.resigned_after_restart")
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
-            return Resigned(state.leader_epoch, voted, deadline, to_tell=others)
+            return Resigned(state.leader_epoch, voted, deadline, to_notify=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             reached("raft.saved_leader_asked_first")

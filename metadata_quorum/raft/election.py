@@ -197,16 +197,16 @@ def ask(core: CoreState) -> None:
                     pre_vote = isinstance(role, Prospective)
                     core.ask(voter.key.node_id, Vote(role.epoch, core.me, voter.key, core.log.end, pre_vote))
         case Leader():
-            _tell_of_epoch(core, role)
+            _announce_epoch(core, role)
         case Resigned():
-            for node_id in role.to_tell:
+            for node_id in role.to_notify:
                 if core.can_ask(node_id, EndEpoch):
                     core.ask(node_id, EndEpoch(role.epoch, core.me.node_id, role.successors))
         case _:
             return
 
 
-def _tell_of_epoch(core: CoreState, role: Leader) -> None:
+def _announce_epoch(core: CoreState, role: Leader) -> None:
     """Send BeginEpoch to the voters that have not fetched lately: they may not know their leader."""
     silent_since = core.now - _begin_epoch_period(core)
     for voter in core.voters.voters:
@@ -215,8 +215,8 @@ def _tell_of_epoch(core: CoreState, role: Leader) -> None:
             continue
         progress = role.progress_of(voter.key)
         fetched = float("-inf") if progress is None else progress.last_fetch
-        if fetched <= silent_since and role.told.get(node_id, float("-inf")) <= silent_since:
-            role.told[node_id] = core.now
+        if fetched <= silent_since and role.announced_at.get(node_id, float("-inf")) <= silent_since:
+            role.announced_at[node_id] = core.now
             core.ask(node_id, BeginEpoch(role.epoch, core.me, voter.key))
 
 
@@ -346,10 +346,10 @@ def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAns
 
 def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
     if isinstance(core.role, Resigned):
-        core.role.to_tell = [each for each in core.role.to_tell if each != node_id]
+        core.role.to_notify = [each for each in core.role.to_notify if each != node_id]
 
 
-def on_broken_connection(core: CoreState, node_id: int) -> None:
+def doubt_leader(core: CoreState, node_id: int) -> None:
     """Ask for pre-votes soon, since the leader's process may be gone. Voters that still get its answers will refuse."""
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
@@ -385,6 +385,6 @@ def resign(core: CoreState) -> None:
             role.voted,
             core.random_election_deadline(),
             successors=tuple(successors),
-            to_tell=[key.node_id for key in others],
+            to_notify=[key.node_id for key in others],
         )
     )

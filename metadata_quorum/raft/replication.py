@@ -105,7 +105,7 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
     progress.end_offset_at_last_fetch = core.log.end_offset
     progress.offset = request.offset
     if request.high_watermark is not None:
-        progress.high_watermark_told = request.high_watermark
+        progress.high_watermark_sent = request.high_watermark
     count_promises(core)
     return progress
 
@@ -157,11 +157,11 @@ def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
         return True
     # Before that a leader sends no high watermark, so a follower that knows less must not get endless
     # answers.
-    return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_told
+    return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
 def _answer(core: CoreState, request_id: int, request: Fetch, progress: Progress) -> None:
-    progress.high_watermark_told = core.high_watermark
+    progress.high_watermark_sent = core.high_watermark
     read_offset = request.offset if core.log.end_offset > request.offset else None
     core.emit(Answer(request_id, FetchAnswer(core.epoch, core.leader_id, core.high_watermark), read_offset))
 
@@ -223,10 +223,16 @@ def ask(core: CoreState) -> None:
 def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
     """Take the answer of the present epoch's leader; drop any other."""
     role = core.role
-    if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
-        reached("raft.fetch_refused_or_of_other_leader")
+    if not isinstance(role, Follower) or role.leader_id != node_id:
+        reached("raft.fetch_of_other_leader")
         return
-    if answer.epoch != role.epoch:
+    if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
+        reached("raft.leader_without_its_epoch")
+        # A leader remembers its epoch. This node has come back with an empty disk, so it resigns from nothing.
+        election.doubt_leader(core, node_id)
+        return
+    if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:
+        reached("raft.fetch_refused")
         return
     role.fetch_deadline = core.now + core.config.fetch_timeout_seconds
     role.has_fetched = True

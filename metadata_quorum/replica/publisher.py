@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from odradek.env.pausing import pause
 from odradek.env.ports import Env, Event, Workers
 from odradek.metadata_quorum.image.image_builder import ImageBuilder, Interned
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
@@ -86,6 +87,7 @@ class MetadataPublisher:
         for batch in read_batches(data, source=f"metadata log from offset {self.next_offset}"):
             if batch.last_offset < self.next_offset:
                 continue
+            pause()
             self._replay_batch(batch)
             timestamp_ms = max(timestamp_ms, batch.timestamp_ms)
             self.next_offset = batch.last_offset + 1
@@ -144,6 +146,7 @@ class MetadataPublisher:
 
     def _loaded(self, before: MetadataImage, stored: StoredSnapshot) -> tuple[MetadataImage, MetadataDelta]:
         image = self._image_of(stored)
+        pause()
         return image, difference(before, image)
 
     def _image_of(self, stored: StoredSnapshot) -> MetadataImage:

@@ -84,7 +84,7 @@ class QuorumLeader:
         """The time at which the sync began that is under way; None between two."""
         self._seen_hanging_at = float("inf")
         """The time at which this sync was first seen to take too long."""
-        self._is_late_told = False
+        self._is_late_logged = False
         self.no_room_until = float("-inf")
         self._batches = 0
         self._decisions = 0
@@ -220,10 +220,10 @@ class QuorumLeader:
         except DiskRefused as error:
             reached("quorum.no_room_for_batch")
             self.no_room_until = driver.clock.monotonic() + DISK_FULL_RETRY_SECONDS
-            driver.tell_no_room(error)
+            driver.report_no_room(error)
             return
         self.no_room_until = float("-inf")
-        driver.tell_room()
+        driver.report_room()
         if begins:
             self._epoch_to_begin = NO_EPOCH
             self.epoch = epoch
@@ -275,8 +275,8 @@ class QuorumLeader:
             batches = self._tail.batches
             if not batches:
                 break
-        if self._is_late_told:
-            self._is_late_told = False
+        if self._is_late_logged:
+            self._is_late_logged = False
             driver.logger.info("metadata.disk_answers", end_offset=end_offset)
 
     def disk_refused(self) -> None:
@@ -330,9 +330,9 @@ class QuorumLeader:
         now = driver.clock.monotonic()
         if began_at is None or self._late_at() > now or not self._others_suffice:
             return False
-        if not self._is_late_told:
+        if not self._is_late_logged:
             reached("quorum.disk_was_late")
-            self._is_late_told = True
+            self._is_late_logged = True
             driver.logger.warning("metadata.disk_late", waited_ms=round((now - began_at) * 1000))
         if self.may_write_ahead():
             reached("quorum.wrote_ahead_of_disk")

@@ -140,11 +140,11 @@ class QuorumRequests:
         self._count += 1
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
         self._asked[self._count] = _Asked(request, bytes_max, respond)
-        told = [(node_id, self._peers.chosen(listening)) for node_id, listening in endpoints.items()]
+        named = [(node_id, self._peers.chosen(listening)) for node_id, listening in endpoints.items()]
         if decoded.epoch < driver.core.epoch:
-            told = []
-        known = [(node_id, self._peers.said_address_of(node_id)) for node_id, _ in told]
-        for node_id, address in told:
+            named = []
+        known = [(node_id, self._peers.said_address_of(node_id)) for node_id, _ in named]
+        for node_id, address in named:
             self._peers.note_address(node_id, address)
         driver.report(driver.core.receive_request, self._count, decoded)
         for node_id, before in known:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskRefused, Env
 from odradek.metadata_quorum.ports import (
     MetadataLogCorrupt,
@@ -106,10 +107,10 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
     found = partitions[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code))
-    told = found.snapshot_id
+    offered = found.snapshot_id
     chunk = bytes(found.unaligned_records or b"")
     if (
-        (told.end_offset, told.epoch) != (snapshot.offset, snapshot.epoch)
+        (offered.end_offset, offered.epoch) != (snapshot.offset, snapshot.epoch)
         or found.position != position
         or not chunk
         or position + len(chunk) > found.size
@@ -164,6 +165,7 @@ def answer_fetch_snapshot(
         error = ErrorCode.SNAPSHOT_NOT_FOUND
     if error is ErrorCode.NONE:
         end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        pause()
         try:
             chunk, size = store.read(end, asked.position, min(request.max_bytes, CHUNK_BYTES_MAX))
         except KafkaError as refusal:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskRefused, Env, Log, Workers
 from odradek.metadata_quorum.config.typed_settings import setting
 from odradek.metadata_quorum.image.image_records import records_of
@@ -67,6 +68,7 @@ async def write_snapshot(
     def step() -> bool:
         chunk = next(chunks, None)
         if chunk is not None:
+            pause()
             draft.append(chunk)
         return chunk is not None
 

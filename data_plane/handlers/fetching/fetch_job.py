@@ -230,7 +230,7 @@ class FetchJob:
                 attempt.must_answer = True
             attempt.answers.append((fetched, answer))
         if attempt.must_answer and self.rights is not None:
-            self.rights.tell_denials(ApiKey.FETCH)
+            self.rights.log_denials(ApiKey.FETCH)
 
     def _may_read(self, rights: ClientRights, fetched: FetchedPartition) -> bool:
         """True if the client may read the topic now; a follower may, as long as it acts for the cluster."""
@@ -318,7 +318,7 @@ class FetchJob:
         """Answer for a log that has nothing at this offset, or that cannot be read."""
         log = partition.log
         if isinstance(error, DiskError):
-            self.desk.disk_errors.tell(
+            self.desk.disk_errors.note(
                 "fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -418,7 +418,7 @@ class FetchJob:
         served = []
         for fetched, answer in attempt.answers:
             if session is not None:
-                news = self._note_told(fetched, answer)
+                news = self._note_answered(fetched, answer)
                 if plan.incremental and not news:
                     continue
                 if answer.records:
@@ -486,7 +486,7 @@ class FetchJob:
         ):
             fetched.settle()
 
-    def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
+    def _note_answered(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
         """Remember this partition's answer; true if it holds news for the session (KIP-227)."""
         news = bool(
             answer.records

@@ -197,7 +197,7 @@ class ListOffsetsHandler:
             # Deleted, moved away, or its directory has failed, while the worker read it.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
-            self._desk.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
+            self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))
             return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)
         return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
 

@@ -262,7 +262,7 @@ class ProduceHandler:
         """Answer for a batch that was refused, or not written, or whose append met a bug: no matter of other partitions."""
         log = partition.log
         if isinstance(error, DiskError):
-            self._desk.disk_errors.tell(
+            self._desk.disk_errors.note(
                 "produce.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return _error_answer(
@@ -277,7 +277,7 @@ class ProduceHandler:
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
-            self._refusals.tell(context, log, data.records, error)
+            self._refusals.note(context, log, data.records, error)
         # A batch may keep its error, whose frames hold all of the request: a circle until the next collection.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)

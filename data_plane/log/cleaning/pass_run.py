@@ -56,7 +56,7 @@ class Loop(Protocol):
 
 @attrs.frozen
 class PassSettings:
-    """What a pass needs to know beside its log. Sizes are in bytes."""
+    """The settings of a pass. Sizes are in bytes."""
 
     secret: bytes
     dedupe_bytes: int

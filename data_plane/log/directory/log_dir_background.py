@@ -138,7 +138,7 @@ class Background:
 
         At the next look all segments without readers give up theirs.
         """
-        self._told_postponed = False
+        self._logged_postponed = False
         """True once this look has logged that a flush was refused."""
         self._retention_is_unfinished = False
         """True if retention has had no time to learn how old all records are: it goes on at the next look."""
@@ -180,7 +180,7 @@ class Background:
         if self._log_dir.is_suspected:
             await self._log_dir.workers.run(self._log_dir.directory.settle)
             self._log_dir.device_answers()
-        self._told_postponed = False
+        self._logged_postponed = False
         context.agreed_clock.observe()
         if self.wants_descriptors:
             self._give_up_descriptors()
@@ -277,8 +277,8 @@ class Background:
                 raise
             reached("log.flush_postponed")
             self._log_dir.disk_refused(error)
-            if not self._told_postponed:
-                self._told_postponed = True
+            if not self._logged_postponed:
+                self._logged_postponed = True
                 self._log_dir.context.log.warning("log.flush_postponed", topic=log.topic, reason=str(error))
 
     # --- the rest

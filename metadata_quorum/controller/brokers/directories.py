@@ -62,7 +62,7 @@ def assign_replicas_to_dirs(
         return Decision([], AssignReplicasToDirsResponse(0, error.code, []))
     broker = image.brokers[request.broker_id]
     records: list[Message] = []
-    told: dict[TopicIdPartition, None] = {}
+    seen: dict[TopicIdPartition, None] = {}
     directories = []
     for directory in request.directories:
         topics = []
@@ -71,10 +71,10 @@ def assign_replicas_to_dirs(
             for asked in topic.partitions:
                 key = TopicIdPartition(topic.topic_id, asked.partition_index)
                 code = ErrorCode.NONE
-                if key not in told:
+                if key not in seen:
                     code, record = _assign(image, broker, *key, directory.id, basis)
                     if record is not None:
-                        told[key] = None
+                        seen[key] = None
                         records.append(record)
                 answers.append(AssignReplicasToDirsResponsePartitionData(asked.partition_index, code))
             topics.append(AssignReplicasToDirsResponseTopicData(topic.topic_id, answers))

@@ -65,7 +65,7 @@ def alter_partition(
                 continue
             key = TopicIdPartition(asked.topic_id, number)
             partition = changed.get(key, topic.partitions.get(number))
-            isr = _told_isr(data, context.api_version)
+            isr = _requested_isr(data, context.api_version)
             code = _check(image, request.broker_id, partition, data, isr)
             if code != ErrorCode.NONE or partition is None:
                 answers.append(_refused(number, code))
@@ -90,7 +90,7 @@ def alter_partition(
                 reached("controller.leader_moved_by_its_own_change")
                 answers.append(_refused(number, ErrorCode.NEW_LEADER_ELECTED))
             else:
-                answers.append(_told(number, partition))
+                answers.append(_answer(number, partition))
         responses.append(AlterPartitionResponseTopicData(asked.topic_id, answers))
     return Decision(records, AlterPartitionResponse(0, ErrorCode.NONE, responses))
 
@@ -99,7 +99,7 @@ def _refused(number: int, code: ErrorCode) -> AlterPartitionResponsePartitionDat
     return AlterPartitionResponsePartitionData(number, code)
 
 
-def _told(number: int, partition: PartitionImage) -> AlterPartitionResponsePartitionData:
+def _answer(number: int, partition: PartitionImage) -> AlterPartitionResponsePartitionData:
     return AlterPartitionResponsePartitionData(
         partition_index=number,
         error_code=ErrorCode.NONE,
@@ -111,7 +111,7 @@ def _told(number: int, partition: PartitionImage) -> AlterPartitionResponseParti
     )
 
 
-def _told_isr(data: AlterPartitionRequestPartitionData, api_version: int) -> list[BrokerState]:
+def _requested_isr(data: AlterPartitionRequestPartitionData, api_version: int) -> list[BrokerState]:
     if api_version >= ALTER_PARTITION_BROKER_EPOCHS:
         return data.new_isr_with_epochs
     return [BrokerState(broker_id, UNKNOWN_BROKER_EPOCH) for broker_id in data.new_isr]

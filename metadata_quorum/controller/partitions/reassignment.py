@@ -15,7 +15,7 @@ from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import check_batch
 from odradek.metadata_quorum.controller.partitions.assignments import (
     bad_assignment,
-    check_told_replicas,
+    check_given_replicas,
     default_directory,
 )
 from odradek.metadata_quorum.controller.partitions.partition_change import (
@@ -117,7 +117,7 @@ def _reassign(
     wanted: list[int],
     allow_factor_change: bool,
 ) -> PartitionChangeRecord | None:
-    check_told_replicas(image, wanted, None)
+    check_given_replicas(image, wanted, None)
     if not allow_factor_change:
         _check_factor(partition, wanted)
     removing = tuple(sorted(set(partition.replicas) - set(wanted)))
@@ -188,16 +188,16 @@ def list_partition_reassignments(
     topics: list[OngoingTopicReassignment] = []
     if request.topics is None:
         for name in sorted(image.topics):
-            _tell(image.topics[name], list(image.topics[name].partitions), topics)
+            _add_ongoing(image.topics[name], list(image.topics[name].partitions), topics)
     else:
         for asked in request.topics:
             topic: TopicImage | None = image.topics.get(asked.name)
             if topic is not None:
-                _tell(topic, asked.partition_indexes, topics)
+                _add_ongoing(topic, asked.partition_indexes, topics)
     return Decision([], ListPartitionReassignmentsResponse(0, ErrorCode.NONE, None, topics))
 
 
-def _tell(topic: TopicImage, numbers: list[int], topics: list[OngoingTopicReassignment]) -> None:
+def _add_ongoing(topic: TopicImage, numbers: list[int], topics: list[OngoingTopicReassignment]) -> None:
     ongoing = []
     for number in numbers:
         partition = topic.partitions.get(number)

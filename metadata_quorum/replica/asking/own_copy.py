@@ -100,7 +100,7 @@ class OwnCopy:
             if found is not None:
                 alone_since = now
                 reached("quorum.own_copy_found")
-                self._tell_found(found)
+                self._log_found(found)
                 driver.report(driver.core.abstain, True)
             elif is_here or now - alone_since >= window:
                 self.found_at = None
@@ -126,7 +126,7 @@ class OwnCopy:
         core, me = self._driver.core, self._settings.me
         return Vote(core.epoch, me, me, OffsetAndEpoch(number, max(core.log.last_epoch, 0)), pre_vote=True)
 
-    def _tell_found(self, found: Place) -> None:
+    def _log_found(self, found: Place) -> None:
         """Write one line for each place where a copy appears."""
         if found != self.found_at:
             here = "{1}:{2}".format(*self._settings.endpoints[0])

@@ -269,7 +269,7 @@ class Transactions:
             yield from self._flush(deadline)
             self.machine.raise_error()
             if not self.machine.ended:
-                yield from self._tell_outcome(commit, deadline)
+                yield from self._send_outcome(commit, deadline)
                 self.machine.ended = True
                 if not self._is_implicit:
                     self._epoch_is_explicit = True
@@ -318,7 +318,7 @@ class Transactions:
         finally:
             accumulator.flushing -= 1
 
-    def _tell_outcome(self, commit: bool, deadline: float) -> Operation[None]:
+    def _send_outcome(self, commit: bool, deadline: float) -> Operation[None]:
         from odradek.wire.messages.end_txn import EndTxnRequest
 
         machine, current = self.machine, self.current
