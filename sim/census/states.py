@@ -361,7 +361,6 @@ CERTAIN: frozenset[str] = frozenset(
         "raft.connection_to_leader_broke",
         "raft.older_fetch_answered",
         "raft.earlier_epoch_not_counted",
-        "raft.fetch_refused_or_of_other_leader",
         "quorum.states_saved_as_one",
         "quorum.high_watermark_withheld",
         "quorum.claimed_leader_address_undone",
@@ -398,6 +397,28 @@ has the rule). Of the first five seeds that were counted, 460001 to 460005, four
 """
 
 DRIVEN: Mapping[str, str] = {
+    "replication.follower_unknown_yet": "tests/replication/test_isr.py::test_a_stranger_is_told_to_come_again",
+    "replication.look_failed": "tests/replication/test_timers_that_go_on.py::test_one_partitions_bug_costs_no_other_its_turn",
+    "replication.session_begun_anew": "tests/broker/test_many_followed.py::test_a_leader_that_forgets_each_session_starves_nobody",
+    "replication.end_out_of_range": "tests/replication/test_replicated_topic.py::test_a_follower_behind_the_leaders_first_record",
+    "replication.log_begun_anew": "tests/replication/test_replicated_topic.py::test_a_follower_behind_the_leaders_first_record",
+    "replication.first_batch_cut_in_the_middle": "tests/replication/test_truncation.py::test_a_log_that_parts_below_the_leaders_start_begins_anew",
+    "replication.batch_of_later_epoch_left_out": "tests/log/test_append_read.py::test_a_replica_takes_nothing_of_a_later_epoch_than_its_leaders",
+    "rot.promising_replica_returns": "tests/replication/test_rotten_replicas.py::test_a_replica_that_gave_up_just_when_it_became_the_last_leads_again",
+    "transactions.new_id_refused": "tests/transactions/test_transaction_limits.py::test_long_names_and_many_partitions_count_like_more_ids",
+    "transactions.partitions_refused": "tests/transactions/test_transaction_limits.py::test_long_names_and_many_partitions_count_like_more_ids",
+    "transactions.id_expired": "tests/transactions/test_transaction_limits.py::test_ids_that_expire_together_are_forgotten_in_several_decisions",
+    "transactions.marker_given_up": "tests/transactions/test_markers.py::test_a_partition_that_may_not_be_looked_at_is_left_alone",
+    "coordination.decision_not_written": "tests/groups/test_shard.py::test_a_disk_that_is_full_ends_the_shard",
+    "coordination.log_not_read": "tests/groups/test_shard.py::test_a_log_that_rots_is_tried_again",
+    "disks.next_directory_tried": "tests/broker/test_replica_placement.py::test_a_full_disk_is_passed_over_until_all_are_full",
+    "disks.old_log_may_be_offline": "tests/broker/test_replica_placement.py::test_nothing_is_made_twice",
+    "disks.lost_directory_may_be_offline": "tests/broker/test_replica_placement.py::test_nothing_is_made_twice",
+    "disks.assigned_directory_offline": "tests/broker/test_replica_placement.py::test_the_assigned_directory_is_kept_to",
+    "fetch.answered_at_segment_end": "tests/broker/test_waiting_fetches.py::test_a_fetch_in_a_gap_up_to_the_end_waits_for_records",
+    "offsets.log_went_while_searched": "tests/replication/test_overtaken_lookup.py::test_a_partition_that_goes_during_a_lookup_by_time",
+    "client.left_for_not_polling": "tests/client/consumer/test_consumer_machine.py::test_who_does_not_poll_leaves",
+    "serving.timer_met_a_bug": "tests/broker/test_timers.py::test_an_action_that_raises_harms_no_other",
     "raft.epoch_far_ahead_refused": "tests/quorum/voters/test_forged_requests.py::test_one_packet_does_not_use_up_the_epochs",
     "raft.second_leader_refused": "tests/quorum/voters/test_forged_requests.py::test_an_epoch_has_one_leader_whatever_is_said",
     "raft.observer_forgotten": "tests/quorum/voters/test_forged_requests.py::test_fetches_that_would_wait_for_ever_do_not_pile_up",
@@ -421,8 +442,6 @@ DRIVEN: Mapping[str, str] = {
 """The plain test that drives the product into a state, by name of the state. The test's mark `reaches` makes sure."""
 
 UNREACHABLE: Mapping[str, str] = {
-    "replication.look_failed": "Only a bug raises there, and a run ends with it.",
     "produce.append_met_a_bug": "Only a bug raises there, and a run ends with it.",
-    "serving.timer_met_a_bug": "Only a bug raises there, and a run ends with it.",
 }
 """Why neither a run nor a test comes to a state, by name of the state."""
