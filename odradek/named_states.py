@@ -35,7 +35,7 @@ _NOTHING, _COUNT = reached.__code__, _count.__code__
 def counting(counts: dict[str, int]) -> Iterator[None]:
     """Add the states that this process reaches to `counts`, by name, while the context lasts.
 
-    Contexts nest: the outer one counts what is reached in the inner one as well.
+    Contexts nest: the outer one counts the states of the inner one as well.
     """
     _counted.append(counts)
     reached.__code__ = _COUNT

@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that is marked with `reaches` must drive the product into these named states (`sim/census/states.py`)."""
+    """Fail a test that is marked with `reaches` where it does not reach these named states (`sim/census/states.py`)."""
     names = [name for mark in item.iter_markers("reaches") for name in mark.args]
     if not names:
         return (yield)
