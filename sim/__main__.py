@@ -15,13 +15,14 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from odradek.named_states import counting
-from sim.alone.parts import PARTS
+from sim.alone.parts import PARTS, knobs_of, run_part
 from sim.census.states import STATES
+from sim.knobs.turning import described
 from sim.load.own_workload import OwnWorkload, found_in
 from sim.machine.world import Liveness
 from sim.options import PROFILES, RunOptions
@@ -56,7 +57,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(given)
     if options.alone is not None:
-        return _run_alone(options.alone, options.seed)
+        try:
+            knobs = knobs_of(options.alone, options.seed)
+            if options.options is not None:
+                knobs = _read_options(options.options).get("knobs", knobs)
+        except (ValueError, OSError) as error:
+            parser.error(str(error))
+        return _run_alone(options.alone, options.seed, knobs, given)
     if options.nodes == 1 or options.crashes is not None:
         return _run_one_node(options, given)
     try:
@@ -126,6 +133,7 @@ def _run_cluster(given: argparse.Namespace, options: RunOptions, own: OwnWorkloa
     print(f"shape: {options.shape}")
     print(f"storm: {options.storm}")
     print(f"weather: {options.weather}")
+    print(f"knobs: {described(options.knobs)}")
     print(f"options: {options.to_json()}", flush=True)
     result = run(seed, options, trace=_Printer(every_event, log), own=() if own is None else (own,))
     if result.verdict == "ok":
@@ -176,15 +184,16 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
     print(f"real: {real_seconds:.3f}")
 
 
-def _run_alone(part: str, seed: int) -> int:
+def _run_alone(part: str, seed: int, knobs: Mapping[str, int], given: list[str]) -> int:
     """Run one part alone (`sim.alone.parts`): nothing passes a world's ports, so there is no digest."""
     print(f"seed: {seed}")
+    print(f"knobs: {described(knobs)}")
     states: dict[str, int] = {}
     with counting(states):
-        verdict = _verdict_of(lambda: PARTS[part](seed))
+        verdict = _verdict_of(lambda: run_part(part, seed, knobs))
     print(f"states: {dict(sorted(states.items()))}")
     if verdict != "ok":
-        print(f"again: python -m sim --alone {part} --seed {seed} (commit {commit()})")
+        print(f"again: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
     print(f"verdict: {verdict}")
     return EXIT_STATUS[verdict]
 

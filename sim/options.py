@@ -23,6 +23,7 @@ from typing import Any
 
 import attrs
 
+from sim.knobs.knob_table import draw_knobs
 from sim.machine.cluster_members import Shape
 from sim.machine.guards import CLIENTS_LOG_IN, draw_guards
 from sim.machine.weather import Weather
@@ -97,6 +98,8 @@ that have them, drawn alike."""
 TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
 """Troubles that are aimed at transactions (`sim.storm.transaction_troubles`), with the share of the runs with copiers
 that have them, drawn alike."""
+FILE_KINDS = {"spoil": 0.2}
+"""Damage to small files (`sim.storm.disk_damage`), with the share of the runs that have it."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -117,7 +120,7 @@ __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
 
 @attrs.frozen
 class RunOptions:
-    """All of a run but its seed. `delivery_seconds` is how long producers try."""
+    """All of a run but its seed. `delivery_seconds` is how long producers try, `knobs` are constants with their values."""
 
     profile: str = "default"
     shape: Shape = attrs.Factory(Shape)
@@ -127,6 +130,7 @@ class RunOptions:
     clients: int = 2
     delivery_seconds: float = 60.0
     duties: tuple[str, ...] = ()
+    knobs: Mapping[str, int] = attrs.Factory(dict)
 
     @classmethod
     def draw(
@@ -145,6 +149,7 @@ class RunOptions:
         if profile in ("default", "lite"):
             weather = weather.with_toil(Random(f"{seed}/toil"))
             weather = weather.with_pauses(Random(f"{seed}/pauses"))
+            weather = weather.with_repeats(Random(f"{seed}/repeats?"))
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)
         storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))
@@ -177,12 +182,13 @@ class RunOptions:
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
             workloads = [name for name in workloads if name not in NEW_WORKLOADS]
         more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
-        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds)))
+        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds | FILE_KINDS)))
         duties = _drawn_alone(seed, DUTIES)
         if "access" in duties and profile in ("default", "lite", "calm"):
             guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
             shape = attrs.evolve(shape, guarded=guarded, session_ms=session_ms)
-        drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties)
+        knobs = draw_knobs(Random(f"{seed}/knobs")) if profile in ("default", "lite") else {}
+        drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties, knobs)
         if profile == "default" and seconds is None and nodes is None and controllers is None:
             ages = Random(f"{seed}/hours of age")
             if ages.random() < AGED_PROBABILITY:
@@ -239,6 +245,7 @@ class RunOptions:
         found: list[tuple[str, RunOptions]] = []
         if self.weather != _CALM:
             found.append(("weather calm", attrs.evolve(self, weather=_CALM)))
+        found += self._with_fewer_knobs()
         for index, kind in enumerate(self.storm.kinds):
             kinds = self.storm.kinds[:index] + self.storm.kinds[index + 1 :]
             found.append((f"storm -{kind}", attrs.evolve(self, storm=attrs.evolve(self.storm, kinds=kinds))))
@@ -280,6 +287,27 @@ class RunOptions:
                 found.append((f"weather {field.name}", attrs.evolve(self, weather=weather)))
         return found
 
+    def _with_fewer_knobs(self) -> list[tuple[str, RunOptions]]:
+        """List copies with no knobs, with a half of them, and with one less."""
+        paths = tuple(self.knobs)
+        if not paths:
+            return []
+        half = len(paths) // 2
+        left_out = {"all": paths}
+        if half > 1:
+            left_out |= {
+                f"{len(paths)} to {half}": paths[half:],
+                f"{len(paths)} to the later {half}": paths[:half],
+            }
+        left_out |= {path: (path,) for path in paths if len(paths) > 1}
+        return [
+            (
+                f"knobs -{name}",
+                attrs.evolve(self, knobs={path: self.knobs[path] for path in paths if path not in out}),
+            )
+            for name, out in left_out.items()
+        ]
+
     @property
     def _guarded_least(self) -> int:
         return min(self.shape.guarded, CLIENTS_LOG_IN) if "access" in self.duties else 0
@@ -302,6 +330,7 @@ class RunOptions:
                         "weather": Weather(**_tuples(given["weather"])),
                         "workloads": tuple(given["workloads"]),
                         "duties": tuple(given["duties"]),
+                        "knobs": dict(given["knobs"]),
                     }
                 )
             )

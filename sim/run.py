@@ -137,7 +137,7 @@ def run(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Collect garbage before the block, and seldom in it. What is there before it is looked at no more."""
+    """Collect garbage before the block, and seldom in it. Objects of before are looked at no more."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -61,6 +61,7 @@ SHELL = {
     "sim/campaign/observing.py": "a failing run once more, from the command line",
     "sim/campaign/worker.py": "a process of its own: files, standard input",
     "sim/campaign/workers.py": "processes that run seeds side by side",
+    "sim/knobs/turning.py": "replaces constants of loaded modules, and reads their imports",
     "sim/machine/clock.py": "trio's clock in the virtual world",
     "sim/machine/task_loop.py": "the loop that runs the tasks of a virtual world",
     "sim/machine/waiting.py": "waits in the virtual world",

@@ -36,7 +36,7 @@ from odradek.metadata_quorum.controller.partitions import alter_partition, reass
 from odradek.metadata_quorum.controller.partitions import create_partitions as partitions
 from odradek.metadata_quorum.controller.partitions import elect_leaders as elections
 from odradek.metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
-from odradek.metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
+from odradek.metadata_quorum.controller.parts import LongRequest, Trial, long_request
 from odradek.metadata_quorum.controller.refusals import refusal
 from odradek.metadata_quorum.image.image_builder import ImageBuilder, Interned
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
@@ -123,9 +123,7 @@ class Controller:
                 return Decision([], refusal(request, error.code, error.message))
         return self._table[type(request)](state, request, context, self._basis)
 
-    def long_request(
-        self, state: MetadataImage, request: Any, weight_max: int = PART_WEIGHT_MAX
-    ) -> LongRequest | None:
+    def long_request(self, state: MetadataImage, request: Any, weight_max: int) -> LongRequest | None:
         """Return the request if it must be decided in parts, of at most this weight each."""
         return long_request(state, request, self.settings, weight_max)
 

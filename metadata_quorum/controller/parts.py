@@ -115,7 +115,7 @@ def _trial(part: Any) -> Trial:
 
 
 def long_request(
-    image: MetadataImage, request: Any, settings: ControllerSettings, weight_max: int = PART_WEIGHT_MAX
+    image: MetadataImage, request: Any, settings: ControllerSettings, weight_max: int
 ) -> LongRequest | None:
     """Make a long request if it weighs more than one part.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from random import Random
 
 import attrs
 
@@ -11,6 +12,8 @@ from sim.alone.groups import groups_alone
 from sim.alone.quorum import moved_voters, quorum_alone
 from sim.alone.transactions import transactions_alone
 from sim.history import SafetyViolation
+from sim.knobs.knob_table import draw_knobs
+from sim.knobs.turning import turned
 from sim.machine.world import Liveness
 
 PARTS: Mapping[str, Callable[[int], object]] = {
@@ -32,7 +35,7 @@ SCHEDULES: Mapping[str, int] = {
 }
 """Schedules that belong to a seed of a campaign: about four seconds of CPU time beside the ten of the cluster."""
 
-__all__ = ["PARTS", "SCHEDULES", "FailedSchedule", "run_schedules", "schedules_of"]
+__all__ = ["PARTS", "SCHEDULES", "FailedSchedule", "knobs_of", "run_part", "run_schedules", "schedules_of"]
 
 
 @attrs.frozen
@@ -50,6 +53,17 @@ class FailedSchedule:
         return f"python -m sim --alone {self.part} --seed {self.seed}"
 
 
+def knobs_of(part: str, seed: int) -> dict[str, int]:
+    """Draw the constants of a schedule that are not the usual ones, and their values."""
+    return draw_knobs(Random(f"{seed}/knobs of {part}"))
+
+
+def run_part(part: str, seed: int, knobs: Mapping[str, int] | None = None) -> object:
+    """Run one schedule, with the knobs that its seed draws unless others are given."""
+    with turned(knobs_of(part, seed) if knobs is None else knobs):
+        return PARTS[part](seed)
+
+
 def schedules_of(seed: int) -> Iterator[tuple[str, int]]:
     """Yield (part, seed) of all schedules that belong to a seed of a campaign; no two seeds share one."""
     for part, count in SCHEDULES.items():
@@ -61,7 +75,7 @@ def run_schedules(seed: int) -> FailedSchedule | None:
     """Run all schedules of a seed, until one fails."""
     for part, each in schedules_of(seed):
         try:
-            PARTS[part](each)
+            run_part(part, each)
         except Liveness as error:
             return FailedSchedule(part, each, "liveness", str(error))
         except SafetyViolation as error:

@@ -20,6 +20,7 @@ from odradek.data_plane.log.directory.checkpoints import (
     decode_offsets,
 )
 from odradek.data_plane.log.directory.log_dir import METADATA_TOPIC, parse_partition_name
+from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from sim.checks.stored_logs import StoredLogs, is_segment
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
@@ -97,7 +98,12 @@ class StoredMarks:
             return
         self._checkpoints[member.name, path] = inode
         self.checkpoints_seen += 1
-        for (topic, partition), offset in self._offsets(inode).items():
+        try:
+            offsets = self._offsets(inode)
+        except MalformedCheckpoint:
+            # The storm has spoiled it, so it says nothing, and its broker recovers all of its logs.
+            return
+        for (topic, partition), offset in offsets.items():
             where = f"{path}/{topic}-{partition}"
             if not offset or not disk.in_cache(where):
                 continue

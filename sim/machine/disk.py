@@ -21,7 +21,8 @@ The disk keeps every file and directory twice: as processes see it (the page cac
 Faults are injected by operation number. So a test can run once, read `operation_count`, and run again with each
 operation failing in turn. `fail_at(n, errno)` raises `DiskError`. `crash_at(n)` cuts the power in the middle of the
 operation (`PowerCut`, which no handler of disk errors catches). `corrupt` makes bit rot. Writes that were synced
-stay, at their place: a disk that lies is outside of the fault model.
+stay, at their place. A disk that lies about batches or about what a voter has synced is outside of the fault model. What
+it may do to small files, `sim.storm.disk_damage` says.
 
 The module does without trio, async functions and clocks: property tests of the log use it by itself.
 """

@@ -11,17 +11,26 @@ A link is one direction between two hosts. Its possible troubles, each by itself
 
 The ends of a connection get no notice of a cut link. `sim.machine.network` has the troubles of single connections:
 resets, and connections that the network has forgotten.
+
+`Repeats` chooses the requests between nodes that arrive twice. A client whose connection is lost sends its request
+again on the next one. So there are two ways:
+
+* `answered`: the server handles the request, and the connection is lost with the answer;
+* `late`: the connection is lost for the client alone. Its bytes are held up on their way, and reach the server at the
+  old connection, which was logged in by that node. By then, the same request and later ones were handled. Nobody hears
+  the answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Literal
 
 import attrs
 
+from odradek.wire.api_keys import ApiKey
 from sim.machine.events import Agenda, Owner
 from sim.machine.weather import Weather
 
@@ -30,9 +39,23 @@ RETRANSMISSION_SECONDS_MIN = 0.2
 LOSSES_MAX = 6
 """The most losses of one segment in a row: after that it arrives."""
 
+REPEAT_SECONDS_MIN = 1.0
+"""The least time between two requests from one node to another that arrive twice: the work must go on."""
+LATE_SECONDS_MAX = (0.2, 2.0, 15.0)
+"""The longest delays of a late request; each is as likely."""
+FREQUENT_SHARE = 0.02
+"""The share of frequent requests that may arrive twice, beside that of the others."""
+_FREQUENT = frozenset((ApiKey.FETCH, ApiKey.BROKER_HEARTBEAT))
+_NAMES: Mapping[int, str] = {key.value: key.name.lower() for key in ApiKey}
+_OF_LOGINS = frozenset((ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
+_NEVER_LATE = frozenset((ApiKey.ENVELOPE,))
+"""A change that a client asked for has no number. Where it is handled again after a later change, it counts again."""
+_HEAD_BYTES = 12
+"""Length, API, version and correlation id: the begin of each request."""
+
 Closed = Literal["refuses", "swallows"]
 
-__all__ = ["Line", "Links"]
+__all__ = ["Line", "Links", "Repeat", "Repeats"]
 
 
 @attrs.define(eq=False)
@@ -149,3 +172,72 @@ class Links:
             seconds += wait
             wait *= 2
         return seconds
+
+
+@attrs.frozen
+class Repeat:
+    """A request that arrives twice: at once and without its answer, or `late_seconds` later."""
+
+    api: str
+    correlation_id: bytes
+    late_seconds: float
+
+    @property
+    def is_late(self) -> bool:
+        return self.late_seconds > 0
+
+
+class Repeats:
+    """The choice of requests between nodes that arrive twice. `counts` has the number of each kind."""
+
+    def __init__(self, random: Random, probability: float) -> None:
+        self._random = random
+        self._probability = probability
+        self.nodes: frozenset[str] = frozenset()
+        """The hosts between which requests arrive twice; nobody else's do."""
+        self.is_over = False
+        self.counts: dict[str, int] = {}
+        self._next_at: dict[tuple[str, str], float] = {}
+
+    def choose(self, source: str, target: str, data: bytes, now: float) -> Repeat | None:
+        """Decide whether the request arrives twice that begins with these bytes, which a client sends."""
+        nodes = self.nodes
+        if self.is_over or source == target or source not in nodes or target not in nodes:
+            return None
+        if not _is_whole(data):
+            return None
+        key = int.from_bytes(data[4:6], "big")
+        if key in _OF_LOGINS or key not in _NAMES:
+            return None
+        probability = self._probability * (FREQUENT_SHARE if key in _FREQUENT else 1.0)
+        if self._random.random() >= probability or now < self._next_at.get((source, target), 0.0):
+            return None
+        self._next_at[source, target] = now + REPEAT_SECONDS_MIN
+        late_seconds = 0.0
+        if key not in _NEVER_LATE and self._random.random() < 0.5:
+            late_seconds = self._random.uniform(0.02, self._random.choice(LATE_SECONDS_MAX))
+        repeat = Repeat(_NAMES[key], data[8:12], late_seconds)
+        what = f"{repeat.api} {'late' if repeat.is_late else 'answered'}"
+        self.counts[what] = self.counts.get(what, 0) + 1
+        return repeat
+
+
+def _is_whole(data: bytes) -> bool:
+    """True if bytes are whole requests: a torn connection sends pieces of them, whose first bytes are no header."""
+    position = 0
+    while len(data) - position >= _HEAD_BYTES:
+        size = int.from_bytes(data[position : position + 4], "big")
+        if size < _HEAD_BYTES - 4:
+            return False
+        position += 4 + size
+    return position == len(data) > 0
+
+
+def answers(data: bytes, correlation_id: bytes) -> bool:
+    """True if an answer to this request begins in the bytes that a server sends."""
+    position = 0
+    while len(data) - position >= 8:
+        if data[position + 4 : position + 8] == correlation_id:
+            return True
+        position += 4 + int.from_bytes(data[position : position + 4], "big")
+    return False

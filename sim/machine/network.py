@@ -17,7 +17,8 @@ wakes spurious. The rest after a short receive is read in the same step; between
 
 A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. It never
 gives up by itself: timeouts do that. `sim.machine.links` has the troubles of links. A connection may be reset on the
-way, or be forgotten by the network (`sever`): both ends stay open, and nothing passes. Bytes that one end has sent
+way, or be forgotten by the network (`sever`): both ends stay open, and nothing passes. `Repeats` there lets requests
+between nodes arrive twice. Bytes that one end has sent
 before it closed a connection may arrive late, behind the bytes of its next connection. That ends with
 `may_close_late`: a cluster that notices closes half a minute late is never whole at one moment.
 
@@ -44,7 +45,7 @@ import attrs
 from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network, PeerEnd
 from sim.machine.disk_files import SimFile
 from sim.machine.events import Agenda
-from sim.machine.links import Line, Links
+from sim.machine.links import Line, Links, Repeats, answers
 from sim.machine.waiting import Signal, Waiter, checkpoint, checkpoint_if_cancelled
 from sim.machine.weather import Weather
 
@@ -101,6 +102,8 @@ class Fabric(Links):
         """True while the notice of a closed connection may be late, as the weather says: until a storm is over."""
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
         """Called with an end and the bytes that it has sent. It only looks."""
+        self.repeats: Repeats | None = None
+        """The requests between nodes that arrive twice; None where none do."""
 
     # --- hosts
 
@@ -189,6 +192,8 @@ class SimConn:
         self.is_heard = True
         """False: the network has forgotten this connection, and lets nothing of it pass."""
         self._gives_up = False
+        self._unanswered: bytes | None = None
+        """The correlation id of the request with whose answer the connection is lost."""
         self._late_until = 0.0
         """The time before which nothing arrives here: a client's last bytes may be overtaken by its next connection."""
         self.line = Line()
@@ -299,6 +304,8 @@ class SimConn:
         if self._fabric.on_sent is not None:
             self._fabric.on_sent(self, data)
         peer = self.peer
+        if self._fabric.repeats is not None and self._is_repeated(self._fabric.repeats, data):
+            return count
         if self.is_heard:
             transmit, line = self._fabric.transmit, self.line
             for segment in self._segments(data):
@@ -331,7 +338,7 @@ class SimConn:
         peer = self.peer
         if self._fabric.may_close_late and self._chance(self._fabric.weather.late_probability):
             late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
-            peer._late_until = self._fabric.agenda.now + late
+            peer._late_until = max(peer._late_until, self._fabric.agenda.now + late)
         if self._received:  # the kernel resets when it must throw away what was not read
             self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
         else:
@@ -407,6 +414,26 @@ class SimConn:
         if not silent:
             peer = self.peer
             self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+
+    def _is_repeated(self, repeats: Repeats, data: bytes) -> bool:
+        """Lose the connection so that a request arrives twice, if that is chosen. True: these bytes are lost with it."""
+        peer, agenda = self.peer, self._fabric.agenda
+        if self._unanswered is not None and answers(data, self._unanswered):
+            self._unanswered = None
+            agenda.at(agenda.now, partial(self.reset, "reset on the way"), self.node)
+            self._transmit(partial(peer.reset, "reset on the way"), peer.node)
+            return True
+        if not self.name.endswith(">"):
+            return False
+        repeat = repeats.choose(self.host_name, self.peer_name, data, agenda.now)
+        if repeat is not None:
+            self.node.record("repeat", self.name, repeat.api, repeat.late_seconds)
+            if repeat.is_late:
+                peer._late_until = max(peer._late_until, agenda.now + repeat.late_seconds)
+                self._transmit(partial(self.reset, "reset on the way"), self.node)
+            else:
+                peer._unanswered = repeat.correlation_id
+        return False
 
     # --- helpers
 

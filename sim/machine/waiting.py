@@ -119,12 +119,6 @@ checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 """Raise where the caller is cancelled; otherwise go on at once."""
 
 
-async def wait_shielded(signal: Signal) -> None:
-    """Wait for `signal` though the caller be cancelled, as for a thread that cannot be stopped."""
-    with trio.CancelScope(shield=True):
-        await signal.wait()
-
-
 class PausedWork(Generic[T]):
     """A worker's function that the loop runs from pause to pause.
 

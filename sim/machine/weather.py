@@ -12,6 +12,8 @@ PAUSES_PROBABILITY = 0.2
 """The share of runs in which the loop goes on amid workers' functions."""
 TORN_SHARE = 0.25
 """The share of torn connections in a run. All of them would cost twice the steps, and show nothing else."""
+REPEATS_PROBABILITY = 0.35
+"""The share of runs in which requests between nodes arrive twice."""
 LIGHT_SPIKE_PROBABILITY = 0.001
 SEGMENTS_PER_WINDOW = 8
 """Segments that may be late for each full buffer on its way: four that open the window, and about as many of data."""
@@ -44,6 +46,8 @@ class Weather:
     late_probability: float = 0.0
     """The probability that bytes under way on a closed connection arrive up to `late_seconds` later."""
     late_seconds: float = 5.0
+    repeat_probability: float = 0.0
+    """The probability that a request between nodes arrives twice, at once or late (`sim.machine.links.Repeats`)."""
     socket_buffer_bytes: int = 1 << 18
     worker_seconds: tuple[float, float] = (0.0005, 0.0005)
     worker_spike_probability: float = 0.0
@@ -101,6 +105,12 @@ class Weather:
             long_turn_probability=random.choice((0.0, 0.0002, 0.002)),
             long_turn_seconds=random.choice((0.2, 1.0)),
         )
+
+    def with_repeats(self, random: Random) -> Weather:
+        """Return a copy in which requests between nodes arrive twice in some of all runs."""
+        if random.random() >= REPEATS_PROBABILITY:
+            return self
+        return attrs.evolve(self, repeat_probability=random.choice((0.02, 0.1, 0.3)))
 
     def with_pauses(self, random: Random) -> Weather:
         """Return a copy in which workers' functions are not atomic in some of all runs."""

@@ -35,6 +35,7 @@ from sim.machine.clock import VirtualClock
 from sim.machine.disk import Keep, SimDisk
 from sim.machine.disk_files import PowerCut
 from sim.machine.events import Agenda
+from sim.machine.links import Repeats
 from sim.machine.network import Fabric, Host
 from sim.machine.sim_env import SimEnv
 from sim.machine.task_loop import task_loop
@@ -89,6 +90,8 @@ class World:
         self.agenda = Agenda()
         self.trace = Trace()
         self.fabric = Fabric(self.agenda, self.weather, self._stream("network"), self._stream("torn"))
+        if self.weather.repeat_probability:
+            self.fabric.repeats = Repeats(self._stream("repeats"), self.weather.repeat_probability)
         self.machines: dict[str, Machine] = {}
         self.states: dict[str, int] = {}
         """How often the product came to each of its named states (`sim/census`)."""

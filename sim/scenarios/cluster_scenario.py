@@ -25,6 +25,7 @@ from sim.checks.derived.transactions import still_open
 from sim.checks.quorum_watch import watch_quorum
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
+from sim.knobs.turning import turned
 from sim.load import pipelining
 from sim.load.operators import Operator, moves
 from sim.load.operators.access import USERS
@@ -105,6 +106,8 @@ class ClusterScenario:
         self.shape = options.shape
         self.plan = options.storm
         self.cluster = Cluster(self.world, self.shape)
+        if (repeats := self.world.fabric.repeats) is not None:
+            repeats.nodes = frozenset(member.name for member in self.cluster.members)
         self.history = History((TOPIC, TRIMMED, pipelining.TOPIC, varied.TOPIC, moves.TOPIC))
         topics = {TOPIC: PARTITIONS}
         if "trim" in options.workloads:
@@ -152,15 +155,19 @@ class ClusterScenario:
         In the profile `broken` harm is no violation where a node has logged an error: see `sim.storm.breakage`.
         """
         if self.options.profile != "broken":
-            return self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
+            return self._run_with_knobs()
         try:
-            summary = self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
+            summary = self._run_with_knobs()
         except (SafetyViolation, Liveness) as error:
             told = self._errors_told()
             if not told:
                 raise SafetyViolation(f"silent damage: no node has told an error, but {error}") from error
             return {"harmed": 1, "told": told}
         return {**summary, "harmed": 0, "told": self._errors_told()}
+
+    def _run_with_knobs(self) -> Mapping[str, int]:
+        with turned(self.options.knobs):
+            return self.world.run(self._main, virtual_seconds_max=self._virtual_seconds_max)
 
     @property
     def _virtual_seconds_max(self) -> float:
@@ -237,6 +244,8 @@ class ClusterScenario:
         """Undo the remains of the storm, until the cluster is whole. Raises `Liveness`."""
         world = self.world
         world.fabric.may_close_late = False
+        if world.fabric.repeats is not None:
+            world.fabric.repeats.is_over = True
         world.fabric.weather = world.fabric.weather.settled()
         if Random(f"{world.seed}/after the storm").random() < RESETS_PROBABILITY:
             world.fabric.reset_forgotten()
@@ -281,8 +290,14 @@ class ClusterScenario:
             **self._crew.figures(),
             **{f"held {name}": times for name, times in self.watch.answers.statistics().items() if times},
             **{f"access {name}": times for name, times in self.watch.access.statistics().items() if times},
+            **{f"repeated {what}": times for what, times in self._repeats().items()},
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
+
+    def _repeats(self) -> Mapping[str, int]:
+        """Count the requests between nodes that arrived twice, by API and way."""
+        repeats = self.world.fabric.repeats
+        return {} if repeats is None else dict(sorted(repeats.counts.items()))
 
     def _configs(self, topic: str) -> dict[str, str]:
         return self._common_configs | configs_of_clients(topic, self.world.seed)

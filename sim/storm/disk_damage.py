@@ -1,11 +1,32 @@
-"""Disks that rot, hang and die during a storm, within the model that `sim.storm.fault_atlas` and `sim.storm.storm` state. PORTED."""
+"""Disks that rot, hang and die during a storm, within the model that `sim.storm.fault_atlas` and `sim.storm.storm` state. PORTED.
+
+Small files are spoiled while their broker is down, also several at a time: writes that were torn, lost or
+misdirected. A broker survives that alone, since the batches of its logs say the same or its followers do:
+
+* checkpoints of recovery points, high watermarks and the cleaner: cut anywhere, zeroed, or with bytes of another file;
+* leader epochs: zeroed, or with bytes of another file;
+* snapshots of producers (they have a checksum): cut, zeroed, foreign, or with a flipped bit;
+* indexes: cut within an entry.
+
+Another number in a checkpoint or in an index is left out, since Kafka's formats have no checksum there. Other files are
+left out since only an operator can decide. A damaged `partition.metadata` keeps the log from being served. A damaged
+`quorum-state`, metadata log or snapshot of that ends the node, with its reason. After damage to the checkpoint of log
+starts, deleted records are seen again.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from odradek.data_plane.log.directory.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    RECOVERY_POINT_FILE,
+)
+from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE
+from odradek.data_plane.log.segments.segment import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from sim.machine.members import Member
 from sim.storm.fault_atlas import places_to_rot
 from sim.storm.storm import Storm, Trouble
@@ -13,6 +34,7 @@ from sim.storm.storm import Storm, Trouble
 HANG_SECONDS = 30.0
 """Longer than a session, than a follower's allowed lag, and than clients wait for an answer."""
 FLIPS_MAX = 3
+SPOILED_MAX = 4
 
 
 async def hanging_disks(storm: Storm, random: Random) -> None:
@@ -87,6 +109,75 @@ async def rotting_disks(storm: Storm, random: Random) -> None:
         storm.end()
 
 
+async def spoiled_files(storm: Storm, random: Random) -> None:
+    """Kill a broker, and spoil some of its small files before it is back."""
+    while await storm.calm(random, 10.0):
+        member = random.choice(storm.cluster.brokers)
+        if not member.is_up() or not storm.may_die(member):
+            continue
+        storm.note_death(member)
+        await member.kill("all")
+        storm.begin(f"spoil {' '.join(_spoil_some(storm, member, random))} of {member.name}")
+        await storm.last(random)
+        if not member.is_up():
+            member.launch()
+        storm.end()
+
+
+def _spoil_some(storm: Storm, member: Member, random: Random) -> list[str]:
+    """Spoil small files of one log directory; returns their names."""
+    disk = storm.world.machine(member.name).disk
+    root = random.choice(member.config.log_dirs)
+    paths = [(root, name) for name in sorted(disk.contents(root))]
+    for topic, index in storm.partitions:
+        paths += [
+            (f"{root}/{topic}-{index}", name) for name in sorted(disk.contents(f"{root}/{topic}-{index}"))
+        ]
+    known = [(path, name, ways) for path, name in paths if (ways := _ways_to_spoil(name))]
+    names = []
+    for path, name, ways in random.sample(known, min(len(known), random.randint(1, SPOILED_MAX))):
+        data = bytes(disk.contents(path)[name])
+        if data:
+            names.append(name)
+            disk.rewrite(f"{path}/{name}", random.choice(ways)(data, random))
+    return names
+
+
+def _cut(data: bytes, random: Random) -> bytes:
+    return data[: random.randrange(len(data))]
+
+
+def _cut_within_an_entry(data: bytes, random: Random) -> bytes:
+    """Cut at an odd place: entries of all indexes have an even size."""
+    return data[: 2 * random.randrange(len(data) // 2 or 1) + 1]
+
+
+def _zeroed(data: bytes, random: Random) -> bytes:
+    return bytes(len(data))
+
+
+def _foreign(data: bytes, random: Random) -> bytes:
+    return random.randbytes(random.randint(1, 512))
+
+
+def _flipped(data: bytes, random: Random) -> bytes:
+    place = random.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ (1 << random.randrange(8))]) + data[place + 1 :]
+
+
+def _ways_to_spoil(name: str) -> Sequence[Callable[[bytes, Random], bytes]]:
+    """List the kinds of damage to a file of this name that its broker survives."""
+    if name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE):
+        return (_cut, _zeroed, _foreign)
+    if name == EPOCHS_FILE:
+        return (_zeroed, _foreign)
+    if name.endswith(SNAPSHOT_SUFFIX):
+        return (_cut, _zeroed, _foreign, _flipped)
+    if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)):
+        return (_cut_within_an_entry,)
+    return ()
+
+
 def _flip_some(storm: Storm, member: Member, random: Random) -> int:
     """Damage batches of partitions that the load reads; how many."""
     disk = storm.world.machine(member.name).disk
@@ -109,3 +200,5 @@ DISK_TROUBLES: Mapping[str, Trouble] = {
     "rot": rotting_disks,
 }
 """Troubles by their word in `StormPlan.kinds`."""
+FILE_TROUBLES: Mapping[str, Trouble] = {"spoil": spoiled_files}
+"""The same, drawn behind all others."""

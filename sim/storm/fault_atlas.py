@@ -2,8 +2,9 @@
 
 The model, which the injector (`sim.storm.disk_damage`) keeps and the product must live with
 ----------------------------------------------------------------------------------------
-* **Only batches of data logs rot**, behind their headers' places and sizes, so that the checksum shows it. Files that
-  voters have synced (the metadata log, `quorum-state`, snapshots) keep their bytes, and so do checkpoints.
+* **Only batches of data logs rot** while they are served, behind their headers' places and sizes, so that the checksum
+  shows it. Files that voters have synced (the metadata log, `quorum-state`, snapshots) keep their bytes. Small files of
+  data logs are spoiled only while their broker is down (`sim.storm.disk_damage`).
 * **One machine at a time has rot**, and only from a moment on at which all replicas were in sync and nothing else was
   wrong. It counts as a machine that has lost its page cache (`sim.storm.storm`). Until all is whole again, each of its
   partitions keeps another replica whose broker stays up. So of every batch a good copy is left on a replica that was in sync.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sim.storm.breakage import BREAKAGES
-from sim.storm.disk_damage import DISK_TROUBLES
+from sim.storm.disk_damage import DISK_TROUBLES, FILE_TROUBLES
 from sim.storm.storm import Trouble
 from sim.storm.storm_plan import MORE_KINDS
 from sim.storm.transaction_troubles import TRANSACTION_TROUBLES
@@ -21,6 +21,7 @@ ALL_TROUBLES: Mapping[str, Trouble] = {
     **UPKEEP,
     **LATER_TROUBLES,
     **TRANSACTION_TROUBLES,
+    **FILE_TROUBLES,
 }
 
 assert (*TROUBLES, *DISK_TROUBLES) == MORE_KINDS, "every seed draws its kinds in this order"

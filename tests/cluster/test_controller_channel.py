@@ -13,7 +13,7 @@ from odradek.env.ports import Env, TaskGroup
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.config.log_levels import LogLevels
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
-from odradek.metadata_quorum.controller.parts import LongRequest, long_request
+from odradek.metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, long_request
 from odradek.metadata_quorum.controller_channel import IMAGE_WAIT_SECONDS_MAX, ControllerChannel
 from odradek.metadata_quorum.controller_table import DescribedController, build_controller_table
 from odradek.metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
@@ -109,7 +109,7 @@ class Service:
         return self.quorum.leader_id == self.node_id
 
     def long_request(self, request: Any) -> LongRequest | None:
-        return long_request(MetadataImage(), request, ControllerSettings())
+        return long_request(MetadataImage(), request, ControllerSettings(), PART_WEIGHT_MAX)
 
     def charge_changes(self, sender: Any, request: Any, version: int) -> None:
         """No quota holds for anybody."""

@@ -366,7 +366,7 @@ def test_parts_joined_are_the_whole(name: str, data: st.DataObject) -> None:
 def is_cut(request: Any) -> int:
     """Return into how many parts a request is cut."""
     cluster = Cluster()
-    long = cluster.controller.long_request(cluster.machine.state, request)
+    long = cluster.controller.long_request(cluster.machine.state, request, parts.PART_WEIGHT_MAX)
     return 0 if long is None else len(long.split().requests)
 
 
@@ -400,7 +400,7 @@ def test_what_is_short_is_decided_at_once() -> None:
 )
 def test_no_part_holds_more_than_its_share(request_: Any) -> None:
     """Topics are shared out, and so are the partitions of one."""
-    long = Cluster().controller.long_request(SMALL, request_)
+    long = Cluster().controller.long_request(SMALL, request_, parts.PART_WEIGHT_MAX)
     assert long is not None
     for part in long.split().requests:
         weight = sum(
@@ -461,7 +461,7 @@ def test_a_controller_that_is_lost_in_between_is_told_for_the_rest() -> None:
     """Topics committed by then are answered; those that are decided no more have Kafka's error for it."""
     cluster = Cluster()
     request = new_topics_named([f"n{number}" for number in range(1000)])
-    long = cluster.controller.long_request(cluster.machine.state, request)
+    long = cluster.controller.long_request(cluster.machine.state, request, parts.PART_WEIGHT_MAX)
     assert long is not None
     split = long.split()
     answers = [cluster.decide(split.requests[0])]

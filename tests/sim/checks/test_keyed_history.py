@@ -64,3 +64,16 @@ def test_a_deleted_record_is_still_the_one_that_was_sent() -> None:
     other = Found(1, b"w:1", b"b", b"another value")
     with pytest.raises(SafetyViolation, match="whole has read"):
         history.check_replicas(0, {"whole": [found[0], other, *found[2:]]}, 1.0)
+
+
+def test_a_key_may_be_gone_once_its_tombstone_is_old_when_its_place_is_read() -> None:
+    """The caller gives the end of its reading: a cleaner may take the tombstone away while that goes on."""
+    for read_at, may_be_gone in ((0.9, False), (1.1, True)):
+        history = KeyedHistory(1000, 0, 0)
+        history.send(b"w:0", 0, b"a", None, 0.0)
+        history.acknowledge(b"w:0", 0)
+        if may_be_gone:
+            assert history.check(0, [], read_at) == 1
+        else:
+            with pytest.raises(SafetyViolation, match="is gone from partition 0"):
+                history.check(0, [], read_at)

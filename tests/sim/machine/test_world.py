@@ -210,7 +210,7 @@ def test_the_loop_goes_on_amid_a_workers_function() -> None:
 
 
 def test_a_crash_ends_a_function_that_is_held_up() -> None:
-    """It ends where it is, and its clean-ups reach no disk; outside of workers a pause is without effect."""
+    """It ends at its pause, and its clean-ups fail; outside of workers a pause has no effect."""
     world = World(2, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))
     seen: list[str] = []
 

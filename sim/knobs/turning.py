@@ -1,0 +1,96 @@
+"""Knobs turned for one run: values put in place of the product's constants, and put back. SHELL.
+
+`from x import NAME` binds a copy. So a constant is replaced in its own module and in each loaded module that imported
+it from there. Two modules may use one name for different constants: the import decides, and it is read from the source.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from sim.knobs.knob_table import KNOBS, Knob
+
+_USERS = ("odradek.", "sim.")
+"""The packages whose modules may have imported a constant."""
+_places_found: dict[str, tuple[int, tuple[object, ...]]] = {}
+"""The places of each knob, with the number of modules that were loaded when they were found."""
+
+__all__ = ["described", "places_of", "turned", "usual_value"]
+
+
+def described(knobs: Mapping[str, int]) -> str:
+    """Write the knobs of a run, with their ranges and usual values, for a human."""
+    texts = []
+    for path, value in knobs.items():
+        knob = KNOBS[path]
+        texts.append(f"{path} = {value} (of {knob.low} to {knob.high}, usually {usual_value(knob)})")
+    return ", ".join(texts)
+
+
+@contextmanager
+def turned(knobs: Mapping[str, int]) -> Iterator[None]:
+    """Let the constants have these values inside of the context. Raises `ValueError` for an unknown knob."""
+    unknown = [path for path in knobs if path not in KNOBS]
+    if unknown:
+        raise ValueError(f"no knobs: {', '.join(unknown)}")
+    usual = {path: usual_value(KNOBS[path]) for path in knobs}
+    try:
+        for path, value in knobs.items():
+            _put(KNOBS[path], value)
+        yield
+    finally:
+        # Modules that were loaded meanwhile have imported the drawn values.
+        for path, value in usual.items():
+            _put(KNOBS[path], value)
+
+
+def usual_value(knob: Knob) -> int:
+    """Return the present value of a knob."""
+    value = getattr(_home(knob), knob.name.rpartition(".")[2])
+    assert isinstance(value, int)
+    return value
+
+
+def _put(knob: Knob, value: int) -> None:
+    for place in places_of(knob):
+        setattr(place, knob.name.rpartition(".")[2], value)
+
+
+def places_of(knob: Knob) -> tuple[object, ...]:
+    """Find the modules, or the class, that have this constant."""
+    home = _home(knob)
+    known = _places_found.get(knob.path)
+    if known is None or known[0] != len(sys.modules):
+        places: list[object] = [home]
+        if isinstance(home, ModuleType):
+            places += [
+                module
+                for name, module in list(sys.modules.items())
+                if name.startswith(_USERS)
+                and knob.name in vars(module)
+                and module is not home
+                and _imports(module, home.__name__, knob.name)
+            ]
+        known = _places_found[knob.path] = (len(sys.modules), tuple(places))
+    return known[1]
+
+
+def _home(knob: Knob) -> object:
+    """Return the module, or the class in it, in which the constant is defined."""
+    module = import_module(f"odradek.{knob.module}")
+    owner = knob.name.rpartition(".")[0]
+    return getattr(module, owner) if owner else module
+
+
+def _imports(module: ModuleType, home: str, name: str) -> bool:
+    """True if a module imports this name from there."""
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text()
+    found = re.search(rf"^from {re.escape(home)} import (\([^)]*\)|.*)$", source, re.MULTILINE)
+    return found is not None and re.search(rf"\b{name}\b", found[1]) is not None
