@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _counted: list[dict[str, int]] = []
-"""The counts of the contexts that are open. The innermost counts."""
+"""The counts of the contexts that are open, from the outermost to the innermost."""
 
 __all__ = ["counting", "reached"]
 
@@ -24,8 +24,8 @@ def reached(name: str) -> None:
 
 
 def _count(name: str) -> None:
-    counts = _counted[-1]
-    counts[name] = counts.get(name, 0) + 1
+    for counts in _counted:
+        counts[name] = counts.get(name, 0) + 1
 
 
 _NOTHING, _COUNT = reached.__code__, _count.__code__
@@ -35,7 +35,7 @@ _NOTHING, _COUNT = reached.__code__, _count.__code__
 def counting(counts: dict[str, int]) -> Iterator[None]:
     """Add the states that this process reaches to `counts`, by name, while the context lasts.
 
-    Contexts nest: a world in a world counts for itself.
+    Contexts nest: the outer one counts the states of the inner one as well.
     """
     _counted.append(counts)
     reached.__code__ = _COUNT

@@ -1,6 +1,7 @@
 """`python -m sim --seed N`: one run of the simulator; its last lines say how it ended.
 
-`python -m sim --campaign --hours H --workers 2` runs many (`sim.campaign`).
+`python -m sim --campaign --hours H --workers 2` runs many (`sim.campaign`), and `python -m sim --census DIR` prints which
+named states they have reached.
 
 Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an unexpected exception); 64: the command was not understood.
 """
@@ -18,7 +19,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from odradek.named_states import counting
 from sim.alone.parts import PARTS, knobs_of, run_part
+from sim.census.states import STATES
 from sim.knobs.turning import described
 from sim.load.own_workload import OwnWorkload, found_in
 from sim.machine.world import Liveness
@@ -47,6 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
         from sim.campaign.command import main as campaign
 
         return campaign([each for each in given if each != "--campaign"])
+    if any(each.partition("=")[0] == "--census" for each in given):
+        from sim.campaign.census import main as census
+
+        return census(given)
     parser = _parser()
     options = parser.parse_args(given)
     if options.alone is not None:
@@ -78,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m sim",
-        description="One run of a virtual world, from a seed. With --campaign: many (see --campaign --help).",
+        description="One run of a virtual world, from a seed. With --campaign: many (see --campaign --help). With --census DIR: what they have reached.",
     )
     parser.add_argument("--seed", type=int, required=True, help="what the whole run hangs on")
     parser.add_argument(
@@ -131,6 +138,7 @@ def _run_cluster(given: argparse.Namespace, options: RunOptions, own: OwnWorkloa
     result = run(seed, options, trace=_Printer(every_event, log), own=() if own is None else (own,))
     if result.verdict == "ok":
         print(f"summary: {dict(result.statistics)}")
+        print(f"states: {len(result.states)} of {len(STATES)} named states reached")
     else:
         _print_failure(result, given.workload, with_end=not (every_event or log))
     _print_end(result.verdict, result.digest, result.virtual_seconds, result.real_seconds)
@@ -180,7 +188,10 @@ def _run_alone(part: str, seed: int, knobs: Mapping[str, int], given: list[str])
     """Run one part alone (`sim.alone.parts`): nothing passes a world's ports, so there is no digest."""
     print(f"seed: {seed}")
     print(f"knobs: {described(knobs)}")
-    verdict = _verdict_of(lambda: run_part(part, seed, knobs))
+    states: dict[str, int] = {}
+    with counting(states):
+        verdict = _verdict_of(lambda: run_part(part, seed, knobs))
+    print(f"states: {dict(sorted(states.items()))}")
     if verdict != "ok":
         print(f"again: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
     print(f"verdict: {verdict}")

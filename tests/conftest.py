@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from odradek.named_states import counting
 from tests.durations import Measuring
 from tests.kafka_jars import apache_kafka, kafka_jars
 from tests.node_process import fresh_topic, node
@@ -50,6 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure how long scopes take, in the process that sees all tests."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measuring(config), "odradek-durations")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that is marked with `reaches` where it does not reach these named states (`sim/census/states.py`)."""
+    names = [name for mark in item.iter_markers("reaches") for name in mark.args]
+    if not names:
+        return (yield)
+    counts: dict[str, int] = {}
+    with counting(counts):
+        result = yield
+    missed = [name for name in names if name not in counts]
+    assert not missed, f"never reached: {', '.join(missed)}"
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 
 import attrs
 
-from sim.campaign.guidance import with_added
+from sim.campaign.census import UNREACHED, missed_by
+from sim.campaign.guidance import RareStates, with_added
 from sim.campaign.guide import COVERED_EVERY, Guide
 from sim.campaign.page import Standing, page, screen
 from sim.campaign.report import report
@@ -45,7 +46,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str]) -> int:
-    """Run a campaign; the exit status is that of the worst run since the command began."""
+    """Run a campaign; the exit status is that of the worst run since the command began.
+
+    It is 4 if all went well, and there were enough seeds to expect a named state that none of them has reached.
+    """
     parser = _Parser(prog="python -m sim --campaign", description=__doc__.partition("\n")[0])
     parser.add_argument("--hours", type=float, default=1 / 6, help="from now on (default: ten minutes)")
     parser.add_argument(
@@ -109,6 +113,7 @@ class Campaign:
         self._explained = dict.fromkeys(results.shrunk)
         self._session: list[Outcome] = []
         self._guide = Guide.read(self._out / "coverage.json")
+        self._rare = RareStates.of(results.outcomes.values())
         self._before = Standing.of(results, self._guide)
         self._next_progress = self._began + PROGRESS_SECONDS
 
@@ -139,7 +144,9 @@ class Campaign:
         print(f"report: {self._out / 'report.md'}")
         self._print_progress()
         failed = [outcome.verdict for outcome in self._session if outcome.verdict != "ok"]
-        return next((EXIT_STATUS[verdict] for verdict in WORST_FIRST if verdict in failed), 0)
+        worst = next((EXIT_STATUS[verdict] for verdict in WORST_FIRST if verdict in failed), 0)
+        is_judged = self._profile == "default" and self._nodes is None
+        return worst or (UNREACHED if is_judged and missed_by(self._results, self._commit) else 0)
 
     def _run(self, pool: ThreadPoolExecutor) -> None:
         pending: set[Future[Any]] = set()
@@ -148,7 +155,8 @@ class Campaign:
         with path.open("a") as file:
             while True:
                 while len(pending) < len(self._workers) and self._has_time():
-                    pending.add(pool.submit(self._run_seed, next(self._seeds)))
+                    seed = next(self._seeds)
+                    pending.add(pool.submit(self._run_seed, seed, self._added(seed)))
                 if not pending:
                     return
                 done, pending = wait(pending, PROGRESS_SECONDS, FIRST_COMPLETED)
@@ -178,6 +186,7 @@ class Campaign:
     def _note(self, outcome: Outcome) -> bool:
         """Take in a run's outcome; true if it is the first of a group, to be explained."""
         self._session.append(outcome)
+        self._rare.add(outcome)
         if outcome.verdict == "ok":
             return False
         print(f"{outcome.verdict}: seed {outcome.seed}: {outcome.signature}", flush=True)
@@ -192,10 +201,11 @@ class Campaign:
     def _added(self, seed: int) -> tuple[str, ...]:
         """Choose the options that are added to those of the seed; for a repeated seed the same as before."""
         known = self._results.outcomes.get(seed)
-        return self._guide.added_for(seed, self._options(seed)) if known is None else known.added
+        if known is not None:
+            return known.added
+        return self._guide.added_for(seed, self._options(seed), self._rare.weights())
 
-    def _run_seed(self, seed: int) -> Outcome:
-        added = self._added(seed)
+    def _run_seed(self, seed: int, added: tuple[str, ...]) -> Outcome:
         options = with_added(self._options(seed), added)
         worker = self._idle.get()
         try:

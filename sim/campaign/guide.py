@@ -6,6 +6,7 @@ It is kept in `coverage.json` in the campaign's directory, so that the next camp
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 
@@ -59,10 +60,10 @@ class Guide:
             self.path.write_text(json.dumps(kept))
         return new
 
-    def added_for(self, seed: int, options: RunOptions) -> tuple[str, ...]:
-        """Choose options to add to those that a seed draws."""
+    def added_for(self, seed: int, options: RunOptions, rare: Mapping[str, float]) -> tuple[str, ...]:
+        """Choose options to add to those that a seed draws; `rare` weighs options by the rare states behind them."""
         with self._lock:
-            return added_for(seed, options, dict(self.news))
+            return added_for(seed, options, dict(self.news), rare)
 
 
 def everything() -> dict[str, tuple[set[int], set[Branch]]]:

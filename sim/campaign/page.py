@@ -1,7 +1,7 @@
 """The progress of a campaign, as a part of its report and as a screen of the terminal. PURE but for the sources that
 it reads.
 
-Seeds, virtual time, records, faults by kind, coverage, the answers of nodes, and news since the campaign before.
+Seeds, virtual time, records, faults by kind, named states, coverage, the answers of nodes, and news since the campaign before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import attrs
 
 from sim.campaign.guide import Guide, everything
 from sim.campaign.results import Outcome, Results
+from sim.census.tally import Tally, report_of, screen_of
 from sim.machine.answer_counts import ANSWERS, AnswerCounts, never_seen
 
 FILES_NAMED_MAX = 15
@@ -35,6 +36,8 @@ class Standing:
     branches: dict[str, int]
     points: dict[str, int]
     covered_runs: int
+    tally: Tally = attrs.Factory(Tally)
+    """The named states that were reached."""
 
     @classmethod
     def of(cls, results: Results, guide: Guide) -> Standing:
@@ -58,6 +61,7 @@ class Standing:
             {file: len(branches) for file, branches in coverage.branches.items()},
             dict(coverage.points),
             guide.runs,
+            Tally.of(outcomes),
         )
 
     def seen(self) -> dict[str, None]:
@@ -74,6 +78,7 @@ def page(now: Standing, before: Standing) -> str:
     """Write the part of the report, in Markdown."""
     lines = ["", "## What befell the clusters", "", "| fault | times |", "| --- | ---: |"]
     lines += [f"| {name} | {times} |" for name, times in sorted(now.faults.items())]
+    lines += ["", "## Named states", "", *report_of(now.tally)]
     lines += ["", "## Coverage", "", *_coverage(now)]
     lines += ["", "## What nodes answered", "", *_answers(now)]
     lines += ["", "## New since the campaign before", ""]
@@ -96,6 +101,7 @@ def screen(now: Standing, before: Standing, session: Sequence[Outcome]) -> list[
         "faults:   " + _some(f"{name} {times}" for name, times in often),
         f"coverage: {sum(now.lines.values())} lines and {sum(now.branches.values())} branches "
         f"in {now.covered_runs} runs; {len(now.points)} buggify points fired",
+        *screen_of(now.tally),
         f"answers:  {len(now.answers.counts)} versions of APIs, {len(now.seen())} with their error codes",
         "unseen:   " + (_some(f"{key} {_ranges(each)}" for key, each in missing.items()) or "nothing"),
         *(f"new:      {each}" for each in news(now, before)),
@@ -115,6 +121,9 @@ def news(now: Standing, before: Standing) -> list[str]:
     answers = [each for each in now.seen() if each not in known]
     if answers:
         found.append(f"{len(answers)} answers: " + _some(sorted(answers)))
+    states = sorted(name for name in now.tally.by_either if name not in before.tally.by_either)
+    if states:
+        found.append(f"{len(states)} named states: " + _some(states))
     lines = sum(now.lines.values()) - sum(before.lines.values())
     branches = sum(now.branches.values()) - sum(before.branches.values())
     if lines or branches:

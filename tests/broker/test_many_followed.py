@@ -205,6 +205,7 @@ def test_without_a_session_the_parts_take_turns(topics: int, each: int) -> None:
         assert [request.max_wait_ms for request in requests] == [0] * (parts - 1) + [WAIT_MS]
 
 
+@pytest.mark.reaches("replication.session_begun_anew")
 def test_a_leader_that_forgets_each_session_starves_nobody() -> None:
     """Each session ends before its second request: the next one begins with partitions that have waited."""
     follower = Follower(Leader(forgets_sessions=True), 20_000, 1)

@@ -77,6 +77,7 @@ def test_room_comes_before_numbers() -> None:
     assert directories_for_new_log([]) == []
 
 
+@pytest.mark.reaches("disks.next_directory_tried")
 def test_a_full_disk_is_passed_over_until_all_are_full() -> None:
     """`DiskFull` only when no directory has room; the directories stay online."""
     disks = Disks()
@@ -89,6 +90,7 @@ def test_a_full_disk_is_passed_over_until_all_are_full() -> None:
     assert len(disks.placement.online) == 3
 
 
+@pytest.mark.reaches("disks.assigned_directory_offline")
 def test_the_assigned_directory_is_kept_to() -> None:
     """The metadata log says where a replica lies: nowhere else is one made."""
     disks = Disks()
@@ -99,6 +101,7 @@ def test_the_assigned_directory_is_kept_to() -> None:
         disks.create(3, IDS["c"])
 
 
+@pytest.mark.reaches("disks.old_log_may_be_offline", "disks.lost_directory_may_be_offline")
 def test_nothing_is_made_twice() -> None:
     """A replica that may lie in a directory that is away is not made anew; a new one may be made."""
     disks = Disks()

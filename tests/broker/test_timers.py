@@ -48,6 +48,7 @@ def test_timers_fire_by_deadline_then_by_creation() -> None:
     assert timers.statistics() == {"timers": 0, "cancelled": 0}
 
 
+@pytest.mark.reaches("serving.timer_met_a_bug")
 def test_an_action_that_raises_harms_no_other() -> None:
     """One request's bug is logged; the deadlines of all others, and the task that watches them, go on."""
     captured = LogCapture()

@@ -128,6 +128,7 @@ def fetch_of(*partitions: tuple[int, int], min_bytes: int, limit: int = 1 << 20)
     )
 
 
+@pytest.mark.reaches("fetch.answered_at_segment_end")
 def test_a_fetch_in_a_gap_up_to_the_end_waits_for_records() -> None:
     """Compaction may leave such a gap. An answer at once would be asked for again at once."""
     directory = new_disk().open_dir(ROOT, create=True)

@@ -200,6 +200,7 @@ def test_whoever_waits_is_told_when_leadership_goes() -> None:
     assert len(commit.answers) == 1
 
 
+@pytest.mark.reaches("coordination.decision_not_written")
 def test_a_disk_that_is_full_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard that cannot write a decision ends. The coordinator loads its log anew after a while, without that
     decision."""
@@ -245,6 +246,7 @@ def test_a_record_that_cannot_be_read_is_skipped_and_told() -> None:
     assert case.ask(FetchOffsets("g")).answers[0].offsets["t", 0].offset == 5
 
 
+@pytest.mark.reaches("coordination.log_not_read")
 def test_a_log_that_rots_is_tried_again() -> None:
     """A shard that reads a batch with a wrong checksum reports it, and serves nothing from the incomplete state."""
     case = Case(ALONE)

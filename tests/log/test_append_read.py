@@ -255,6 +255,7 @@ def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
     assert log.log_end_offset == 3
 
 
+@pytest.mark.reaches("replication.batch_of_later_epoch_left_out")
 def test_a_replica_takes_nothing_of_a_later_epoch_than_its_leaders() -> None:
     """A leader that was replaced meanwhile may answer with records of its successor."""
     log = new_log()

@@ -180,6 +180,7 @@ def test_resigning_goes_back_to_the_committed_state() -> None:
     assert log.records == [1, 2]
 
 
+@pytest.mark.reaches("decisions.refused_for_slow_log")
 def test_a_log_without_room_refuses() -> None:
     """Decisions wait for the disk in memory, up to a limit."""
     log = SlowLog()
@@ -265,6 +266,7 @@ def test_what_cannot_be_replayed_is_never_in_the_log() -> None:
     assert log.records == [1, 2]
 
 
+@pytest.mark.reaches("decisions.withdrawn")
 def test_a_decision_that_fits_no_record_is_an_answer_and_changes_nothing() -> None:
     """State and log stay without all of it, the batches before the refused one too. The next request is decided."""
     log = SlowLog()

@@ -202,6 +202,7 @@ def test_the_fenced_do_not_join() -> None:
     assert leader.cluster.proposals == 0
 
 
+@pytest.mark.reaches("replication.follower_unknown_yet")
 def test_a_stranger_is_told_to_come_again() -> None:
     """UNKNOWN_LEADER_EPOCH: it may know of a reassignment that this leader has not heard of."""
     leader = Leader()

@@ -12,6 +12,7 @@ from odradek.wire.messages.list_offsets import ListOffsetsPartition, ListOffsets
 from tests.replication.brokers import TOPIC, ReplicatedTopic
 
 
+@pytest.mark.reaches("offsets.log_went_while_searched")
 def test_a_partition_that_goes_during_a_lookup_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """ListOffsets by time answers an error that clients retry, on a connection that lives on."""
 

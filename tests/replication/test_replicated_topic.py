@@ -279,6 +279,7 @@ def test_a_replica_whose_disk_is_full_has_not_deleted_records(full: int) -> None
     ReplicatedTopic().play(script)
 
 
+@pytest.mark.reaches("replication.end_out_of_range", "replication.log_begun_anew")
 def test_a_follower_behind_the_leaders_first_record() -> None:
     """OFFSET_OUT_OF_RANGE below the leader's log: it begins anew where the leader's log begins."""
 

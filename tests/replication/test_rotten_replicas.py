@@ -117,6 +117,7 @@ def test_the_last_in_sync_keeps_what_it_has() -> None:
     ReplicatedTopic().play(script)
 
 
+@pytest.mark.reaches("rot.promising_replica_returns")
 def test_a_replica_that_gave_up_just_when_it_became_the_last_leads_again() -> None:
     """The controller's word is final, and it was the last: it takes its word back rather than begin anew."""
 

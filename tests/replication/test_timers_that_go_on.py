@@ -18,6 +18,7 @@ from testkit.by_hand import ManualClock
 from tests.replication.brokers import ReplicatedTopic
 
 
+@pytest.mark.reaches("replication.look_failed")
 def test_one_partitions_bug_costs_no_other_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at one partition raises, each time: who lags in another one leaves its ISR all the same."""
     look_again = Partition.look_again

@@ -141,6 +141,7 @@ def test_an_epoch_without_records_is_cut_too() -> None:
     assert topic.replicas[1].epochs.entries == topic.replicas[2].epochs.entries == ((1, 0), (3, 1))
 
 
+@pytest.mark.reaches("replication.first_batch_cut_in_the_middle")
 def test_a_log_that_parts_below_the_leaders_start_begins_anew() -> None:
     """The leader's records were deleted up to the middle of its first batch, and the epoch of ours with them (seed 70671).
 

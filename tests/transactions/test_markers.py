@@ -195,6 +195,7 @@ def test_a_partition_that_knows_a_higher_producer_epoch_is_looked_at(is_open: bo
     assert told == spent + [("transactions.marker_refused", 2, "INVALID_PRODUCER_EPOCH")] * is_open
 
 
+@pytest.mark.reaches("transactions.marker_given_up")
 def test_a_partition_that_may_not_be_looked_at_is_left_alone() -> None:
     """This broker has no right to READ the topic: the transaction stays in PrepareCommit, as in Kafka."""
     loop, shard, sender = end(

@@ -117,6 +117,7 @@ def test_a_transaction_that_grows_too_large_is_refused_and_can_be_ended() -> Non
     assert coordinator.ask(EndTransaction(*producer, True, 2)).code is ErrorCode.NONE
 
 
+@pytest.mark.reaches("transactions.new_id_refused", "transactions.partitions_refused")
 def test_long_names_and_many_partitions_count_like_more_ids() -> None:
     """A coordinator's limit bounds its memory; small transactions go on while it is full, large ones wait for others."""
     coordinator = Coordinator(ids_max=10)
@@ -160,6 +161,7 @@ def test_transactions_that_are_late_together_are_aborted_in_several_decisions(
     assert coordinator.counts.timed_out == number
 
 
+@pytest.mark.reaches("transactions.id_expired")
 def test_ids_that_expire_together_are_forgotten_in_several_decisions() -> None:
     """KIP-98: an id that nobody uses is forgotten, however many there are."""
     coordinator = Coordinator()

@@ -216,6 +216,7 @@ def test_deleted_topics_leave_no_trace_among_the_commits() -> None:
     assert not found.machine.commits.gone
 
 
+@pytest.mark.reaches("client.left_for_not_polling")
 def test_who_does_not_poll_leaves() -> None:
     """max.poll.interval.ms: 'the consumer is considered failed and the group will rebalance'."""
     found = member(3, max_poll_interval_ms=10_000)

@@ -420,6 +420,7 @@ def test_a_log_whose_passes_fail_holds_up_no_other() -> None:
     CleanerNode().play(script)
 
 
+@pytest.mark.reaches("cleaner.no_room")
 def test_a_pass_leaves_appends_their_room() -> None:
     """A pass waits until there is room for a whole segment and some more."""
 
@@ -498,6 +499,7 @@ def test_what_ends_a_pass_early(how: str, operation: str) -> None:
     CleanerNode().play(script)
 
 
+@pytest.mark.reaches("cleaner.plan_outdated")
 def test_a_truncation_beside_the_first_flush_ends_the_pass() -> None:
     """What was planned may lie within a segment, once other records have been appended at other places."""
     node = Node(COMPACTED)

@@ -307,6 +307,7 @@ def test_what_aborts_a_pass(how: str, when: str) -> None:
         assert not list(verify_partition(directory))
 
 
+@pytest.mark.reaches("cleaner.sources_went")
 def test_a_group_that_retention_has_taken_from_stays() -> None:
     """compact,delete: the pass goes on with the other groups."""
     node, log, _ = written()

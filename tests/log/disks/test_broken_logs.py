@@ -84,6 +84,7 @@ def test_an_empty_file_of_epochs_beside_no_records_is_kafkas() -> None:
 # --- a bug in an append
 
 
+@pytest.mark.reaches("log.append_met_a_bug")
 def test_a_bug_behind_the_write_ends_the_appends_of_that_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is read on and takes nothing; the next start reads it anew and finds what was written."""
     node = Node()

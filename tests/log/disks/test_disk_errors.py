@@ -98,6 +98,7 @@ def test_retention_makes_room_where_the_leader_epochs_have_none() -> None:
         assert node.offline == []
 
 
+@pytest.mark.reaches("log.removed_before_roll")
 def test_retention_goes_on_where_no_new_segment_can_begin() -> None:
     """When everything has expired, and the disk has no room for a new segment, the older ones go at least."""
     node = Node(LogConfig(segment_bytes=2 * SIZE, retention_ms=1_000))
@@ -116,6 +117,7 @@ def test_retention_goes_on_where_no_new_segment_can_begin() -> None:
     assert log.log_start_offset == 5
 
 
+@pytest.mark.reaches("log.flush_postponed")
 def test_background_work_waits_for_room() -> None:
     """Checkpoints keep their old content, which is safe; flushes of leader epochs are postponed."""
     node = Node()

@@ -174,6 +174,7 @@ def cut_files(disk: SimDisk) -> dict[str, bytes]:
     return {name: directory.read_bytes(name) for name in directory.list() if name.endswith(".cut")}
 
 
+@pytest.mark.reaches("recovery.synced_tail_kept_aside")
 def test_what_had_been_synced_is_kept_when_damage_cuts_it_off() -> None:
     """Sound records behind the damage are no part of the log, and may be the only copy of what was acknowledged."""
     disk, log = written()
@@ -414,6 +415,7 @@ def test_an_index_that_cannot_be_right_is_rebuilt(damage: Callable[[Dir, str], N
     assert list(verify_partition(directory)) == []
 
 
+@pytest.mark.reaches("log.index_misled_a_search")
 def test_a_bit_flipped_anywhere_in_an_index_leads_nowhere_wrong() -> None:
     """An entry that still ascends but points at no batch is noticed where it points, and the index is rebuilt."""
     config = LogConfig(segment_bytes=3000, index_interval_bytes=200)

@@ -253,6 +253,7 @@ def tell(controller: Controller, noted: dict[tuple[bytes, int], bytes]) -> Direc
     return assignments
 
 
+@pytest.mark.reaches("disks.assignments_not_sent")
 def test_it_is_told_until_the_controller_has_it() -> None:
     """Lost connections, a stale epoch and errors that pass are tried again; a replica that is gone is forgotten."""
     noted = {(TOPIC_ID, index): ONE for index in range(3)}

@@ -72,6 +72,7 @@ def follower_of(controllers: Controllers, leader: Member) -> Member:
     return next(each for each in controllers.members.values() if each is not leader)
 
 
+@pytest.mark.reaches("raft.second_leader_refused")
 def test_an_epoch_has_one_leader_whatever_is_said() -> None:
     """BeginQuorumEpoch of another leader in an epoch whose leader is known is refused, and nobody dies of it."""
 
@@ -110,6 +111,7 @@ def test_leaders_that_do_not_exist_are_got_over() -> None:
 
 
 @pytest.mark.parametrize("kind", ["vote", "begin", "end"])
+@pytest.mark.reaches("raft.epoch_far_ahead_refused")
 def test_one_packet_does_not_use_up_the_epochs(kind: str) -> None:
     """An epoch of 2^31 - 1 would be the last: Kafka's controllers end there, and at every start again."""
 
@@ -184,6 +186,7 @@ def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
     play(script)
 
 
+@pytest.mark.reaches("raft.observer_forgotten")
 def test_fetches_that_would_wait_for_ever_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their connections may be long gone: they are few, and wait for half a minute at most."""
     monkeypatch.setattr("odradek.metadata_quorum.raft.replication.REPLICAS_MAX", 20)

@@ -131,6 +131,7 @@ def submit(leader: Member, broker_id: int) -> list[Any]:
     return answers
 
 
+@pytest.mark.reaches("quorum.wrote_ahead_of_disk", "quorum.tail_came_to_disk")
 def test_decisions_do_not_wait_for_the_leaders_disk() -> None:
     """Each is answered before the disk has answered, and the log of the leader has them all in the end."""
 
@@ -291,6 +292,7 @@ def test_the_tail_reads_as_the_log_does() -> None:
     assert tail.read(8, 100, None) == b"8-10"
 
 
+@pytest.mark.reaches("quorum.disk_seen_hanging")
 def test_a_process_that_was_paused_does_not_blame_its_disk() -> None:
     """The sync may have ended during the pause: the end comes to the loop after the clock."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import pytest
+
 from odradek.env.ports import Env
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from odradek.metadata_quorum.ports import Snapshot, StoredSnapshot
@@ -101,6 +103,7 @@ def test_each_read_is_an_image_and_control_records_only_move_the_offset() -> Non
     play(script)
 
 
+@pytest.mark.reaches("quorum.image_waits_for_transaction")
 def test_a_transaction_becomes_visible_as_a_whole() -> None:
     """KIP-868: records between Begin and End become visible together at the End, and aborted ones never do."""
 

@@ -521,6 +521,7 @@ def test_a_snapshot_is_due_by_time_only_when_something_has_changed() -> None:
     world.run(lambda: world.start("n1", main).ended.wait())
 
 
+@pytest.mark.reaches("quorum.no_room_for_snapshot")
 def test_a_full_disk_is_waited_for_and_a_broken_one_is_not() -> None:
     """A snapshot can wait; a disk that fails ends the task, and with it the node."""
     world = World(1)

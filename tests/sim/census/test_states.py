@@ -46,8 +46,8 @@ def test_production_pays_an_empty_function() -> None:
     assert [each.opname for each in dis.get_instructions(reached)] == ["RESUME", "LOAD_CONST", "RETURN_VALUE"]
 
 
-def test_contexts_count_for_themselves() -> None:
-    """The innermost counts; behind the last one, nobody does."""
+def test_contexts_nest() -> None:
+    """The outer one counts the states of the inner one as well, and nobody counts behind the last one."""
     outer: dict[str, int] = {}
     inner: dict[str, int] = {}
     before = reached.__code__
@@ -57,7 +57,7 @@ def test_contexts_count_for_themselves() -> None:
             reached("a.other")
         reached("a.one")
     reached("a.third")
-    assert (outer, inner) == ({"a.one": 2}, {"a.other": 1})
+    assert (outer, inner) == ({"a.one": 2, "a.other": 1}, {"a.other": 1})
     assert reached.__code__ is before
 
 

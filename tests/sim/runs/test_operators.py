@@ -135,7 +135,7 @@ def test_options_that_reached_something_new_are_added_and_told() -> None:
     """A campaign adds options by what they have reached; the same words give the same run."""
     options = RunOptions.draw(1)
     words = {"duty ask": 5, "trouble rolling": 0}
-    added = {seed: added_for(seed, attrs.evolve(options, duties=()), words) for seed in range(40)}
+    added = {seed: added_for(seed, attrs.evolve(options, duties=()), words, {}) for seed in range(40)}
     assert {each for names in added.values() for each in names} == {"duty ask"}
     assert "duty ask" in options_named(with_added(attrs.evolve(options, duties=()), ("duty ask",)))
 

@@ -1,0 +1,55 @@
+"""`python -m sim --census DIR`: which named states of the product the runs of a campaign have reached.
+
+Exit status 4: a certain state was missed, or 2,000 seeds have missed a state that has neither a driver nor a reason.
+64: the command was not understood. Otherwise 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from sim.campaign.results import Results
+from sim.census.tally import ALL_SEEDS, CERTAIN_SEEDS, Tally, report_of, screen_of
+
+USAGE = 64
+UNREACHED = 4
+"""The exit status where runs have missed a state that they should have reached."""
+
+__all__ = ["UNREACHED", "main", "missed_by"]
+
+
+def missed_by(results: Results, commit: str) -> list[str]:
+    """List the certain states that a commit's seeds of the default profile have missed."""
+    outcomes = results.outcomes.values()
+    return Tally.of(
+        each for each in outcomes if each.commit == commit and each.profile == "default"
+    ).certain_missing()
+
+
+def main(arguments: list[str]) -> int:
+    """Print the census of a campaign's directory, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sim", description="The named states that a campaign has reached."
+    )
+    parser.add_argument("--census", type=Path, metavar="DIR", required=True, help="of the campaign")
+    parser.add_argument("--commit", help="only the runs of this commit (default: all)")
+    given = parser.parse_args(arguments)
+    try:
+        results = Results.parse((given.census / "results.jsonl").read_text().splitlines())
+    except (OSError, ValueError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return USAGE
+    outcomes = [each for each in results.outcomes.values() if given.commit in (None, each.commit)]
+    tally = Tally.of(outcomes)
+    for line in (*report_of(tally), "", *screen_of(tally)):
+        print(line)
+    print(
+        f"frequent: {len(tally.may_be_certain())} may be marked as certain: "
+        + ", ".join(tally.may_be_certain())
+    )
+    if tally.seeds < CERTAIN_SEEDS:
+        print(f"judged:   nothing, for {tally.seeds} seeds are too few")
+    unexplained = tally.seeds >= ALL_SEEDS and tally.unexplained()
+    return UNREACHED if tally.certain_missing() or unexplained else 0

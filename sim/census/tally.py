@@ -1,0 +1,132 @@
+"""How many runs have reached each named state, and which states they should have reached. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import attrs
+
+from sim.census.states import CERTAIN, DRIVEN, STATES, UNREACHABLE
+
+CERTAIN_SEEDS = 40
+"""The seeds after which each certain state must have been reached: fewer than ten minutes of two quiet cores run."""
+CERTAIN_SHARE = 0.5
+"""A state may be marked as certain where this share of the seeds reaches it.
+
+At half of that, the chance that 40 seeds miss one of 50 certain states is below 1 : 1,000.
+"""
+ALL_SEEDS = 2000
+"""The seeds after which each state must have been reached, unless it has a mark that says otherwise."""
+SELDOM_SHARE = 0.02
+NAMES_ON_SCREEN_MAX = 12
+
+__all__ = ["ALL_SEEDS", "CERTAIN_SEEDS", "CERTAIN_SHARE", "Counted", "Tally", "report_of", "screen_of"]
+
+
+class Counted(Protocol):
+    """The part of a run's outcome that is counted."""
+
+    @property
+    def states(self) -> Mapping[str, int]: ...
+
+    @property
+    def alone_states(self) -> Mapping[str, int]: ...
+
+
+@attrs.define
+class Tally:
+    """The seeds that reached each state: by a cluster, by parts alone, by either of them."""
+
+    seeds: int = 0
+    by_cluster: dict[str, int] = attrs.Factory(dict)
+    by_parts: dict[str, int] = attrs.Factory(dict)
+    by_either: dict[str, int] = attrs.Factory(dict)
+    times: dict[str, int] = attrs.Factory(dict)
+    """How often all of them came to each state."""
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Counted]) -> Tally:
+        """Count these runs."""
+        tally = cls()
+        for outcome in outcomes:
+            tally.add(outcome)
+        return tally
+
+    def add(self, outcome: Counted) -> None:
+        """Count one run. A name that the table no longer has is left out."""
+        self.seeds += 1
+        either: dict[str, None] = {}
+        for counts, states in ((self.by_cluster, outcome.states), (self.by_parts, outcome.alone_states)):
+            for name, times in states.items():
+                if name in STATES:
+                    counts[name] = counts.get(name, 0) + 1
+                    self.times[name] = self.times.get(name, 0) + times
+                    either[name] = None
+        for name in either:
+            self.by_either[name] = self.by_either.get(name, 0) + 1
+
+    def missing(self) -> list[str]:
+        """List the states that no run has reached, in the order of the table."""
+        return [name for name in STATES if name not in self.by_either]
+
+    def certain_missing(self) -> list[str]:
+        """List the certain states that were missed, if there were enough seeds to judge that."""
+        return [name for name in self.missing() if name in CERTAIN] if self.seeds >= CERTAIN_SEEDS else []
+
+    def unexplained(self) -> list[str]:
+        """List the missed states that neither have a driver nor a reason."""
+        return [name for name in self.missing() if name not in DRIVEN and name not in UNREACHABLE]
+
+    def may_be_certain(self) -> list[str]:
+        """List the states that so many seeds reach that they may be marked as certain."""
+        return [name for name in STATES if self.by_either.get(name, 0) >= CERTAIN_SHARE * self.seeds > 0]
+
+    def seldom(self) -> list[tuple[str, int]]:
+        """List the states that few seeds have reached, with how many, the rarest first."""
+        most = max(1, int(SELDOM_SHARE * self.seeds))
+        found = [(name, seeds) for name, seeds in self.by_either.items() if seeds <= most]
+        return sorted(found, key=lambda each: (each[1], each[0]))
+
+
+def screen_of(tally: Tally) -> list[str]:
+    """Write the lines of a campaign's screen."""
+    seldom = [f"{name} {seeds}" for name, seeds in tally.seldom()]
+    unexplained = tally.unexplained()
+    lines = [
+        f"states:   {len(tally.by_either)} of {len(STATES)} named states reached; seldom: {_some(seldom)}",
+        f"missing:  {len(unexplained)} without a driver or a reason: {_some(unexplained)}",
+    ]
+    if missed := tally.certain_missing():
+        lines.append(
+            f"certain:  {len(missed)} that {tally.seeds} seeds should have reached: " + ", ".join(missed)
+        )
+    return lines
+
+
+def report_of(tally: Tally) -> list[str]:
+    """Write the part of a report that has all states, the rarest first."""
+    rows = sorted(STATES, key=lambda name: (tally.by_either.get(name, 0), name))
+    return [
+        f"Seeds that reached each of {len(STATES)} named states of the product, of {tally.seeds}.",
+        "",
+        "| state | seeds | times | by clusters | by parts alone | mark | what reaches it |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+        *(
+            f"| {name} | {tally.by_either.get(name, 0)} | {tally.times.get(name, 0)} "
+            f"| {tally.by_cluster.get(name, 0)} | {tally.by_parts.get(name, 0)} "
+            f"| {_mark(name)} | {STATES[name]} |"
+            for name in rows
+        ),
+    ]
+
+
+def _mark(name: str) -> str:
+    if name in CERTAIN:
+        return "certain"
+    return "driven" if name in DRIVEN else "unreachable" if name in UNREACHABLE else ""
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - NAMES_ON_SCREEN_MAX
+    return ", ".join(names[:NAMES_ON_SCREEN_MAX]) + (f" and {more} more" if more > 0 else "") or "none"
