@@ -55,7 +55,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "trace": ("machine/sim_env.py:SimEnv.record", "machine/trace.py:Trace._fold"),
     "hunts for transactions": ("transaction_troubles.py:_until",),
     "start of nodes": ("node/node.py:Node.start",),
-    "logging": ("logging/__init__.py:Logger.log",),
+    "logging": (":Logger.log",),
 }
 """By kind of work: ends of "file:function", each with all that it calls."""
 OTHERS = "libraries"
