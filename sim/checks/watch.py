@@ -160,20 +160,25 @@ class Watch:
         if cluster.shape.guarded:
             self.checks += (self.access,)
         self.availability = Availability(processes)
-        self.tap = Wiretap(self._world.refute)
-        self.tap.listen(ApiKey.FETCH, self.served_records)
-        self.tap.listen(ApiKey.FETCH, self.promises)
-        self.tap.listen(ApiKey.VOTE, self.promises)
-        self.tap.listen(ApiKey.LIST_OFFSETS, self.served_offsets)
-        self.tap.listen(ApiKey.DELETE_RECORDS, self.served_offsets)
         self.told_offsets = ToldOffsets(processes)
-        self.tap.listen(ApiKey.OFFSET_FETCH, self.told_offsets)
         self.fenced_members = FencedMembers(processes)
+        self.tap = self._tapped()
+
+    def _tapped(self) -> Wiretap:
+        """Make the tap, and have each check hear what it is about."""
+        tap = Wiretap(self._world.refute)
+        tap.listen(ApiKey.FETCH, self.served_records)
+        tap.listen(ApiKey.FETCH, self.promises)
+        tap.listen(ApiKey.VOTE, self.promises)
+        tap.listen(ApiKey.LIST_OFFSETS, self.served_offsets)
+        tap.listen(ApiKey.DELETE_RECORDS, self.served_offsets)
+        tap.listen(ApiKey.OFFSET_FETCH, self.told_offsets)
         for api in (ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
-            self.tap.listen(api, self.fenced_members)
-        if cluster.shape.guarded:
+            tap.listen(api, self.fenced_members)
+        if self._cluster.shape.guarded:
             for api in GUARDED_APIS:
-                self.tap.listen(api, self.access)
+                tap.listen(api, self.access)
+        return tap
 
     def begin(self) -> None:
         """Look, and listen, from now on, until the run ends."""
