@@ -34,6 +34,8 @@ MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """Workloads with the share of the runs that have them; drawn by a stream of their own."""
 CLIENT_WORKLOADS = {"varied": 0.4, "crowd": 0.35, "offsets": 0.5, "keyed": 0.3, "copy": 0.35}
 """Workloads of the same kind, each drawn by a stream of its own."""
+JOINT_WORKLOADS = {"wide": 0.12, "tally": 0.12, "prepare": 0.1, "names": 0.08}
+"""Workloads of `sim.load.joint`, drawn alike."""
 GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
     "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
@@ -54,17 +56,25 @@ TRANSACTION_SETTINGS = {
     "group.initial.rebalance.delay.ms": ("0", "0", "500"),
 }
 """The same where it is `copy`."""
+TWO_PHASE_SETTINGS = {**TRANSACTION_SETTINGS, "transaction.two.phase.commit.enable": ("true",)}
 WORKLOAD_SETTINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "crowd": GROUP_SETTINGS,
     "keyed": CLEANER_SETTINGS,
     "copy": TRANSACTION_SETTINGS,
+    "wide": TRANSACTION_SETTINGS,
+    "tally": CLEANER_SETTINGS,
+    "prepare": TWO_PHASE_SETTINGS,
 }
-WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS, *CLIENT_WORKLOADS)
+WORKLOADS = (
+    *("produce", "consume", "follow", "group", "trim"),
+    *(*MORE_WORKLOADS, *CLIENT_WORKLOADS, *JOINT_WORKLOADS),
+)
 """The workloads in this order: producers (lists and single records, half of the clients each), a plain reader, a
 follower's reader. Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and
 bare connections (`sim.load.pipelining`). Then producers of every kind (`sim.load.producers`), and groups whose
 members come, go and stall (`sim.load.consumers`). At last questions for offsets (`sim.load.asking`), and writers of a
-compacted topic (`sim.load.keyed`), and programs that copy a topic in transactions (`sim.load.copying`)."""
+compacted topic (`sim.load.keyed`). Programs copy a topic in transactions (`sim.load.copying`), or write joint ones
+(`sim.load.joint`)."""
 NODES = 3
 """The brokers of a cluster whose shape is not drawn."""
 DUTIES = {
@@ -77,6 +87,7 @@ DUTIES = {
     "ask": 0.3,
     "access": 0.25,
     "quotas": 0.2,
+    "lives": 0.2,
 }
 """Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
 by a stream of its own."""
@@ -102,6 +113,8 @@ BROKEN_SECONDS = 12.0
 AGED_PROBABILITY = 0.025
 """The share of runs that last hours of virtual time."""
 AGED_WORKLOADS = ("consume", "follow", "trim", "churn", "offsets")
+NEW_WORKLOADS = ("prepare",)
+"""Workloads that nodes of the release before cannot serve."""
 OLDER_PROBABILITY = 0.3
 """The share of runs that begin with nodes one release behind."""
 _CALM = Weather()
@@ -138,6 +151,7 @@ class RunOptions:
         weather = Weather.draw(Random(f"{seed}/weather"))
         if profile in ("default", "lite"):
             weather = weather.with_toil(Random(f"{seed}/toil"))
+            weather = weather.with_pauses(Random(f"{seed}/pauses"))
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)
         storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))
@@ -149,7 +163,7 @@ class RunOptions:
             workloads.append("group")
         more = Random(f"{seed}/more workloads")
         workloads += [name for name, share in MORE_WORKLOADS.items() if more.random() < share]
-        for name, share in CLIENT_WORKLOADS.items():
+        for name, share in (CLIENT_WORKLOADS | JOINT_WORKLOADS).items():
             clients = Random(f"{seed}/{name}?")
             if clients.random() < share:
                 workloads.append(name)
@@ -168,6 +182,7 @@ class RunOptions:
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:
             shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
+            workloads = [name for name in workloads if name not in NEW_WORKLOADS]
         more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
         if storm.power:
             more_kinds |= POWER_KINDS
@@ -216,7 +231,9 @@ class RunOptions:
                 storm=storm,
                 shape=shape.without_upkeep(),
                 workloads=tuple(
-                    name for name in self.workloads if name not in (*MORE_WORKLOADS, *CLIENT_WORKLOADS)
+                    name
+                    for name in self.workloads
+                    if name not in (*MORE_WORKLOADS, *CLIENT_WORKLOADS, *JOINT_WORKLOADS)
                 ),
                 clients=PERF_CLIENTS,
                 duties=(),

@@ -17,6 +17,8 @@ from sim.load.consumers.crowd import Crowd
 from sim.load.consuming import GroupReading, follow
 from sim.load.copying import copiers
 from sim.load.copying.copiers import Copying
+from sim.load.joint import joint_plan
+from sim.load.joint.joint_writing import JointWriting
 from sim.load.keyed import keying
 from sim.load.keyed.keying import Keying
 from sim.load.pipelining import Pipelining
@@ -84,6 +86,9 @@ class Clientele:
         self._copying = None
         if "copy" in workloads:
             self._copying = Copying(load, replicas)
+        self._joint = [
+            JointWriting(load, name, replicas, settings) for name in joint_plan.WORKLOADS if name in workloads
+        ]
         self._crowds = [Crowd(load, group, session_ms) for group in crowd.GROUPS if "crowd" in workloads]
 
     def machines(self) -> tuple[str, ...]:
@@ -95,6 +100,8 @@ class Clientele:
             names += (*keying.WRITERS, keying.READER)
         if self._copying is not None:
             names += copiers.machines()
+        for joint in self._joint:
+            names += joint.machines()
         if self._crowds:
             names += crowd.slots(self._world.seed)
         return names
@@ -103,8 +110,9 @@ class Clientele:
         """Describe topics of workloads that keep a history of their own; `configs` are those of all topics of the
         run.
         """
-        keyed = [] if self._keying is None else [self._keying.topic(configs)]
-        return keyed if self._copying is None else [*keyed, *self._copying.topics(configs)]
+        found = [] if self._keying is None else [self._keying.topic(configs)]
+        found += [each.topic(configs) for each in self._joint]
+        return found if self._copying is None else [*found, *self._copying.topics(configs)]
 
     def terms(self) -> list[GroupTerms]:
         """List the groups, as the checks must know them."""
@@ -123,6 +131,8 @@ class Clientele:
             readers[keying.READER] = spawn(self._keying.read)
         if self._copying is not None:
             readers |= self._copying.start_copiers()
+        for joint in self._joint:
+            readers |= joint.start_writers()
         for each_crowd in self._crowds:
             readers |= each_crowd.start()
         return readers
@@ -137,7 +147,8 @@ class Clientele:
         runs += [each.run for each in self._churning]
         keyed = [] if self._keying is None else self._keying.start_workers()
         copied = [] if self._copying is None else self._copying.start_workers()
-        return [*keyed, *copied, *(self._world.spawn(run) for run in runs)]
+        joint = [event for each in self._joint for event in each.start_workers()]
+        return [*keyed, *copied, *joint, *(self._world.spawn(run) for run in runs)]
 
     def end_churning(self) -> None:
         """Stop the coming and going of topics, since the storm is over."""
@@ -162,6 +173,8 @@ class Clientele:
             await self._keying.check(machine)
         if self._copying is not None:
             await self._copying.check(machine)
+        for joint in self._joint:
+            await joint.check(machine)
 
     def check_disks(self, cluster: Cluster) -> None:
         """Compare the replicas of topics apart on their disks with each other. Raises `SafetyViolation`."""
@@ -169,6 +182,8 @@ class Clientele:
             self._keying.check_disks(cluster.replica_logs)
         if self._copying is not None:
             self._copying.check_disks(cluster.replica_logs)
+        for joint in self._joint:
+            joint.check_disks(cluster.replica_logs)
 
     def figures(self) -> dict[str, int]:
         """Count the clients of each kind, and their events."""
@@ -180,4 +195,5 @@ class Clientele:
             "late_commits": sum(each.promises.refused_late for each in self._crowds),
             **({} if self._keying is None else self._keying.figures()),
             **({} if self._copying is None else self._copying.figures()),
+            **{name: count for each in self._joint for name, count in each.figures().items()},
         }

@@ -21,8 +21,8 @@ import attrs
 
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Event
+from sim.checks.derived.transactions import still_open
 from sim.checks.quorum_watch import watch_quorum
-from sim.checks.transactions import still_open
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining

@@ -8,7 +8,7 @@ sink. Once the load is over, a last life on each slot copies the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from odradek.client.admin import NewTopic
@@ -16,18 +16,17 @@ from odradek.client.consumer.group_calls import Coordinator
 from odradek.client.core.partition_offsets import LATEST, list_offsets
 from odradek.client.errors import ClientError
 from odradek.client.shells.aio import AsyncClient
-from odradek.client.shells.aio_consumer import AsyncConsumer
 from odradek.client.shells.aio_producer import AsyncProducer
 from odradek.env.ports import Event
-from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.errors import KafkaError
 from odradek.wire.topic_partition import TopicPartition
 from sim.history import SafetyViolation
+from sim.load.committed import CommittedReader
 from sim.load.copying.copier import GROUP, PARTITIONS, SINK, SOURCE, CopierLife
 from sim.load.copying.copy_ledger import CopyLedger, Found, Outcome
 from sim.load.copying.copy_plan import CALM, NAP_SECONDS, CopyPlan, is_assigned
-from sim.load.workload import END_SECONDS_MAX, FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
-from sim.machine.world import Liveness, Running
+from sim.load.workload import END_SECONDS_MAX, REQUEST_SECONDS, Workload
+from sim.machine.world import Running
 from sim.replicas import StoredBatch, check_replicas_equal, end_of
 
 SLOTS = ("copier-1", "copier-2")
@@ -38,7 +37,6 @@ ASK_SECONDS_MAX = 0.3
 AWAY_SECONDS_MAX = 1.0
 CLOSE_SECONDS = 10.0
 FROZEN_SECONDS_MAX = 8.0
-READ_SECONDS_MAX = 120.0
 COMMITS_SECONDS = 10 * REQUEST_SECONDS
 IN_FLIGHT_MAX = 50
 
@@ -170,51 +168,10 @@ class Copying:
 
     async def _follow(self) -> None:
         """Read the sink's committed records until the load is over. Raises `SafetyViolation`."""
-        load = self._load
-        consumer = self._reader(READER)
         keys = [TopicPartition(SINK, index) for index in range(PARTITIONS)]
-        consumer.assign(keys)
-        consumer.seek_to_beginning(*keys)
-        while not load.is_over:
-            await self._read_some(
-                consumer, READER, lambda key, found: self.ledger.see(READER, key.partition, found)
-            )
-        await consumer.close(CLOSE_SECONDS)
-
-    def _reader(self, machine: str) -> AsyncConsumer:
-        load = self._load
-        servers = ",".join(f"{host}:{port}" for host, port in load.bootstrap)
-        return AsyncConsumer(
-            load.world.node_env(machine),
-            load.world.tasks,
-            {
-                "bootstrap.servers": servers,
-                "client.id": machine,
-                "isolation.level": "read_committed",
-                "enable.auto.commit": "false",
-                "auto.offset.reset": "earliest",
-                "fetch.max.bytes": str(FETCH_BYTES_MAX),
-                "request.timeout.ms": str(int(load.request_seconds * 1000)),
-            },
+        await CommittedReader(self._load, READER, keys).follow(
+            lambda key, found: self.ledger.see(READER, key.partition, _without_keys(found))
         )
-
-    async def _read_some(
-        self, consumer: AsyncConsumer, who: str, take: Callable[[TopicPartition, list[Found]], None]
-    ) -> None:
-        world = self._load.world
-        try:
-            records = await consumer.poll(1.0)
-        except (KafkaError, ClientError) as error:
-            world.trace.record(world.now, who, "poll", error)
-            if isinstance(error.__cause__, CorruptBatch):
-                await world.sleep(ROT_SECONDS)
-            return
-        found: dict[TopicPartition, list[Found]] = {}
-        for record in records:
-            key = TopicPartition(record.topic, record.partition)
-            found.setdefault(key, []).append((record.offset, record.value or b""))
-        for key, each in found.items():
-            take(key, each)
 
     # -- the asker
 
@@ -266,19 +223,11 @@ class Copying:
 
     async def _read_all(self, machine: str) -> dict[TopicPartition, list[Found]]:
         """Read all committed records of both topics."""
-        world = self._load.world
-        consumer = self._reader(machine)
         keys = [TopicPartition(topic, index) for topic in (SOURCE, SINK) for index in range(PARTITIONS)]
-        consumer.assign(keys)
-        consumer.seek_to_beginning(*keys)
-        ends = await consumer.end_offsets(keys, END_SECONDS_MAX)
         content: dict[TopicPartition, list[Found]] = {key: [] for key in keys}
-        deadline = world.now + READ_SECONDS_MAX
-        while [key for key in keys if await consumer.position(key, END_SECONDS_MAX) < ends[key]]:
-            if world.now > deadline:
-                raise Liveness(f"seed {world.seed}: {machine} does not come to {ends} of the copied topics")
-            await self._read_some(consumer, machine, lambda key, found: content[key].extend(found))
-        await consumer.close(CLOSE_SECONDS)
+        await CommittedReader(self._load, machine, keys).read_all(
+            lambda key, found: content[key].extend(_without_keys(found))
+        )
         return content
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, list[StoredBatch]]]) -> None:
@@ -303,3 +252,7 @@ class Copying:
             - outcomes.count(Outcome.COMMITTED)
             - outcomes.count(Outcome.ABORTED),
         }
+
+
+def _without_keys(found: Sequence[tuple[int, bytes, bytes]]) -> list[Found]:
+    return [(offset, value) for offset, _, value in found]

@@ -11,6 +11,7 @@ from sim.load.operators.asker import Asker
 from sim.load.operators.directories import Directories
 from sim.load.operators.duty import Duty, Site
 from sim.load.operators.elections import Elections
+from sim.load.operators.lives import Lives
 from sim.load.operators.moves import Moves
 from sim.load.operators.quotas import Quotas
 from sim.load.operators.retirements import Retirements
@@ -29,6 +30,7 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "ask": Asker,
     "access": Access,
     "quotas": Quotas,
+    "lives": Lives,
 }
 MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
 """Kinds of trouble that put replicas into other directories, too."""

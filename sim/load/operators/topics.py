@@ -7,6 +7,8 @@ had, or that was acknowledged as deleted. A topic is given up when an answer abo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from odradek.client.admin import NewTopic, create_partitions, create_topics, delete_topics
@@ -24,11 +26,11 @@ NAMES_MAX = 6
 PARTITIONS_MAX = 4
 READ_SECONDS_MAX = 60.0
 
-__all__ = ["Topics"]
+__all__ = ["Life", "Name", "Topics"]
 
 
 @attrs.define
-class _Life:
+class Life:
     """One topic from its creation to its deletion."""
 
     topic_id: bytes
@@ -39,14 +41,16 @@ class _Life:
     """Log starts that were acknowledged."""
     asked_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which records may be deleted."""
+    configs: Mapping[str, str] = attrs.Factory(dict)
+    """What the topic was made with."""
 
 
 @attrs.define
-class _Name:
+class Name:
     """A name, the topic that has it now, and the ids of earlier ones."""
 
     name: str
-    life: _Life | None = None
+    life: Life | None = None
     lives: int = 0
     before: dict[bytes, bytes] = attrs.Factory(dict)
     """Acknowledged values of deleted topics, with the ids of these topics."""
@@ -59,9 +63,14 @@ class _Name:
 class Topics(Duty):
     """One operator with topics of its own, one after the other."""
 
+    prefix = "remade"
+    """How the names of its topics begin."""
+    reset_to: int | None = None
+    """Where the final reading goes on when the broker has removed the records at its position; None: that is an error."""
+
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._names = [_Name("remade-1")]
+        self._names = [Name(f"{self.prefix}-1")]
         self._serial = 0
         self._producing = Producing(
             self.client.core,
@@ -78,7 +87,7 @@ class Topics(Duty):
         if not name.is_known:
             if len(self._names) >= NAMES_MAX:
                 return
-            name = _Name(f"remade-{len(self._names) + 1}")
+            name = Name(f"{self.prefix}-{len(self._names) + 1}")
             self._names.append(name)
         if name.life is None:
             await self._make(name)
@@ -93,10 +102,10 @@ class Topics(Duty):
         else:
             await self._delete(name, name.life)
 
-    async def _make(self, name: _Name) -> None:
-        wanted = NewTopic(
-            name.name, self.random.choice((1, 2)), self.site.replicas, {"min.insync.replicas": "1"}
-        )
+    async def _make(self, name: Name) -> None:
+        count = self.random.choice((1, 2))
+        configs = self.configs_of_next_life()
+        wanted = NewTopic(name.name, count, self.site.replicas, configs)
         name.is_known = False
         (made,) = await self.client.run(create_topics(self.client.core, [wanted], timeout=CALL_SECONDS))
         if made.error is not None:
@@ -108,9 +117,17 @@ class Topics(Duty):
             raise SafetyViolation(f"{name.name} was made anew with the id {topic_id.hex()}")
         name.is_known = True
         name.lives += 1
-        name.life = _Life(topic_id, Possible(wanted.partitions))
+        name.life = Life(topic_id, Possible(wanted.partitions), configs=configs)
 
-    async def _id_of(self, name: _Name) -> bytes:
+    def configs_of_next_life(self) -> dict[str, str]:
+        """Return what the next topic is made with."""
+        return {"min.insync.replicas": "1"}
+
+    def key_of(self, serial: int) -> bytes | None:
+        """Return the key of a record with this number."""
+        return None
+
+    async def _id_of(self, name: Name) -> bytes:
         """Find the id of a topic that has just been made, as soon as a broker knows an id that no deleted topic has
         had.
         """
@@ -121,7 +138,7 @@ class Topics(Duty):
                 return there.topic_id
             await self.world.sleep(0.1)
 
-    async def _delete(self, name: _Name, life: _Life) -> None:
+    async def _delete(self, name: Name, life: Life) -> None:
         name.is_known = False
         ((_, error),) = await self.client.run(
             delete_topics(self.client.core, [name.name], timeout=CALL_SECONDS)
@@ -134,7 +151,7 @@ class Topics(Duty):
         for values in life.acknowledged.values():
             name.before.update(dict.fromkeys(values.values(), life.topic_id))
 
-    async def _grow(self, name: str, life: _Life) -> None:
+    async def _grow(self, name: str, life: Life) -> None:
         known = await self.client.metadata([name])
         count = len(known.topic(name).partitions) + 1
         if count > PARTITIONS_MAX:
@@ -151,7 +168,7 @@ class Topics(Duty):
             raise error
         life.partitions.acknowledge(count)
 
-    async def _write(self, name: str, life: _Life) -> None:
+    async def _write(self, name: str, life: Life) -> None:
         known = await self.client.metadata([name])
         if known.topic(name).topic_id != life.topic_id:
             return  # the broker does not know the new topic yet
@@ -161,7 +178,8 @@ class Topics(Duty):
         for _ in range(self.random.choice((1, 5, 20))):
             self._serial += 1
             value = b"%s:%d:%s" % (self.site.name.encode(), self._serial, life.topic_id.hex().encode())
-            records.append(RecordToSend(name, value, partition=partition, timestamp_ms=now_ms))
+            record_key = self.key_of(self._serial)
+            records.append(RecordToSend(name, value, record_key, partition=partition, timestamp_ms=now_ms))
         key = TopicPartition(name, partition)
         there = life.acknowledged.setdefault(key, {})
         for delivery in await self.client.run(self._producing.produce(records, timeout=CALL_SECONDS)):
@@ -169,7 +187,7 @@ class Topics(Duty):
                 for offset, index in enumerate(delivery.indexes, delivery.base_offset):
                     there[offset] = records[index].value or b""
 
-    async def _trim(self, name: str, life: _Life) -> None:
+    async def _trim(self, name: str, life: Life) -> None:
         kept = [(key, offset) for key, values in life.acknowledged.items() for offset in values]
         if not kept:
             return
@@ -190,7 +208,7 @@ class Topics(Duty):
                 if name.life is not None:
                     await self._check_records(name, name.life)
 
-    async def _wrong_life(self, name: _Name) -> str | None:
+    async def _wrong_life(self, name: Name) -> str | None:
         known = await self.client.metadata()
         there = known.topics.get(name.name)
         if there is None or name.life is None:
@@ -201,38 +219,46 @@ class Topics(Duty):
             return f"{name.name} has {len(there.partitions)} partitions, not {name.life.partitions}"
         return None
 
-    async def _check_records(self, name: _Name, life: _Life) -> None:
+    async def _check_records(self, name: Name, life: Life) -> None:
         known = await self.client.metadata([name.name])
         keys = [TopicPartition(name.name, index) for index in sorted(known.topic(name.name).partitions)]
-        starts = await self._offsets(keys, EARLIEST)
-        ends = await self._offsets(keys, LATEST)
+        starts = await self.offsets(keys, EARLIEST)
+        ends = await self.offsets(keys, LATEST)
         there = await self._read(starts, ends)
         for key in keys:
-            start, values = starts[key], there[key]
-            if not life.deleted_below.get(key, 0) <= start <= life.asked_below.get(key, 0):
-                raise SafetyViolation(
-                    f"{key} begins at {start}: deleted were the records below {life.deleted_below.get(key, 0)}, "
-                    f"asked for was {life.asked_below.get(key, 0)}"
-                )
-            for offset, value in values.items():
-                if value in name.before:
-                    raise SafetyViolation(
-                        f"{key}: {value!r} of a deleted topic is at {offset} of the new one"
-                    )
-            for offset, value in life.acknowledged.get(key, {}).items():
-                if offset >= start and values.get(offset) != value:
-                    raise SafetyViolation(
-                        f"{key}: {value!r} was acknowledged at {offset}, {values.get(offset)!r} is there"
-                    )
+            self.check_partition(name, life, key, starts[key], there[key])
 
-    async def _offsets(self, keys: list[TopicPartition], moment: int) -> dict[TopicPartition, int]:
+    def check_partition(
+        self, name: Name, life: Life, key: TopicPartition, start: int, values: Mapping[int, bytes]
+    ) -> None:
+        """Check the records of a partition by offset. Raises `SafetyViolation`."""
+        if not life.deleted_below.get(key, 0) <= start <= life.asked_below.get(key, 0):
+            raise SafetyViolation(
+                f"{key} begins at {start}: deleted were the records below {life.deleted_below.get(key, 0)}, "
+                f"asked for was {life.asked_below.get(key, 0)}"
+            )
+        self.check_values(name, key, values)
+        for offset, value in life.acknowledged.get(key, {}).items():
+            if offset >= start and values.get(offset) != value:
+                raise SafetyViolation(
+                    f"{key}: {value!r} was acknowledged at {offset}, {values.get(offset)!r} is there"
+                )
+
+    @staticmethod
+    def check_values(name: Name, key: TopicPartition, values: Mapping[int, bytes]) -> None:
+        """Check that no record of an earlier topic is there. Raises `SafetyViolation`."""
+        for offset, value in values.items():
+            if value in name.before:
+                raise SafetyViolation(f"{key}: {value!r} of a deleted topic is at {offset} of the new one")
+
+    async def offsets(self, keys: list[TopicPartition], moment: int) -> dict[TopicPartition, int]:
         asked = list_offsets(self.client.core, dict.fromkeys(keys, moment), timeout=READ_SECONDS_MAX)
         return {key: listed.offset for key, listed in (await self.client.run(asked)).items()}
 
     async def _read(
         self, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, dict[int, bytes]]:
-        fetcher = Fetcher(self.client.core, FetchConfig())
+        fetcher = Fetcher(self.client.core, FetchConfig(reset_to=self.reset_to))
         found: dict[TopicPartition, dict[int, bytes]] = {key: {} for key in starts}
         for key, start in starts.items():
             fetcher.assign(*key, start)

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from odradek.data_plane.groups.state import GroupsState
 from odradek.data_plane.handlers.producing.produce import ProduceHandler
 from odradek.serving.contract import Context, Result
 from odradek.wire.errors import ErrorCode
@@ -67,3 +68,22 @@ def test_topics_that_come_and_go_disturb_nobody() -> None:
     options = _options("churn")
     result = run(1, attrs.evolve(options, shape=attrs.evolve(options.shape, segment_bytes=2000)))
     assert result.verdict == "ok", result.message
+
+
+def test_joint_transactions_keep_their_promises() -> None:
+    """Many partitions at once, a compacted topic, prepared transactions, odd names: each counts whole or not at all."""
+    options = _options("wide", "tally", "prepare", "names")
+    settings = {**options.shape.settings, "transaction.two.phase.commit.enable": "true"}
+    result = run(1, attrs.evolve(options, shape=attrs.evolve(options.shape, settings=settings)))
+    assert result.verdict == "ok", result.message
+    for workload in ("wide", "tally", "prepare", "names"):
+        assert result.statistics[f"{workload} committed"] > 0
+    assert result.statistics["prepare kept"] > 0
+
+
+def test_a_marker_that_makes_older_offsets_count_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later one in the log counts, a plain commit or one of a transaction, whenever the marker comes."""
+    monkeypatch.setattr(GroupsState, "_overtaken", lambda self, offsets: self.pending)
+    result = run(1, _options("wide"))
+    assert result.verdict == "safety"
+    assert "is of a plain commit" in result.message or "right would have been" in result.message

@@ -23,14 +23,15 @@ from odradek.data_plane.log.parts.producer_recovery import note_batch
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
-from odradek.wire.batches.batch_header import HEADER, SIZE_PREFIX, BatchHeader
+from odradek.wire.batches.batch_header import BatchHeader
+from sim.checks.stored_logs import stored_batches
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from sim.machine.disk_files import SimFile
 from sim.machine.platter import Inode
 
-__all__ = ["DerivedState", "stored_batches"]
+__all__ = ["DerivedState"]
 
 SCAN = 0.05
 """The probability that a look scans the log of one replica."""
@@ -195,17 +196,6 @@ class DerivedState:
                     f"time index: {where} has timestamp {timestamp_ms} up to {segment.base_offset + offset}, where the newest "
                     f"is {newest.get(segment.base_offset + offset)}"
                 )
-
-
-def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of each whole batch."""
-    position = 0
-    while position + HEADER.size <= len(data):
-        header = BatchHeader._make(HEADER.unpack_from(data, position))
-        if header.batch_length < HEADER.size - SIZE_PREFIX or position + header.size > len(data):
-            return
-        yield position, header
-        position += header.size
 
 
 def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:

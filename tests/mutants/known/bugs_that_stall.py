@@ -9,12 +9,14 @@ MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
         "vote-asked-for-only-once",
         "Raft, 5.2: a candidate without a majority starts another election after a timeout; here it waits for ever.",
         "odradek.metadata_quorum.raft.election:on_time",
-        "            if core.may_stand:\n                ask_for_pre_votes(core)\n            elif",
-        """            if isinstance(role, Candidate):
-                role.election_deadline = float("inf")
-            elif core.may_stand:
-                ask_for_pre_votes(core)
-            elif""",
+        """
+          if role.election_deadline > core.now:
+              return
+        - if core.may_stand:
+        + if isinstance(role, Candidate):
+        +     role.election_deadline = float('inf')
+        + elif core.may_stand:
+        """,
         CAMPAIGN,
         40,
     ),
@@ -22,8 +24,10 @@ MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
         "coordinator-that-loads-for-ever",
         "A coordinator that takes over from another one reads the log, and never begins to answer.",
         "odradek.data_plane.coordination.shard:Shard.load",
-        "        if self._stopped:\n            return\n        if skipped:",
-        "        if self._stopped or (self.size_of(state) and self.leader_epoch > 1):\n            return\n        if skipped:",
+        """
+        - if self._stopped:
+        + if self._stopped or (self.size_of(state) and self.leader_epoch > 1):
+        """,
         CAMPAIGN,
         40,
     ),
@@ -31,11 +35,11 @@ MUTANTS_THAT_STALL: tuple[Mutant, ...] = (
         "sync-of-a-later-generation-unanswered",
         "A group's members wait for their assignment for ever, once the group has rebalanced a few times.",
         "odradek.data_plane.groups.membership:Membership.sync",
-        "group = self.find(turn, request.group_id) if request.group_id else None\n",
-        """group = self.find(turn, request.group_id) if request.group_id else None
-        if group and group.generation > 3:
-            return
-""",
+        """
+          group = self.find(turn, request.group_id) if request.group_id else None
+        + if group and group.generation > 3:
+        +     return
+        """,
         CAMPAIGN,
         40,
     ),

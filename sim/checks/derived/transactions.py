@@ -28,8 +28,8 @@ from odradek.data_plane.transactions.state import EPOCH_MAX, Transaction, Transa
 from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.batches.records import records
 from odradek.wire.batches.transaction_markers import parse_marker
-from sim.checks.derived_state import stored_batches
 from sim.checks.invariants import NeverFalls
+from sim.checks.stored_logs import stored_batches
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.history import SafetyViolation
 from sim.machine.disk_files import SimFile

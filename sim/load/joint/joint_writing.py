@@ -1,0 +1,232 @@
+"""The clients of one workload of joint transactions: writers, a clerk of the group, a reader; and the final checks. PORTED.
+
+Each slot has a transactional id and two machines, with one life of a writer after the other. A life ends in order, dies,
+or goes on as a zombie while the next one begins. The clerk commits offsets of the same group beside all transactions,
+and asks where the group is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from odradek.client.admin import NewTopic
+from odradek.client.consumer.consumer_types import OffsetAndMetadata
+from odradek.client.consumer.group_calls import Coordinator, Member
+from odradek.client.errors import ClientError
+from odradek.client.shells.aio import AsyncClient
+from odradek.env.ports import Event
+from odradek.wire.batches.records import records
+from odradek.wire.errors import KafkaError
+from odradek.wire.messages.offset_commit import OffsetCommitRequest
+from odradek.wire.topic_partition import TopicPartition
+from sim.history import SafetyViolation
+from sim.load.committed import CommittedReader
+from sim.load.joint.joint_ledger import Found, JointLedger
+from sim.load.joint.joint_plan import CALM, JointPlan, LifePlan
+from sim.load.joint.joint_writer import JointWriter, SendCounter
+from sim.load.workload import REQUEST_SECONDS, Workload
+from sim.machine.world import Running
+from sim.replicas import StoredBatch, check_replicas_equal, end_of
+
+AWAY_SECONDS_MAX = 1.0
+CLOSE_SECONDS = 10.0
+ASK_SECONDS_MAX = 0.6
+COMMITS_SECONDS = 10 * REQUEST_SECONDS
+DECOMPRESSED_BYTES_MAX = 1 << 20
+LAST_TURNS = 2
+"""The transactions of the last life of each slot."""
+
+TWO_PHASE = "transaction.two.phase.commit.enable"
+OFFSETS_RETENTION, OFFSETS_STAY = "offsets.retention.minutes", "10080"
+"""The key, and Kafka's default for it: longer than any run."""
+
+__all__ = ["JointWriting"]
+
+
+class JointWriting:
+    """All clients of one workload."""
+
+    def __init__(self, load: Workload, workload: str, replicas: int, settings: Mapping[str, str]) -> None:
+        self._load = load
+        self._replicas = replicas
+        two_phase = settings.get(TWO_PHASE) == "true"
+        self.plan = JointPlan.draw(load.world.seed, workload, two_phase=two_phase)
+        offsets_may_expire = settings.get(OFFSETS_RETENTION, OFFSETS_STAY) != OFFSETS_STAY
+        self.ledger = JointLedger(workload, self.plan.is_compacted, offsets_may_expire)
+        self.lives = self.zombies = 0
+
+    @property
+    def _keys(self) -> list[TopicPartition]:
+        return [TopicPartition(self.plan.topic, index) for index in range(self.plan.partitions)]
+
+    @property
+    def _reader(self) -> str:
+        return f"{self.plan.workload}-reader"
+
+    @property
+    def _clerk(self) -> str:
+        return f"{self.plan.workload}-clerk"
+
+    def machines(self) -> tuple[str, ...]:
+        """List the machines of all these clients."""
+        writers = (_machine(slot, number) for slot in self.plan.slots for number in range(2))
+        return (self._reader, self._clerk, *writers)
+
+    def topic(self, configs: Mapping[str, str]) -> NewTopic:
+        """Describe the topic, with `configs` of the run beside its own."""
+        plan = self.plan
+        return NewTopic(plan.topic, plan.partitions, self._replicas, {**configs, **plan.configs})
+
+    def start_workers(self) -> list[Event]:
+        """Start the tasks that end when the load is over."""
+        found = [self._load.world.spawn(self._follow)]
+        if self.plan.commits_offsets:
+            found.append(self._load.world.spawn(self._keep_offsets))
+        return found
+
+    def start_writers(self) -> dict[str, Event]:
+        """Set the slots to work; the events are set when each has had its last life."""
+        return {slot: self._load.world.spawn(self._live, slot) for slot in self.plan.slots}
+
+    # -- writers
+
+    async def _live(self, slot: str) -> None:
+        """Run one life after the other, on the machines of the slot in turns."""
+        load = self._load
+        world, random = load.world, Random(f"{load.world.seed}/{slot}")
+        number = 0
+        former: tuple[str, Running, JointWriter] | None = None
+        writer: JointWriter | None = None
+        while not load.is_over:
+            number += 1
+            life = LifePlan.draw(random, is_two_phase=self.plan.is_two_phase)
+            writer, machine = self._writer(slot, number, life, writer), _machine(slot, number)
+            running = world.start_program(machine, writer.main)
+            await self._wait(running, life.life_seconds)
+            if former is not None:
+                await self._end(*former, random)
+                former = None
+            if life.end == "zombie" and not running.ended.is_set():
+                self.zombies += 1
+                former = (machine, running, writer)
+                continue
+            writer.is_over = life.end == "close"
+            await self._end(machine, running, writer, random)
+            await world.sleep(random.uniform(0.0, AWAY_SECONDS_MAX))
+        if former is not None:
+            await self._end(*former, random)
+        while writer is None or writer.turns < LAST_TURNS or writer.turns_max is None:
+            number += 1
+            writer = self._writer(slot, number, CALM, writer)
+            writer.turns_max = LAST_TURNS
+            await world.start_program(_machine(slot, number), writer.main).ended.wait()
+
+    async def _wait(self, running: Running, seconds: float) -> None:
+        """Wait until a life has had its time, or has ended. A slow run has longer lives."""
+        await self._load.world.wait(running.ended, seconds * self._load.pace)
+
+    def _writer(self, slot: str, number: int, life: LifePlan, before: JointWriter | None) -> JointWriter:
+        writer = JointWriter(self._load, self.ledger, self.plan, slot, number, life)
+        if before is not None:
+            writer.former = before.last or before.former
+        self.lives += 1
+        return writer
+
+    async def _end(self, machine: str, running: Running, writer: JointWriter, random: Random) -> None:
+        """End a life: in order if it was stopped, else by a kill."""
+        world = self._load.world
+        if writer.is_over:
+            await world.wait(running.ended, CLOSE_SECONDS)
+        if not running.ended.is_set():
+            world.crash(machine, random.choice(("all", "random")))
+            await running.ended.wait()
+
+    # -- the reader
+
+    async def _follow(self) -> None:
+        """Read the committed records until the load is over."""
+        await CommittedReader(self._load, self._reader, self._keys).follow(self._see)
+
+    def _see(self, key: TopicPartition, found: list[tuple[int, bytes, bytes]]) -> None:
+        try:
+            self.ledger.see(self._reader, key.partition, [Found(*each) for each in found])
+        except SafetyViolation as error:
+            self._load.world.refute(error)
+
+    # -- the clerk
+
+    async def _keep_offsets(self) -> None:
+        """Commit offsets beside all transactions, and ask where the group is."""
+        load, ledger, name = self._load, self.ledger, self._clerk
+        random, client = Random(f"{load.world.seed}/{name}"), load.client(name)
+        sends = SendCounter(client.core, OffsetCommitRequest)
+        coordinator = Coordinator(client.core, self.plan.group)
+        while not load.is_over:
+            await load.world.sleep(random.uniform(0.0, ASK_SECONDS_MAX) * load.pace)
+            try:
+                if random.random() < 0.4:
+                    asked = ledger.ask([random.randrange(self.plan.partitions)], None)
+                    before = sends.times
+                    offsets = {self._keys[each.partition]: OffsetAndMetadata(each.offset) for each in asked}
+                    deadline = client.core.now + REQUEST_SECONDS
+                    await client.run(coordinator.commit(offsets, Member(), deadline=deadline, topic_ids={}))
+                    ledger.answer(asked, times=sends.times - before)
+                else:
+                    await self._ask(client, coordinator, REQUEST_SECONDS, name)
+            except (KafkaError, ClientError) as error:
+                load.world.trace.record(load.world.now, name, "clerk", error)
+            except SafetyViolation as error:
+                load.world.refute(error)
+        client.close()
+
+    async def _ask(self, client: AsyncClient, coordinator: Coordinator, seconds: float, who: str) -> None:
+        """Ask where the group is, and check the answer. Raises `SafetyViolation`."""
+        asked = self.ledger.tick()
+        found = await client.run(coordinator.committed(self._keys, deadline=client.core.now + seconds))
+        for key, each in found.items():
+            self.ledger.check_offset(key.partition, None if each is None else each.offset, asked, who)
+
+    # -- the end
+
+    async def check(self, machine: str) -> None:
+        """Read all committed records and the group's offsets, and check them. Raises `SafetyViolation`."""
+        content: dict[int, list[Found]] = {key.partition: [] for key in self._keys}
+        await CommittedReader(self._load, machine, self._keys).read_all(
+            lambda key, found: content[key.partition].extend(Found(*each) for each in found)
+        )
+        self.ledger.check(content)
+        if self.plan.commits_offsets:
+            client = self._load.client(machine)
+            await self._ask(client, Coordinator(client.core, self.plan.group), COMMITS_SECONDS, machine)
+            client.close()
+
+    def check_disks(self, logs_of: Callable[[str, int], Mapping[str, list[StoredBatch]]]) -> None:
+        """Compare the replicas with each other, and with the ledger. Raises `SafetyViolation`."""
+        for key in self._keys:
+            logs = logs_of(*key)
+            if len(logs) != self._replicas:
+                raise SafetyViolation(f"{key}: {', '.join(logs)} have it")
+            if not self.plan.is_compacted:
+                check_replicas_equal(f"{key}", logs, max(map(end_of, logs.values())))
+                continue
+            for name, log in logs.items():
+                self.ledger.check_replica(f"{key} on {name}", key.partition, _stored(log))
+
+    def figures(self) -> dict[str, int]:
+        """Count the lives, and the events of the ledger."""
+        name = self.plan.workload
+        return {f"{name} lives": self.lives, f"{name} zombies": self.zombies, **self.ledger.figures()}
+
+
+def _machine(slot: str, number: int) -> str:
+    return f"{slot}-{'ab'[number % 2]}"
+
+
+def _stored(log: Sequence[StoredBatch]) -> list[Found]:
+    """Decode all records of a log, markers too."""
+    return [
+        Found(record.offset, record.key or b"", record.value or b"")
+        for batch in log
+        for record in records(batch.data, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    ]

@@ -1,0 +1,155 @@
+"""An operator that makes a topic anew under its name, each time with another configuration. PORTED.
+
+Records and configurations of earlier lives stay away. Every broker describes exactly the configuration that the last
+life was made with. Records are judged by the last life's cleanup policy and retention:
+
+* A life that keeps everything has all acknowledged records.
+* A life that compacts has the newest acknowledged record of each key, or a newer one.
+* A life with a retention of a second loses its records, where clocks agree and brokers look every few seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.wire.topic_partition import TopicPartition
+from sim.history import SafetyViolation
+from sim.load.operators.duty import Site
+from sim.load.operators.topics import Life, Name, Topics
+
+KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "keep": {"cleanup.policy": ("delete",), "retention.ms": ("-1",), "retention.bytes": ("-1",)},
+    "compact": {
+        "cleanup.policy": ("compact",),
+        "min.cleanable.dirty.ratio": ("0.01",),
+        "max.compaction.lag.ms": ("1000", "9223372036854775807"),
+    },
+    "short": {"cleanup.policy": ("delete",), "retention.ms": ("1000",), "segment.ms": ("500",)},
+    "small": {"cleanup.policy": ("delete",), "retention.bytes": ("1000",)},
+}
+"""The configurations of a life, by what it does with its records."""
+ANY_LIFE: Mapping[str, tuple[str, ...]] = {
+    "internal.segment.bytes": ("700", "2000", ""),
+    "index.interval.bytes": ("0", ""),
+    "file.delete.delay.ms": ("0", "1000", ""),
+    "compression.type": ("gzip", "lz4", ""),
+    "min.insync.replicas": ("1", "2", "3", ""),
+    "max.message.bytes": ("2000000", ""),
+    "flush.messages": ("1", ""),
+}
+"""What any life may have besides; an empty text leaves the key out."""
+KEYS = 5
+DYNAMIC_TOPIC_CONFIG = 1
+CHECK_INTERVAL = "log.retention.check.interval.ms"
+CHECK_INTERVAL_MS_MAX = 3_000
+"""Brokers that look more seldom leave old records for longer than the final checks wait."""
+CLOCKS_NEAR_MS = 500
+
+__all__ = ["Lives"]
+
+
+class Lives(Topics):
+    """One operator with topics of its own, one after the other."""
+
+    prefix = "reborn"
+    reset_to = EARLIEST
+    calm_seconds_max = 0.6
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._kinds: dict[str, str] = {}
+        """What a life does with its records, by the text of its configuration."""
+
+    def configs_of_next_life(self) -> dict[str, str]:
+        choice = self.random.choice
+        kind = choice(list(KINDS))
+        configs = {key: choice(values) for key, values in KINDS[kind].items()}
+        for key, values in ANY_LIFE.items():
+            if value := choice(values):
+                configs[key] = value
+        in_sync = int(configs.get("min.insync.replicas", "1"))
+        configs["min.insync.replicas"] = str(min(in_sync, self.site.replicas))
+        self._kinds[_text(configs)] = kind
+        return configs
+
+    def key_of(self, serial: int) -> bytes | None:
+        return b"%d" % (serial % KEYS)
+
+    # --- what was promised
+
+    async def check(self) -> None:
+        for name in self._names:
+            life = name.life
+            if name.is_known and life is not None:
+                await self.must_hold(lambda name=name, life=life: self._wrong_configs(name, life))  # type: ignore[misc]
+                if self._kinds[_text(life.configs)] == "short" and self._are_records_due():
+                    await self.must_hold(lambda name=name: self._old_records(name))  # type: ignore[misc]
+        await super().check()
+
+    async def _wrong_configs(self, name: Name, life: Life) -> str | None:
+        """Find a broker that describes other configurations than those of the last life."""
+        for member in self.cluster.brokers:
+            asked = DescribeConfigsRequest([DescribeConfigsResource(2, name.name, None)])
+            answer = await self.client.request(asked, node=member.config.node_id)
+            (result,) = answer.results
+            if result.error_code:
+                raise KafkaError(ErrorCode(result.error_code), name.name)
+            there = {
+                each.name: each.value for each in result.configs if each.config_source == DYNAMIC_TOPIC_CONFIG
+            }
+            if there != life.configs:
+                return f"{name.name} of {life.topic_id.hex()}: {member.name} has {there}, made with {life.configs}"
+        return None
+
+    def _are_records_due(self) -> bool:
+        """True if all brokers must have removed records of a life with a short retention."""
+        interval_ms = int(self.cluster.shape.settings.get(CHECK_INTERVAL, "300000"))
+        now_ms = self._wall_ms(self.site.name)
+        return interval_ms <= CHECK_INTERVAL_MS_MAX and all(
+            abs(self._wall_ms(member.name) - now_ms) <= CLOCKS_NEAR_MS for member in self.cluster.brokers
+        )
+
+    def _wall_ms(self, machine: str) -> int:
+        return self.world.node_env(machine).clock.wall_ms()
+
+    async def _old_records(self, name: Name) -> str | None:
+        known = await self.client.metadata([name.name])
+        keys = [TopicPartition(name.name, index) for index in sorted(known.topic(name.name).partitions)]
+        starts, ends = await self.offsets(keys, EARLIEST), await self.offsets(keys, LATEST)
+        return None if starts == ends else f"{name.name} keeps old records: it begins at {starts} of {ends}"
+
+    def check_partition(
+        self, name: Name, life: Life, key: TopicPartition, start: int, values: Mapping[int, bytes]
+    ) -> None:
+        kind = self._kinds[_text(life.configs)]
+        if kind == "keep":
+            super().check_partition(name, life, key, start, values)
+            return
+        self.check_values(name, key, values)
+        if start < life.deleted_below.get(key, 0):
+            raise SafetyViolation(
+                f"{key} begins at {start}, deleted were the records below {life.deleted_below}"
+            )
+        for offset, value in life.acknowledged.get(key, {}).items():
+            if offset < start or values.get(offset) == value:
+                continue
+            newer = (
+                each
+                for at, each in values.items()
+                if at > offset and _number(each) % KEYS == _number(value) % KEYS
+            )
+            if kind != "compact" or offset in values or next(newer, None) is None:
+                raise SafetyViolation(
+                    f"{key}: {value!r} was acknowledged at {offset}, {values.get(offset)!r} is there in a life that should {kind}"
+                )
+
+
+def _text(configs: Mapping[str, str]) -> str:
+    return repr(sorted(configs.items()))
+
+
+def _number(value: bytes) -> int:
+    return int(value.split(b":")[1])
