@@ -175,10 +175,12 @@ def _ask(node: Node, transactional_id: str) -> _Asked | None:
     transactions = node.broker.transactions
     index = transactions.partition_for(transactional_id)
     shard = None if index is None else transactions.shards.get(index)
-    if shard is None or shard.is_loading or shard.is_stopped or shard.state is None:
+    runtime = None if shard is None else shard._runtime
+    if shard is None or runtime is None or shard.is_stopped:
         return None
     tail = Tail.of(shard.partition.log)
-    return None if tail is None else _Asked(shard, tail, shard.state.transactions.get(transactional_id))
+    # The newest state, which need not be committed: its records lie before the tail.
+    return None if tail is None else _Asked(shard, tail, runtime.state.transactions.get(transactional_id))
 
 
 def _promised(exchange: Exchange, answer: object, node: Node) -> Iterator[tuple[str, _Wanted]]:
