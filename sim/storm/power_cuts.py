@@ -1,6 +1,6 @@
 """Losses of power of several machines at one moment, and the loss of the last replica in sync. PORTED.
 
-`blackouts` cut the power of some machines, while other trouble goes on:
+`blackouts` cut the power of some machines, whether or not the cluster is whole:
 
 | who | the model permits it where |
 | --- | --- |
@@ -12,7 +12,10 @@ A keeper is a broker in the ISR, or an eligible one (KIP-966). Its process lives
 cache stays. Afterwards it stays up until the cluster is whole, as after any loss (`sim.storm.storm`). A partition that waits
 for the longest log may lose no page cache at all. Where brokers sync everything, no keeper is needed.
 
-The ISR must be known for certain. So power is cut only while a controller is active, and nobody knows a newer epoch.
+Without such syncs the ISR must be known for certain (`is_certain`). A keeper that has just been silent may leave the ISR
+in favour of dead members: docs/internals/replication.md names this hole. So all other trouble is over at that moment. All
+nodes are of one release, all proposals of leaders are decided, and all decisions are committed. The cluster need not be
+whole.
 
 `eligible` freezes followers of a partition until one of them is eligible. Then the last replica in sync dies, or loses its
 power, and the frozen ones go on: an eligible one has to lead.
@@ -52,6 +55,28 @@ def newest_image(storm: Storm) -> MetadataImage | None:
     if not active or max(active) < max(epochs):
         return None
     return max((metadata.committed_image for _, metadata in services), key=lambda image: image.offset)
+
+
+def is_certain(storm: Storm, under_way: int = 0) -> bool:
+    """True if no change of an ISR is on its way, and at most this many troubles are."""
+    if storm.cluster.shape.syncs_all:
+        return True
+    if storm.under_way > under_way or storm.cluster.shape.older:
+        return False
+    for member in storm.cluster.members:
+        node = member.node
+        if node is None:
+            continue
+        if node.metadata is not None and node.metadata.quorum.is_open and member.is_up():
+            quorum = node.metadata.quorum
+            if quorum.core.log.end_offset > quorum.decisions.high_watermark:
+                return False
+        if node.broker is not None and any(
+            partition.is_leader and partition.isr_state.is_pending
+            for partition in node.broker.hosted.partitions()
+        ):
+            return False
+    return True
 
 
 def _partitions(image: MetadataImage) -> Iterator[PartitionImage]:
@@ -147,7 +172,7 @@ async def blackouts(storm: Storm, random: Random) -> None:
         if not await storm.is_settled():
             continue
         image = newest_image(storm)
-        if image is None:
+        if image is None or not is_certain(storm):
             continue
         if how == "some":
             await _some_fail(storm, image, random)
@@ -251,7 +276,8 @@ async def _take(storm: Storm, last: Member, random: Random) -> None:
     """Kill the last replica in sync, or cut its power, as the model permits."""
     image = newest_image(storm)
     wants_power = storm.plan.power and random.random() < 0.5
-    if wants_power and image is not None and await storm.is_settled() and last.is_up():
+    is_settled = wants_power and await storm.is_settled()
+    if is_settled and image is not None and last.is_up() and is_certain(storm, 1):
         sets = keepers(storm, image, [last])
         if storm.cluster.shape.syncs_all or all(left or not gone for gone, left in sets):
             _note(storm, image, [last])
