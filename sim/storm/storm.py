@@ -18,8 +18,8 @@ together, with page caches that survive. If the partition's last leader was the 
 operator. The operator elects the replica that holds most (`Operator.recover`). A machine that loses some of its disks
 keeps the page caches of the others.
 
-Several machines may lose their power at one moment, also where the cluster is not whole, if each partition keeps a replica
-that may lead: see `sim.storm.power_cuts`. All may, where brokers sync everything before they acknowledge it.
+Several machines may lose their power at one moment, also where the cluster is not whole. Each partition then keeps a
+replica that may lead: see `sim.storm.power_cuts`. All may, where brokers sync everything before they acknowledge it.
 
 A voter may lose its disk where voters have directory ids (KIP-853), and the next one when the first has been
 replaced. A node whose disk reports errors may stop, if it says why; one whose disk is full, too.
