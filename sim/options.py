@@ -100,6 +100,13 @@ TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
 that have them, drawn alike."""
 FILE_KINDS = {"spoil": 0.2}
 """Damage to small files (`sim.storm.disk_damage`), with the share of the runs that have it."""
+POWER_KINDS = {"blackouts": 0.2, "eligible": 0.15}
+"""Losses of power of several machines, and elections of eligible leaders (`sim.storm.power_cuts`), with the share of the
+runs that have them, drawn alike."""
+SYNCED_PROBABILITY = 0.12
+"""The share of runs whose brokers sync everything before they acknowledge it."""
+UNSYNCING = {"workloads": ("pipeline",), "duties": ("settings",)}
+"""What sets `flush.messages` for a topic or a broker: such runs have none of it."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -182,8 +189,14 @@ class RunOptions:
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
             workloads = [name for name in workloads if name not in NEW_WORKLOADS]
         more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
+        if storm.power:
+            more_kinds |= POWER_KINDS
         storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds | FILE_KINDS)))
         duties = _drawn_alone(seed, DUTIES)
+        if Random(f"{seed}/synced").random() < SYNCED_PROBABILITY:
+            shape = shape.synced()
+            workloads = [name for name in workloads if name not in UNSYNCING["workloads"]]
+            duties = tuple(name for name in duties if name not in UNSYNCING["duties"])
         if "access" in duties and profile in ("default", "lite", "calm"):
             guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
             shape = attrs.evolve(shape, guarded=guarded, session_ms=session_ms)
@@ -269,6 +282,7 @@ class RunOptions:
             ("upkeep", self.shape.without_upkeep()),
             ("log_dirs", attrs.evolve(self.shape, log_dirs=1, broker_log_dirs=())),
             ("brokers", self.shape.narrowed()),
+            ("synced", self.shape.unsynced()),
             ("racks", attrs.evolve(self.shape, racks=0)),
             ("voters", attrs.evolve(self.shape, voters=0)),
             ("dynamic_voters", attrs.evolve(self.shape, dynamic_voters=False)),

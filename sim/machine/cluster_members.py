@@ -171,12 +171,27 @@ class Shape:
             narrow, controllers=0, settings=settings, segment_bytes=random.choice(SEGMENT_BYTES), older=0
         )
 
+    def synced(self) -> Shape:
+        """Return a copy whose brokers sync everything before they acknowledge it."""
+        return attrs.evolve(self, settings={**self.settings, FLUSH_MESSAGES: "1"})
+
+    def unsynced(self) -> Shape:
+        """Return a copy whose brokers leave the moment of each sync to Kafka's defaults."""
+        settings = {key: text for key, text in self.settings.items() if key != FLUSH_MESSAGES}
+        return attrs.evolve(self, settings=settings)
+
+    @property
+    def syncs_all(self) -> bool:
+        """True if all that is acknowledged is on the disks of all in sync (docs/delivery.md)."""
+        return self.settings.get(FLUSH_MESSAGES) == "1"
+
     @property
     def topic_configs(self) -> Mapping[str, str]:
         """The configuration that topics of the run are made with."""
         return {"internal.segment.bytes": str(self.segment_bytes)} if self.segment_bytes else {}
 
 
+FLUSH_MESSAGES = "log.flush.interval.messages"
 VOTERS_MAX = 5
 CONTROLLERS = (1, 2, 3, 3, 3, 4, 5)
 NODES = {3: 0.52, 4: 0.22, 5: 0.16, 6: 0.1}

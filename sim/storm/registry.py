@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sim.storm.breakage import BREAKAGES
 from sim.storm.disk_damage import DISK_TROUBLES, FILE_TROUBLES
+from sim.storm.power_cuts import POWER_CUTS
 from sim.storm.storm import Trouble
 from sim.storm.storm_plan import MORE_KINDS
 from sim.storm.transaction_troubles import TRANSACTION_TROUBLES
@@ -22,6 +23,7 @@ ALL_TROUBLES: Mapping[str, Trouble] = {
     **LATER_TROUBLES,
     **TRANSACTION_TROUBLES,
     **FILE_TROUBLES,
+    **POWER_CUTS,
 }
 
 assert (*TROUBLES, *DISK_TROUBLES) == MORE_KINDS, "every seed draws its kinds in this order"

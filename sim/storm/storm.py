@@ -18,6 +18,9 @@ together, with page caches that survive. If the partition's last leader was the 
 operator. The operator elects the replica that holds most (`Operator.recover`). A machine that loses some of its disks
 keeps the page caches of the others.
 
+Several machines may lose their power at one moment, also where the cluster is not whole. Each partition then keeps a
+replica that may lead: see `sim.storm.power_cuts`. All may, where brokers sync everything before they acknowledge it.
+
 A voter may lose its disk where voters have directory ids (KIP-853), and the next one when the first has been
 replaced. A node whose disk reports errors may stop, if it says why; one whose disk is full, too.
 """
@@ -90,6 +93,8 @@ class Storm:
         """True once partitions may be left whose last leader lost its disk while it alone was in sync."""
         self.died_since: tuple[str, ...] = ()
         """The brokers that have died since, with that one among them."""
+        self.doomed: set[str] = set()
+        """Nodes whose end is planned, though they are up: they keep nothing for the others."""
 
     async def run(self) -> None:
         """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
@@ -127,6 +132,11 @@ class Storm:
 
     def end(self) -> None:
         self._under_way -= 1
+
+    @property
+    def under_way(self) -> int:
+        """The number of troubles that are not over."""
+        return self._under_way
 
     @property
     def seconds_left(self) -> float:
@@ -223,7 +233,7 @@ class Storm:
             member.launch()
         while random.random() < 0.2:  # die again before it is up
             await self.world.sleep(random.uniform(0.0, 0.5))
-            if member.is_up():
+            if member.is_up() and self.may_die(member):
                 await member.kill("all")
             if not member.is_up():
                 member.launch()
@@ -257,6 +267,13 @@ class Storm:
         self._without_cache = frozenset(self.died_since)
         self._replica_sets = self.cluster.replica_sets
 
+    def note_losses(self, members: Sequence[Member], replica_sets: frozenset[frozenset[str]]) -> None:
+        """Note that the page caches of these brokers are gone. `replica_sets` has those that may lead each partition."""
+        self.lost_power = members[0]
+        self.died_since = tuple(member.name for member in members)
+        self._without_cache = frozenset(self.died_since)
+        self._replica_sets = replica_sets
+
     def note_second_loss(self, member: Member) -> None:
         """Note that another broker's page cache is gone, while the cluster is not whole."""
         self.note_death(member)
@@ -271,6 +288,20 @@ class Storm:
             return False
         self.lost_power = None
         return frozenset((member.name,)) not in self.cluster.replica_sets
+
+    async def is_settled(self) -> bool:
+        """True if no disk is damaged, and all page caches that were lost have been replaced by others."""
+        if not self.plan.power or not self.atlas.is_clear:
+            return False
+        if any(member.disk_is_bad for member in self.cluster.members):
+            return False
+        if self.lost_power is None:
+            return True
+        begun = self._begun
+        if self._under_way or await self.cluster.trouble() is not None or self._begun != begun:
+            return False
+        self.lost_power = None
+        return True
 
     async def may_damage(self, member: Member) -> bool:
         """True if a node's disk may be damaged now; then a broker counts as if it had lost its page cache."""

@@ -45,6 +45,7 @@ async def unregistered_brokers(storm: Storm, random: Random) -> None:
         node_id = member.config.node_id
         storm.begin(f"unregister {member.name}")
         storm.note_death(member)
+        storm.doomed.add(member.name)
         if random.random() < 0.8:  # else it is forgotten while it runs, and an operator restarts it later
             await storm.stop(member)
         try:
@@ -53,6 +54,7 @@ async def unregistered_brokers(storm: Storm, random: Random) -> None:
             storm.world.trace.record(storm.world.now, "storm", "log", "not unregistered", member.name, error)
         await storm.last(random)
         await storm.stop(member)
+        storm.doomed.discard(member.name)
         if not member.is_up():
             member.launch()
         storm.end()

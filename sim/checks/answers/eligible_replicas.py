@@ -4,8 +4,8 @@ Each member of the ISR and each eligible replica has all below every high waterm
 empty, the same holds for the last known ones that no fault has robbed: they were in sync when they left. Dead processes
 count as well: what they may lead with is in their page caches.
 
-A leader that knows a newer state of its partition than all images here is waited for. High watermarks of before an unclean
-election bind nobody.
+A leader that knows a newer state of its partition than all images here is waited for. Who wins an unclean election has all
+as well: the fault model leaves one replica that has it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["EligibleReplicas"]
 
 
 class EligibleReplicas:
-    """The highest high watermark of each partition, with the leader epoch that it was seen in."""
+    """The highest high watermark that a leader of each partition had."""
 
     def __init__(self, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
         self._newest = newest
         self._replicas = replicas
-        self._committed: dict[TopicIdPartition, tuple[int, int]] = {}
+        self._committed: dict[TopicIdPartition, int] = {}
         self._changed: dict[TopicIdPartition, None] = {}
         """Partitions whose metadata has changed since the last look."""
         self.eligible_seen = self.last_known_seen = 0
@@ -46,11 +46,9 @@ class EligibleReplicas:
                 continue
             ahead[each.key] = max(ahead.get(each.key, -1), partition.partition_epoch)
             before = self._committed.get(each.key)
-            if before is not None and not self._newest.holds_still(each.key, before[1]):
-                before = None
             high_watermark = partition.log.high_watermark
-            if before is None or high_watermark > before[0]:
-                self._committed[each.key] = high_watermark, partition.leader_epoch
+            if before is None or high_watermark > before:
+                self._committed[each.key] = high_watermark
                 if before is not None and partition.image is not None and partition.image.elr:
                     self._changed[each.key] = None
         if not self._changed:
@@ -72,8 +70,8 @@ class EligibleReplicas:
         self.look(hosted)
 
     def _check(self, key: TopicIdPartition, image: PartitionImage) -> None:
-        committed, epoch = self._committed.get(key, (0, -1))
-        if committed <= 0 or not self._newest.holds_still(key, epoch):
+        committed = self._committed.get(key, 0)
+        if committed <= 0:
             return
         for broker_id in image.isr:
             if not self._replicas.was_robbed(broker_id, key):

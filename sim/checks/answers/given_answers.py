@@ -12,9 +12,12 @@ from sim.checks.answers.acknowledged_records import AcknowledgedRecords
 from sim.checks.answers.deleted_records import DeletedRecords
 from sim.checks.answers.eligible_replicas import EligibleReplicas
 from sim.checks.answers.held_records import HeldRecords
+from sim.checks.answers.kept_commits import KeptCommits
+from sim.checks.answers.kept_transactions import TRANSACTION_APIS, KeptTransactions
 from sim.checks.answers.newest_metadata import NewestMetadata
 from sim.checks.answers.replica_bytes import ReplicaBytes
 from sim.checks.answers.served_records import ServedRecords
+from sim.checks.answers.written_markers import WrittenMarkers
 from sim.checks.watched import Hosted, Processes
 from sim.checks.wiretap import Wiretap
 from sim.storm.fault_atlas import FaultAtlas
@@ -32,6 +35,9 @@ class GivenAnswers:
         self.acknowledged = AcknowledgedRecords(processes, self.held)
         self.deleted = DeletedRecords(processes, self.newest, self.replicas)
         self.eligible = EligibleReplicas(self.newest, self.replicas)
+        self.commits = KeptCommits(processes, self.held)
+        self.transactions = KeptTransactions(processes, self.held)
+        self.markers = WrittenMarkers(processes, self.held)
         self._has_begun = False
 
     def begin(self, tap: Wiretap, served: ServedRecords, atlas: FaultAtlas) -> None:
@@ -42,6 +48,11 @@ class GivenAnswers:
         served.held = self.held
         tap.listen(ApiKey.PRODUCE, self.acknowledged)
         tap.listen(ApiKey.DELETE_RECORDS, self.deleted)
+        tap.listen(ApiKey.OFFSET_COMMIT, self.commits)
+        tap.listen(ApiKey.TXN_OFFSET_COMMIT, self.commits)
+        for api in TRANSACTION_APIS:
+            tap.listen(api, self.transactions)
+        tap.listen(ApiKey.WRITE_TXN_MARKERS, self.markers)
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the replicas that may lead. Raises `SafetyViolation`."""
@@ -58,6 +69,10 @@ class GivenAnswers:
             "acknowledged": self.acknowledged.seen,
             "held": self.held.judged,
             "deleted": self.deleted.seen,
+            "commits": self.commits.seen,
+            "transactions": self.transactions.seen,
+            "decisions": self.markers.decisions_seen,
+            "markers": self.markers.markers_seen,
             "eligible": self.eligible.eligible_seen,
             "last known": self.eligible.last_known_seen,
         }

@@ -3,7 +3,8 @@
 A client that hears of a committed record may rely on it. So the record is then in the page cache of every replica in the
 ISR, also of a dead process. It is on the platter as far as `flush.messages` demands. The ISR is that of the newest
 metadata that any node has. Who joined since the decision has the record as well: a replica joins when it has all that
-is committed. Replicas that a fault has robbed are left out (`replica_bytes`), and promises of before an unclean election.
+is committed. Replicas that a fault has robbed are left out (`replica_bytes`). Unclean elections change nothing: the fault
+model leaves one replica that has all (`sim.storm.storm`), and that one has to win.
 
 A partition's state is judged once for each offset and each change of its metadata.
 """
@@ -34,8 +35,8 @@ class HeldRecords:
         self._judged: dict[TopicIdPartition, tuple[PartitionImage, int]] = {}
         self.judged = 0
 
-    def check(self, key: TopicIdPartition, end_offset: int, leader_epoch: int, told: str) -> None:
-        """Check that all in sync have all below `end_offset`, which a broker reported in this leader epoch.
+    def check(self, key: TopicIdPartition, end_offset: int, told: str) -> None:
+        """Check that all in sync have all below `end_offset`, which a broker reports as committed.
 
         `told` begins the complaint. Raises `SafetyViolation`.
         """
@@ -46,11 +47,11 @@ class HeldRecords:
         if known is not None and known[0] is partition and known[1] >= end_offset:
             return
         self.judged += 1
-        if self._short(key, partition, end_offset) is not None and self.newest.holds_still(key, leader_epoch):
+        if self._short(key, partition, end_offset) is not None:
             self.newest.refresh()
             partition = self.newest.partition(key)
             wrong = None if partition is None else self._short(key, partition, end_offset)
-            if wrong is not None and self.newest.holds_still(key, leader_epoch):
+            if wrong is not None:
                 raise SafetyViolation(f"{told} {end_offset}, and {wrong}")
         if partition is not None:
             self._judged[key] = partition, end_offset

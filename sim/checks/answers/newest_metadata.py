@@ -1,11 +1,7 @@
-"""The newest committed metadata that any node has, and what it says about promises of before. PURE.
+"""The newest committed metadata that any node has, and the last changes in it. PURE.
 
 All images are of one log, so the one with the highest offset has what all others have. A node may be asked for its own
 before it is seen here: `refresh` asks all.
-
-A promise about a partition holds as long as its leaders are elected cleanly. An election is clean if the new leader was in
-the ISR or eligible before (KIP-966). Where images were missed in between, an election counts as unclean: it could have
-been.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from odradek.metadata_quorum.image.metadata_image import (
-    RECOVERED,
     MetadataDelta,
     MetadataImage,
     PartitionImage,
@@ -22,8 +17,6 @@ from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.watched import Processes
 
 __all__ = ["NewestMetadata"]
-
-NO_LEADER = -1
 
 
 class NewestMetadata:
@@ -34,8 +27,6 @@ class NewestMetadata:
         self.image: MetadataImage | None = None
         self.configs_changed_at = float("-inf")
         """When some configuration was changed last, by virtual time."""
-        self._unclean: dict[TopicIdPartition, int] = {}
-        """The leader epoch of each partition's last unclean election."""
         self._fenced_at: dict[int, int] = {}
         """The offset of the image that last showed this broker as fenced or registered anew."""
         self.on_change: list[Callable[[TopicIdPartition, PartitionImage], None]] = []
@@ -76,18 +67,8 @@ class NewestMetadata:
             known = old.get(index)
             if known is partition:
                 continue
-            key = TopicIdPartition(topic_id, index)
-            if known is not None and partition.leader_epoch > known.leader_epoch:
-                self._judge_election(key, known, partition)
             for listener in self.on_change:
-                listener(key, partition)
-
-    def _judge_election(self, key: TopicIdPartition, old: PartitionImage, new: PartitionImage) -> None:
-        if new.leader == NO_LEADER:
-            return
-        may_lead = new.leader in old.isr or new.leader in old.elr
-        if not may_lead or new.leader_recovery_state != RECOVERED or new.leader_epoch > old.leader_epoch + 1:
-            self._unclean[key] = new.leader_epoch
+                listener(TopicIdPartition(topic_id, index), partition)
 
     def partition(self, key: TopicIdPartition) -> PartitionImage | None:
         """Find a partition that is not deleted."""
@@ -98,10 +79,6 @@ class NewestMetadata:
         """Return `topic-number`, as directories have it; None for a deleted topic."""
         topic = None if self.image is None else self.image.topics_by_id.get(key.topic_id)
         return None if topic is None else f"{topic.name}-{key.partition}"
-
-    def holds_still(self, key: TopicIdPartition, leader_epoch: int) -> bool:
-        """True if a promise of this leader epoch, or one from before, binds the present leader."""
-        return self._unclean.get(key, -1) <= leader_epoch
 
     def was_active_since(self, broker_id: int, offset: int) -> bool:
         """True if no image behind `offset` shows this broker as fenced or registered anew."""

@@ -50,6 +50,8 @@ class ReplicaBytes:
         self._losses: dict[tuple[int, str], _Loss] = {}
         self.atlas = FaultAtlas()
         """The rot of the run: the storm's."""
+        self.all_is_synced = processes.cluster.shape.syncs_all
+        """True if all brokers sync before they acknowledge: then only synced bytes count."""
         newest.on_change.append(self._forgive)
 
     def watch_losses(self) -> None:
@@ -123,13 +125,15 @@ class ReplicaBytes:
         if (self._brokers[broker_id].name, name) in self.atlas.rotten:
             return True
         loss = self._losses.get((broker_id, name))
-        if loss is None or (also_of_synced and not loss.takes_synced):
+        if loss is None or ((also_of_synced or self.all_is_synced) and not loss.takes_synced):
             return False
         return self._registered_epoch(broker_id) <= loss.broker_epoch
 
     def has_lost(self, broker_id: int, key: TopicIdPartition) -> bool:
         """True if a fault took bytes of this replica since it was in sync."""
-        return self.was_robbed(broker_id, key) or (broker_id, self._newest.name(key)) in self._losses
+        loss = self._losses.get((broker_id, str(self._newest.name(key))))
+        counts = loss is not None and (loss.takes_synced or not self.all_is_synced)
+        return counts or self.was_robbed(broker_id, key)
 
     def _registered_epoch(self, broker_id: int) -> int:
         image = self._newest.image

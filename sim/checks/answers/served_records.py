@@ -82,7 +82,7 @@ class ServedRecords:
                     )
                 if self.held is not None:
                     told = f"fetch: {name}: {member.name} says that all is committed below"
-                    self.held.check(key, part.high_watermark, partition.leader_epoch, told)
+                    self.held.check(key, part.high_watermark, told)
                 end_offset = end_of(part.records)
                 self.batches_seen += end_offset >= 0
                 if end_offset > limit:

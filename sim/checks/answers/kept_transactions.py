@@ -1,0 +1,259 @@
+"""Answers of transaction coordinators, against their logs. PURE.
+
+| answer | its log has, below the high watermark and with all in sync |
+| --- | --- |
+| InitProducerId | the id and the epoch |
+| AddPartitionsToTxn, AddOffsetsToTxn | an open transaction with the partitions |
+| EndTxn | that outcome |
+
+A request may repeat an earlier one. So a record from before the request is enough where the coordinator knew of it when
+the request was sent. Questions that only verify a partition change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
+from odradek.data_plane.transactions.coordinator import TransactionShard
+from odradek.data_plane.transactions.state import Transaction, TransactionStatus
+from odradek.node.node import Node
+from odradek.wire.api_keys import ApiKey
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.records import records
+from odradek.wire.errors import KafkaError, ProtocolError
+from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from odradek.wire.messages.end_txn import EndTxnResponse
+from odradek.wire.messages.init_producer_id import InitProducerIdResponse
+from odradek.wire.metadata_frames import decode_coordinator_key, decode_coordinator_value
+from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.answers.held_records import HeldRecords
+from sim.checks.answers.log_tail import DECOMPRESSED_BYTES_MAX, Tail
+from sim.checks.watched import Processes, partition_name
+from sim.checks.wiretap import Exchange
+from sim.history import SafetyViolation
+
+__all__ = ["TRANSACTION_APIS", "KeptTransactions"]
+
+TRANSACTION_APIS = (
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+)
+_UNREADABLE = (KafkaError, ProtocolError, CorruptBatch)
+_COMMITTED = (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
+_ABORTED = (TransactionStatus.PREPARE_ABORT, TransactionStatus.COMPLETE_ABORT)
+BATCHES_SINCE = 4
+"""The version from which on AddPartitionsToTxn has several transactions."""
+
+
+@attrs.frozen
+class _Asked:
+    """A coordinator when it was asked about a transactional id."""
+
+    shard: TransactionShard
+    tail: Tail
+    known: Transaction | None
+
+
+class KeptTransactions:
+    """Hears the requests that coordinators of transactions decide."""
+
+    def __init__(self, processes: Processes, held: HeldRecords) -> None:
+        self._processes = processes
+        self._held = held
+        self.seen = 0
+
+    def asked(self, exchange: Exchange) -> bool:
+        """Note the coordinators' logs and what they know."""
+        found = self._processes.at(exchange.conn.peer)
+        if found is None or found[1].broker is None:
+            return False
+        memo: dict[str, _Asked] = {}
+        for transactional_id in _ids(exchange):
+            asked = _ask(found[1], transactional_id)
+            if asked is not None:
+                memo[transactional_id] = asked
+        exchange.memo = found, memo
+        return bool(memo)
+
+    def answered(self, exchange: Exchange, answer: object) -> None:
+        """Check an answer. Raises `SafetyViolation`."""
+        found, memo = exchange.memo
+        if self._processes.at(exchange.conn.peer) != found:
+            return
+        node: Node = found[1]
+        for transactional_id, wanted in _promised(exchange, answer, node):
+            asked = memo.get(transactional_id)
+            if asked is None or not asked.shard.partition.is_leader:
+                continue
+            try:
+                written = _written(asked.tail, transactional_id)
+            except _UNREADABLE:
+                continue
+            if written is not None:
+                where = f"transaction {transactional_id}: {found[0].name}"
+                self._check(where, asked, wanted, written)
+
+    def _check(
+        self, where: str, asked: _Asked, wanted: _Wanted, written: list[tuple[int, TransactionLogValue]]
+    ) -> None:
+        at = next((offset for offset, value in written if wanted.is_kept_by(value)), None)
+        if at is None:
+            if asked.known is None or not wanted.was_known(asked.known):
+                raise SafetyViolation(f"{where} has answered {wanted.told}, and its log has no such record")
+            return
+        log = asked.tail.log
+        if log.high_watermark <= at:
+            raise SafetyViolation(
+                f"{where} has answered {wanted.told}, whose record is at {at} of {partition_name(asked.shard.partition)}, and "
+                f"the high watermark is {log.high_watermark}"
+            )
+        self.seen += 1
+        told = f"{where} answers {wanted.told}, in {partition_name(asked.shard.partition)} below"
+        self._held.check(TopicIdPartition(log.topic_id, log.partition), at + 1, told)
+
+
+@attrs.frozen
+class _Wanted:
+    """What an answer promises. Empty fields do not matter."""
+
+    told: str
+    producer_id: int
+    producer_epoch: int = -1
+    statuses: tuple[TransactionStatus, ...] = ()
+    partitions: frozenset[tuple[str, int]] = frozenset()
+
+    def is_kept_by(self, value: TransactionLogValue) -> bool:
+        """True if this record keeps the promise."""
+        ids = (value.producer_id, value.previous_producer_id, value.next_producer_id)
+        epochs = (value.producer_epoch, value.next_producer_epoch)
+        there = {
+            (topic.topic, index)
+            for topic in value.transaction_partitions or ()
+            for index in topic.partition_ids
+        }
+        return (
+            self.producer_id in ids
+            and (self.producer_epoch < 0 or self.producer_epoch in epochs)
+            and (not self.statuses or value.transaction_status in self.statuses)
+            and self.partitions <= there
+        )
+
+    def was_known(self, known: Transaction) -> bool:
+        """True if the coordinator knew of it already."""
+        ids = (known.producer_id, known.previous_producer_id, known.next_producer_id)
+        epochs = (known.producer_epoch, known.next_producer_epoch)
+        return (
+            self.producer_id in ids
+            and (self.producer_epoch < 0 or self.producer_epoch in epochs)
+            and (not self.statuses or known.status in self.statuses)
+            and self.partitions <= known.partitions
+        )
+
+
+def _ids(exchange: Exchange) -> Iterator[str]:
+    request = exchange.request
+    if exchange.api != ApiKey.ADD_PARTITIONS_TO_TXN:
+        if request.transactional_id is not None:
+            yield request.transactional_id
+    elif exchange.version < BATCHES_SINCE:
+        yield request.v3_and_below_transactional_id
+    else:
+        for each in request.transactions:
+            if not each.verify_only:
+                yield each.transactional_id
+
+
+def _ask(node: Node, transactional_id: str) -> _Asked | None:
+    assert node.broker is not None
+    transactions = node.broker.transactions
+    index = transactions.partition_for(transactional_id)
+    shard = None if index is None else transactions.shards.get(index)
+    runtime = None if shard is None else shard._runtime
+    if shard is None or runtime is None or shard.is_stopped:
+        return None
+    tail = Tail.of(shard.partition.log)
+    # The newest state, which need not be committed: its records lie before the tail.
+    return None if tail is None else _Asked(shard, tail, runtime.state.transactions.get(transactional_id))
+
+
+def _promised(exchange: Exchange, answer: object, node: Node) -> Iterator[tuple[str, _Wanted]]:
+    """Yield the transactional ids about which an answer promises something, and the promise."""
+    request = exchange.request
+    if isinstance(answer, InitProducerIdResponse):
+        if not answer.error_code:
+            told = f"producer {answer.producer_id} of epoch {answer.producer_epoch}"
+            yield request.transactional_id, _Wanted(told, answer.producer_id, answer.producer_epoch)
+    elif isinstance(answer, EndTxnResponse):
+        if not answer.error_code:
+            statuses = _COMMITTED if request.committed else _ABORTED
+            told = f"the {'commit' if request.committed else 'abort'} of producer {request.producer_id}"
+            yield request.transactional_id, _Wanted(told, request.producer_id, statuses=statuses)
+    elif isinstance(answer, AddOffsetsToTxnResponse):
+        assert node.broker is not None
+        index = node.broker.groups.partition_for(request.group_id)
+        if not answer.error_code and index is not None:
+            yield request.transactional_id, _opened(request.producer_id, {(OFFSETS_TOPIC, index)})
+    elif isinstance(answer, AddPartitionsToTxnResponse):
+        yield from _added(exchange, answer)
+
+
+def _added(exchange: Exchange, answer: AddPartitionsToTxnResponse) -> Iterator[tuple[str, _Wanted]]:
+    request = exchange.request
+    if exchange.version < BATCHES_SINCE:
+        added = {
+            (topic.name, part.partition_index)
+            for topic in answer.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+            if not part.partition_error_code
+        }
+        if added:
+            yield (
+                request.v3_and_below_transactional_id,
+                _opened(request.v3_and_below_producer_id, added),
+            )
+        return
+    producers = {
+        each.transactional_id: each.producer_id for each in request.transactions if not each.verify_only
+    }
+    for result in answer.results_by_transaction if not answer.error_code else ():
+        added = {
+            (topic.name, part.partition_index)
+            for topic in result.topic_results
+            for part in topic.results_by_partition
+            if not part.partition_error_code
+        }
+        if added and result.transactional_id in producers:
+            yield result.transactional_id, _opened(producers[result.transactional_id], added)
+
+
+def _opened(producer_id: int, partitions: set[tuple[str, int]]) -> _Wanted:
+    told = f"{len(partitions)} partitions in the transaction of producer {producer_id}"
+    statuses = (TransactionStatus.ONGOING,)
+    return _Wanted(told, producer_id, statuses=statuses, partitions=frozenset(partitions))
+
+
+def _written(tail: Tail, transactional_id: str) -> list[tuple[int, TransactionLogValue]] | None:
+    """Read the states of a transactional id that were appended since; None where the log was cut or cleaned."""
+    batches = tail.appended()
+    if batches is None:
+        return None
+    found: list[tuple[int, TransactionLogValue]] = []
+    for header, batch in batches:
+        if header.is_control:
+            continue
+        for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+            if record.key is None or record.value is None:
+                continue
+            key = decode_coordinator_key(record.key, "transaction")
+            if isinstance(key, TransactionLogKey) and key.transactional_id == transactional_id:
+                value = decode_coordinator_value(key, record.value)
+                if isinstance(value, TransactionLogValue):
+                    found.append((record.offset, value))
+    return found

@@ -1,0 +1,55 @@
+"""What was appended to a log since a moment: its batches and records, by the bytes of its segments. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import BatchHeader, iter_batches
+from sim.machine.disk_files import SimFile
+
+__all__ = ["DECOMPRESSED_BYTES_MAX", "Tail"]
+
+DECOMPRESSED_BYTES_MAX = 1 << 20
+
+
+@attrs.frozen(eq=False)
+class Tail:
+    """The end of a log at one moment."""
+
+    log: PartitionLog
+    truncations: int
+    file: SimFile
+    position: int
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> Tail | None:
+        """Note the present end; None for a log that is closed or offline."""
+        if log.offline or log.is_closed:
+            return None
+        file = log.segments[-1].file
+        assert isinstance(file, SimFile)
+        return cls(log, log.truncations, file, len(file.content))
+
+    def appended(self) -> list[tuple[BatchHeader, bytes]] | None:
+        """List the batches behind it. None where the log was cut, closed or cleaned since, or a disk has damaged it."""
+        log = self.log
+        if log.offline or log.is_closed or log.truncations != self.truncations:
+            return None
+        files = [segment.file for segment in log.segments]
+        if self.file not in files:
+            return None
+        try:
+            return list(self._batches(files[files.index(self.file) :]))
+        except CorruptBatch:
+            return None
+
+    def _batches(self, files: Sequence[object]) -> Iterator[tuple[BatchHeader, bytes]]:
+        for file in files:
+            assert isinstance(file, SimFile)
+            content = bytes(file.content[self.position if file is self.file else 0 :])
+            for position, header in iter_batches(content):
+                yield header, content[position : position + header.size]

@@ -1,0 +1,296 @@
+"""Losses of power of several machines at one moment, and the loss of the last replica in sync. PORTED.
+
+`blackouts` cut the power of some machines, whether or not the cluster is whole:
+
+| who | the model permits it where |
+| --- | --- |
+| some, brokers or controllers | each partition keeps a keeper |
+| all but one, which is asked to stop cleanly | it is in the ISR of each partition, and is no majority of the voters |
+| all | brokers sync everything before they acknowledge it (`log.flush.interval.messages=1`) |
+
+A keeper is a broker in the ISR, or an eligible one (KIP-966). Its process lives and is the registered one, and its page
+cache stays. Afterwards it stays up until the cluster is whole, as after any loss (`sim.storm.storm`). A partition that waits
+for the longest log may lose no page cache at all. Where brokers sync everything, no keeper is needed.
+
+Without such syncs the ISR must be known for certain (`is_certain`). A keeper that has just been silent may leave the ISR
+in favour of dead members: docs/internals/replication.md names this hole. So all other trouble is over at that moment. All
+nodes are of one release, all proposals of leaders are decided, and all decisions are committed. The cluster need not be
+whole.
+
+`eligible` freezes followers of a partition until one of them is eligible. Then the last replica in sync dies, or loses its
+power, and the frozen ones go on: an eligible one has to lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+
+from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
+from odradek.metadata_quorum.raft.voters import Voter
+from sim.machine.disk import Keep
+from sim.machine.members import Member
+from sim.storm.storm import LONG_SECONDS_MAX, Storm, Trouble
+
+__all__ = ["POWER_CUTS"]
+
+HUNT_SECONDS_MAX = 20.0
+"""Longer than followers may lag, and than a broker's session."""
+LOOK_SECONDS = 0.1
+
+
+def newest_image(storm: Storm) -> MetadataImage | None:
+    """Find the newest committed image that any node has, dead ones too; None while no controller is active."""
+    services = [
+        (member, member.node.metadata)
+        for member in storm.cluster.members
+        if member.node is not None
+        and member.node.metadata is not None
+        and member.node.metadata.quorum.is_open
+    ]
+    epochs = [metadata.quorum.core.epoch for _, metadata in services]
+    active = [
+        metadata.quorum.core.epoch for member, metadata in services if member.is_up() and metadata.is_active
+    ]
+    if not active or max(active) < max(epochs):
+        return None
+    return max((metadata.committed_image for _, metadata in services), key=lambda image: image.offset)
+
+
+def is_certain(storm: Storm, under_way: int = 0) -> bool:
+    """True if no change of an ISR is on its way, and at most this many troubles are."""
+    if storm.cluster.shape.syncs_all:
+        return True
+    if storm.under_way > under_way or storm.cluster.shape.older:
+        return False
+    for member in storm.cluster.members:
+        node = member.node
+        if node is None:
+            continue
+        if node.metadata is not None and node.metadata.quorum.is_open and member.is_up():
+            quorum = node.metadata.quorum
+            if quorum.core.log.end_offset > quorum.decisions.high_watermark:
+                return False
+        if node.broker is not None and any(
+            partition.is_leader and partition.isr_state.is_pending
+            for partition in node.broker.hosted.partitions()
+        ):
+            return False
+    return True
+
+
+def _partitions(image: MetadataImage) -> Iterator[PartitionImage]:
+    for _, topic in sorted(image.topics.items()):
+        for _, partition in sorted(topic.partitions.items()):
+            yield partition
+
+
+def is_keeper(member: Member, image: MetadataImage) -> bool:
+    """True if this broker lives as the registered process, and nothing else is about to end it."""
+    broker = None if member.node is None else member.node.broker
+    known = image.brokers.get(member.config.node_id)
+    return (
+        broker is not None
+        and known is not None
+        and known.epoch == broker.replication.broker_epoch
+        and member.serves()
+        and not member.is_stopping
+        and not member.disk_is_bad
+    )
+
+
+def keepers(
+    storm: Storm, image: MetadataImage, victims: Sequence[Member]
+) -> list[tuple[frozenset[str], frozenset[str]]]:
+    """List the names of each partition's victims, and of its keepers. Victims that may not lead are left out."""
+    names = {member.config.node_id: member.name for member in storm.cluster.brokers}
+    gone = {member.name for member in victims}
+    sound = (
+        {member.name for member in storm.cluster.brokers if is_keeper(member, image)} - gone - storm.doomed
+    )
+    found = []
+    for partition in _partitions(image):
+        may_lead = (*partition.isr, *partition.elr)
+        leads = {names[each] for each in may_lead or partition.replicas if each in names}
+        found.append((frozenset(leads & gone), frozenset(leads & sound if may_lead else ())))
+    return found
+
+
+async def _cut_power(storm: Storm, victims: Sequence[Member], keep: Keep) -> None:
+    """Cut the power of these machines at one moment. Dead processes lose their page caches as well."""
+    world = storm.world
+    ended = []
+    for member in victims:
+        if member.is_up():
+            running = member.running
+            assert running is not None
+            if running.env.alive:
+                world.crash(member.name, keep)
+            ended.append(running.ended)
+        else:
+            world.machine(member.name).disk.crash(keep)
+    for each in ended:
+        await each.wait()
+
+
+async def _restart(storm: Storm, victims: Sequence[Member], random: Random) -> None:
+    """Start the machines again, one after the other."""
+    for member in random.sample(victims, len(victims)):
+        await storm.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
+        if not member.is_up():
+            member.launch()
+
+
+def _some(storm: Storm, image: MetadataImage, random: Random) -> list[Member]:
+    """Choose machines to lose their power, as many as the model permits of a number that is drawn."""
+    members = storm.cluster.members
+    wanted = random.randint(1, len(members) - 1)
+    victims: list[Member] = []
+    for member in random.sample(members, len(members)):
+        more = [*victims, member]
+        if len(more) > wanted:
+            break
+        if storm.cluster.shape.syncs_all or all(
+            left or not gone for gone, left in keepers(storm, image, more)
+        ):
+            victims = more
+    return victims
+
+
+def _note(storm: Storm, image: MetadataImage, victims: Sequence[Member]) -> None:
+    """Note the losses, so that keepers stay up until the cluster is whole."""
+    brokers = [member for member in victims if member in storm.cluster.brokers]
+    if brokers and not storm.cluster.shape.syncs_all:
+        sets = frozenset(gone | left for gone, left in keepers(storm, image, victims) if gone)
+        storm.note_losses(brokers, sets)
+
+
+async def blackouts(storm: Storm, random: Random) -> None:
+    """Cut the power of some machines, of all but one, which stops cleanly, or of all."""
+    while await storm.calm(random, 15.0):
+        how = random.choice(("some", "some", "all but one", "all"))
+        if not await storm.is_settled():
+            continue
+        image = newest_image(storm)
+        if image is None or not is_certain(storm):
+            continue
+        if how == "some":
+            await _some_fail(storm, image, random)
+        elif how == "all but one":
+            await _all_but_one_fail(storm, image, random)
+        elif storm.cluster.shape.syncs_all:
+            storm.begin("blackout of all")
+            await _cut_power(storm, storm.cluster.members, random.choice(("synced", "random")))
+            await _restart(storm, storm.cluster.members, random)
+            storm.end()
+
+
+async def _some_fail(storm: Storm, image: MetadataImage, random: Random) -> None:
+    victims = _some(storm, image, random)
+    if not victims:
+        return
+    _note(storm, image, victims)
+    storm.begin(f"blackout of {', '.join(member.name for member in victims)}")
+    await _cut_power(storm, victims, random.choice(("synced", "random")))
+    await storm.last(random)
+    await _restart(storm, victims, random)
+    storm.end()
+
+
+async def _all_but_one_fail(storm: Storm, image: MetadataImage, random: Random) -> None:
+    kept = random.choice(storm.cluster.brokers)
+    victims = [member for member in storm.cluster.members if member is not kept]
+    voters = [each.key.node_id for each in _voters(kept)]
+    node_id = kept.config.node_id
+    holds_all = all(node_id in partition.isr for partition in _partitions(image))
+    may = storm.cluster.shape.syncs_all or (holds_all and kept.name not in storm.doomed)
+    if not may or not is_keeper(kept, image) or not voters or voters == [node_id]:
+        return
+    _note(storm, image, victims)
+    storm.begin(f"blackout of all but {kept.name}")
+    running = kept.running
+    assert running is not None
+    await _cut_power(storm, victims, random.choice(("synced", "random")))
+    if kept.serves():
+        kept.ask_to_stop()
+    await storm.world.wait(running.ended, random.uniform(0.0, LONG_SECONDS_MAX))
+    await _restart(storm, storm.cluster.members, random)
+    storm.end()
+
+
+def _voters(member: Member) -> Sequence[Voter]:
+    metadata = None if member.node is None else member.node.metadata
+    return () if metadata is None or not metadata.quorum.is_open else metadata.quorum.core.voters.voters
+
+
+async def eligible_leaders(storm: Storm, random: Random) -> None:
+    """Freeze followers until one is eligible. Then take the last replica in sync away, and let the others go on."""
+    while await storm.calm(random, 12.0):
+        image = newest_image(storm)
+        if image is None:
+            continue
+        candidates = [
+            partition for partition in _partitions(image) if partition.leader >= 0 and len(partition.isr) > 1
+        ]
+        if candidates:
+            await _leave_an_eligible_one(storm, random.choice(candidates), random)
+
+
+async def _leave_an_eligible_one(storm: Storm, partition: PartitionImage, random: Random) -> None:
+    world = storm.world
+    by_id = {member.config.node_id: member for member in storm.cluster.brokers}
+    last = by_id[partition.leader]
+    frozen = [by_id[each] for each in partition.isr if each != partition.leader and by_id[each].is_up()]
+    if not frozen or not last.is_up():
+        return
+    storm.begin(f"eligible {', '.join(member.name for member in frozen)}")
+    runs = [member.running for member in frozen]
+    for member in frozen:
+        world.pause(member.name)
+    deadline = world.now + HUNT_SECONDS_MAX
+    ids = {member.config.node_id for member in frozen}
+    while world.now < deadline and storm.seconds_left and not _has_eligible(storm, last, ids):
+        await world.sleep(LOOK_SECONDS)
+    if _has_eligible(storm, last, ids) and last.is_up():
+        await _take(storm, last, random)
+    await world.sleep(random.uniform(0.0, random.choice((0.0, 1.0, 5.0))))
+    for member, running in zip(frozen, runs, strict=True):
+        if member.running is running and member.is_up():
+            world.resume(member.name)
+    await storm.last(random)
+    if not last.is_up():
+        last.launch()
+    storm.end()
+
+
+def _has_eligible(storm: Storm, last: Member, ids: set[int]) -> bool:
+    """True if this broker alone is in sync in a partition with an eligible replica among these."""
+    image = newest_image(storm)
+    return image is not None and any(
+        partition.isr == (last.config.node_id,) and not ids.isdisjoint(partition.elr)
+        for partition in _partitions(image)
+    )
+
+
+async def _take(storm: Storm, last: Member, random: Random) -> None:
+    """Kill the last replica in sync, or cut its power, as the model permits."""
+    image = newest_image(storm)
+    wants_power = storm.plan.power and random.random() < 0.5
+    is_settled = wants_power and await storm.is_settled()
+    if is_settled and image is not None and last.is_up() and is_certain(storm, 1):
+        sets = keepers(storm, image, [last])
+        if storm.cluster.shape.syncs_all or all(left or not gone for gone, left in sets):
+            _note(storm, image, [last])
+            storm.begin(f"power of the last in sync {last.name}")
+            await _cut_power(storm, [last], random.choice(("synced", "random")))
+            storm.end()
+            return
+    if storm.may_die(last):
+        storm.begin(f"death of the last in sync {last.name}")
+        storm.note_death(last)
+        await last.kill("all")
+        storm.end()
+
+
+POWER_CUTS: Mapping[str, Trouble] = {"blackouts": blackouts, "eligible": eligible_leaders}
+"""Troubles by their word in `StormPlan.kinds`."""
