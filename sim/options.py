@@ -23,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from sim.machine.cluster_members import Shape
+from sim.machine.cluster_members import LATER_AGED_SETTINGS, OFFSETS_STAY_MINUTES, Shape
 from sim.machine.guards import CLIENTS_LOG_IN, draw_guards
 from sim.machine.weather import Weather
 from sim.storm.breakage import BREAKAGES
@@ -88,12 +88,17 @@ DUTIES = {
     "access": 0.25,
     "quotas": 0.2,
     "lives": 0.2,
+    "tokens": 0.15,
 }
 """Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
 by a stream of its own."""
-OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15}
-"""Kinds of trouble that operators make (`sim.storm.upkeep`), and the lack of descriptors, with the share of the runs
-that have them, drawn alike."""
+GUARDED_DUTIES = ("access", "tokens")
+"""Duties whose clients log in."""
+OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15, "jumps": 0.5}
+"""Kinds of trouble that operators make (`sim.storm.upkeep`), the lack of descriptors, and clocks that jump by days. Each has
+the share of the runs that have it, and is drawn alike."""
+CLOCK_KINDS = ("clocks", "drift")
+"""Kinds of trouble after which clocks stay wrong: beside them, no jump returns to the right time."""
 TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
 """Troubles that are aimed at transactions (`sim.storm.transaction_troubles`), with the share of the runs with copiers
 that have them, drawn alike."""
@@ -106,6 +111,12 @@ BROKEN_SECONDS = 12.0
 AGED_PROBABILITY = 0.025
 """The share of runs that last hours of virtual time."""
 AGED_WORKLOADS = ("consume", "follow", "trim", "churn", "offsets")
+AGED_SHARE = 0.4
+LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
+"""More workloads of such runs, drawn by a stream of their own, with their share."""
+LATER_AGED_SHARE = 0.3
+KEEPING_WORKLOADS = ("group", "copy")
+"""Workloads that need the offsets of their groups, however seldom these are committed."""
 NEW_WORKLOADS = ("prepare",)
 """Workloads that nodes of the release before cannot serve."""
 OLDER_PROBABILITY = 0.3
@@ -176,28 +187,35 @@ class RunOptions:
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
             workloads = [name for name in workloads if name not in NEW_WORKLOADS]
         more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
+        if {*CLOCK_KINDS} & {*storm.kinds}:
+            more_kinds = {name: share for name, share in more_kinds.items() if name != "jumps"}
         storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds)))
         duties = _drawn_alone(seed, DUTIES)
-        if "access" in duties and profile in ("default", "lite", "calm"):
+        if {*GUARDED_DUTIES} & {*duties} and profile in ("default", "lite", "calm"):
             guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
             shape = attrs.evolve(shape, guarded=guarded, session_ms=session_ms)
         drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties)
         if profile == "default" and seconds is None and nodes is None and controllers is None:
             ages = Random(f"{seed}/hours of age")
             if ages.random() < AGED_PROBABILITY:
-                return drawn._aged(ages)
+                return drawn._aged(ages, Random(f"{seed}/hours of more"))
         return drawn._fit_to_profile(random, controllers, seconds)
 
-    def _aged(self, random: Random) -> RunOptions:
+    def _aged(self, random: Random, more: Random) -> RunOptions:
         """Return a copy for hours of little load."""
         storm = self.storm.aged(random)
         kinds = tuple(kind for kind in storm.kinds if kind not in ("upgrade", *TRANSACTION_KINDS))
+        shape = self.shape.aged(random)
+        workloads = ("produce", *(name for name in AGED_WORKLOADS if random.random() < AGED_SHARE))
+        workloads += tuple(name for name in LATER_AGED_WORKLOADS if more.random() < LATER_AGED_SHARE)
+        settings = {key: more.choice(values) for key, values in LATER_AGED_SETTINGS.items()}
+        if {*KEEPING_WORKLOADS} & {*workloads}:
+            settings["offsets.retention.minutes"] = OFFSETS_STAY_MINUTES
         return attrs.evolve(
             self,
-            shape=self.shape.aged(random),
+            shape=attrs.evolve(shape, settings={**shape.settings, **settings}),
             storm=attrs.evolve(storm, kinds=kinds),
-            workloads=("produce", *(name for name in AGED_WORKLOADS if random.random() < 0.4)),
-            duties=(),
+            workloads=workloads,
             delivery_seconds=60.0,
         )
 
@@ -281,7 +299,7 @@ class RunOptions:
 
     @property
     def _guarded_least(self) -> int:
-        return min(self.shape.guarded, CLIENTS_LOG_IN) if "access" in self.duties else 0
+        return min(self.shape.guarded, CLIENTS_LOG_IN) if {*GUARDED_DUTIES} & {*self.duties} else 0
 
     def to_json(self) -> str:
         """Encode as one line, with sorted keys: equal options give equal text."""

@@ -54,7 +54,7 @@ def truncate(node: Node) -> PartitionLog:
 def test_the_last_stable_offset_stays_below_an_undecided_transaction(
     again: Callable[[Node], PartitionLog], rolls: bool
 ) -> None:
-    """The producers' snapshot knows no ended transaction, so it hides none whose marker may still be truncated."""
+    """The producers' snapshot knows no ended transaction, and a marker may still be truncated."""
     node = Node(LogConfig(index_interval_bytes=0))
     ended_above_high_watermark(node.log(), rolls=rolls)
     assert node.log().last_stable_offset == 0
