@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Iterable
 
 import attrs
 
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.fetch import FetchPartition, FetchRequest
 
@@ -236,10 +237,13 @@ class FetchSessions:
             return self._plan_full(request, by_id, now_ms, named)
         session = self._sessions.get(request.session_id)
         if session is None:
+            reached("fetch.unknown_session_refused")
             return FetchPlan(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, False, ())
         if session.epoch != request.session_epoch:
+            reached("fetch.session_out_of_step_refused")
             return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, ())
         if session.uses_topic_ids != by_id:
+            reached("fetch.session_of_other_naming_refused")
             return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, ())
         if named is None:
             self._update(session.partitions, request, by_id, session)

@@ -41,6 +41,7 @@ from odradek.data_plane.replication.rotten_replicas import Fate, RottenReplicas
 from odradek.data_plane.topic_configs import TopicConfigs
 from odradek.env.ports import DiskError, DiskRefused
 from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
+from odradek.named_states import reached
 from odradek.serving.timers import Timers
 from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 
@@ -148,6 +149,7 @@ class HostedPartitions:
                 if partition is None:
                     continue
             if partition.log.home.is_unsettled:
+                reached("disks.unsettled_replica_waits")
                 # What it has is open until its disk answers: it must neither lead nor promise anything by that.
                 self._unsettled.setdefault(topic.topic_id, {})[index] = None
                 continue
@@ -196,7 +198,7 @@ class HostedPartitions:
         """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
         replica = TopicIdPartition(hosted.topic_id, index)
         is_new = is_new or self._without_room.get(replica, False) or self._maker.is_new(replica)
-        told = image.directory_of(self._node_id)
+        in_metadata = image.directory_of(self._node_id)
         assigned = self._rotten.directory_for(replica, image)
         placement = self._placement
         log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
@@ -204,6 +206,7 @@ class HostedPartitions:
             try:
                 placement.check_readable(hosted.name, index)
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
+                    reached("moves.reported_swap_never_came")
                     # The swap was reported, and has not come: the log is on a disk that is away.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway("it was about to move here from a log directory that is offline")
@@ -219,7 +222,7 @@ class HostedPartitions:
                     self._log.error(
                         "partition.not_hosted", topic=hosted.name, partition=index, error=str(error)
                     )
-                if isinstance(error, LogUnreadable) and told != LOST_DIRECTORY:
+                if isinstance(error, LogUnreadable) and in_metadata != LOST_DIRECTORY:
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                 if isinstance(error, DiskRefused):
                     self._try_again_later(replica, is_new=is_new)
@@ -227,16 +230,16 @@ class HostedPartitions:
         self._refused.pop(replica, None)
         placement.preferred.pop(TopicPartition(hosted.name, index), None)
         log = log_of(log_dir, hosted.name, index)
-        if told not in (log_dir.directory_id, LOST_DIRECTORY):
+        if in_metadata not in (log_dir.directory_id, LOST_DIRECTORY):
             self._assignments.note(hosted.topic_id, index, log_dir.directory_id)
-            if log.size_bytes and placement.is_away(told):
-                self._tell_of_doubt(log, log_dir)
+            if log.size_bytes and placement.is_away(in_metadata):
+                self._log_doubt(log, log_dir)
         log.set_config(hosted.config)
         partition = hosted.partitions[index] = Partition(log, self._replication)
         self._moves.resume(partition)
         return partition
 
-    def _tell_of_doubt(self, log: PartitionLog, log_dir: LogDir) -> None:
+    def _log_doubt(self, log: PartitionLog, log_dir: LogDir) -> None:
         """Log that a replica lies elsewhere than the metadata say, and that the directory which they name is away.
 
         A move there was announced. The log here is whole if the swap did not follow, and old if its disk hung in the swap.
@@ -272,7 +275,7 @@ class HostedPartitions:
             partition.apply(image, self._node_id)
         owner = partition.log.owner
         if fate is not Fate.WAIT and isinstance(owner, LogDir):
-            rotten.tell_directory(replica, owner.directory_id, is_anew=fate is Fate.FOLLOW)
+            rotten.report_directory(replica, owner.directory_id, is_anew=fate is Fate.FOLLOW)
         if fate is Fate.FOLLOW:
             self._replication.follow_metadata(partition)
         else:
@@ -361,12 +364,12 @@ class HostedPartitions:
             for index, partition in list(hosted.partitions.items()):
                 if log_dir.get(hosted.name, index) is partition.log:
                     del hosted.partitions[index]
-                    self._tell_directory_before_its_end(hosted, index, log_dir)
+                    self._report_directory_before_its_end(hosted, index, log_dir)
                     self._replication.forget(hosted.topic_id, index)
                     partition.resign()
         self._broker.hosting_changed()
 
-    def _tell_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
+    def _report_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
         """Report the directory of a replica that is about to go, unless the controller knows it: it must learn of
         the loss, too.
         """

@@ -44,6 +44,7 @@ from odradek.metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, dec
 from odradek.metadata_quorum.replica.metadata_batches import is_whole_batch
 from odradek.metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches, parse_header
 from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -106,7 +107,7 @@ class MetadataLog:
         self._log: PartitionLog
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
-        self._tells_of_first = not self._is_begun
+        self._logs_first = not self._is_begun
         """True while the checkpoint is to be written as soon as the first records are synced, ahead of its period."""
 
     @classmethod
@@ -207,8 +208,8 @@ class MetadataLog:
     def flush(self) -> int:
         self._log.flush()
         end_offset = self._log.recovery_point
-        if end_offset > 0 and self._tells_of_first:
-            self._tells_of_first = False
+        if end_offset > 0 and self._logs_first:
+            self._logs_first = False
             self._synced_offset_due = self._clock.monotonic()
         if self._clock.monotonic() >= self._synced_offset_due:
             self._note_synced_offset(end_offset)
@@ -316,6 +317,7 @@ class MetadataLog:
                 self._root.write_atomic(BEGUN_FILE, _BEGUN_TEXT.encode())
                 self._is_begun = True
         except DiskRefused as error:
+            reached("quorum.synced_bound_not_written")
             # The older bound stays true, and a full disk must not end the node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
@@ -399,6 +401,7 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
             continue
         later = names[at + 1 :]
         if later and next_offset >= int(later[0][:20]):
+            reached("quorum.leftover_of_truncation_passed")
             # The rest of a truncation that a crash undid; the log goes on in the next file.
             continue
         sound_from = write_end if synced <= next_offset < write_end else next_offset

@@ -11,6 +11,7 @@ from odradek.env.ports import Buffer, Dir, DiskError, File, FileMissing
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
 from odradek.metadata_quorum.replica.checkpoint_files import open_snapshot, parse_snapshot_name, snapshot_name
 from odradek.metadata_quorum.replica.metadata_batches import is_whole_batch, read_batches
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.control_records import SnapshotHeaderRecord
 
@@ -52,6 +53,7 @@ class FileSnapshotStore:
         try:
             return self._read(name, position, bytes_max)
         except FileMissing:
+            reached("quorum.snapshot_went_while_served")
             # Never there, or removed while it was being opened and read.
             raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there is no {name}") from None
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from odradek.data_plane.ports import BrokerHost
 from odradek.env.ports import ConnectionLost, Env, Event
 from odradek.metadata_quorum.ports import ControllerPort
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 
@@ -50,6 +51,7 @@ class ProducerIds:
         """
         while self.is_empty:
             if self._fetching is not None:
+                reached("producer_ids.block_shared")
                 await self._fetching.wait()
                 continue
             self._fetching = fetching = self._broker.env.event()
@@ -72,6 +74,7 @@ class ProducerIds:
             deadline = broker.clock.monotonic() + broker.request_timeout_ms / 1000
             response = await broker.controller.request(request, deadline)
         except (KafkaError, ConnectionLost):
+            reached("producer_ids.block_not_fetched")
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if response.error_code:
             broker.log.warning("producer_ids.refused", error=ErrorCode(response.error_code).name)

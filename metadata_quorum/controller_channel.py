@@ -34,12 +34,13 @@ from odradek.metadata_quorum.controller.limits import (
     names_more_than,
 )
 from odradek.metadata_quorum.controller.parts import LongRequest
-from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
+from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender, carries_code, open_response, seal_request
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.quotas.token_bucket import wait_ms
 from odradek.metadata_quorum.replica.describe_quorum import refuse_description
 from odradek.metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from odradek.metadata_quorum.state_machine import Deferred
+from odradek.named_states import reached
 from odradek.security.acls.authorizer import Rights
 from odradek.security.doors.door import Admitted
 from odradek.security.doors.token_doors import refuse_token_request, token_request_refused
@@ -64,8 +65,8 @@ __all__ = [
     "answer_request",
     "let_in",
     "let_token_request_in",
+    "log_denials",
     "takes_long",
-    "tell_denials",
 ]
 
 RETRY_SECONDS_MIN = 0.02
@@ -238,10 +239,10 @@ def _allows_all(*_: object) -> bool:
     return True
 
 
-def tell_denials(service: Service) -> None:
+def log_denials(service: Service) -> None:
     """Report the refusals of `let_in` to the audit log."""
     if service.doors is not None:
-        service.doors.tell_denials()
+        service.doors.log_denials()
 
 
 def _as_it_is(response: Any) -> Any:
@@ -369,6 +370,7 @@ class ControllerChannel:
             self._retries += 1
             now = clock.monotonic()
             if now >= deadline:
+                reached("controller.none_to_ask")
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "there was no active controller to ask")
             with clock.timeout_at(min(deadline, now + pause)):
                 await changed.wait()
@@ -409,7 +411,7 @@ class ControllerChannel:
     async def _ask_here(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
         """Ask the controller of this node. The message is copied, so neither side can change the other's."""
         admitted = await self._piece(_is_long(message), let_in, self._service, sender, message, version)
-        tell_denials(self._service)
+        log_denials(self._service)
         if not isinstance(admitted, Admitted):
             return admitted
         message = admitted.request
@@ -427,8 +429,9 @@ class ControllerChannel:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         # Only a controller that resigned meanwhile has answered so.
         if not self._service.is_active and await self._piece(
-            _is_long(response), tells_of, response, version, ErrorCode.NOT_CONTROLLER
+            _is_long(response), carries_code, response, version, ErrorCode.NOT_CONTROLLER
         ):
+            reached("controller.resigned_while_answering")
             return None
         return admitted.merge(response)
 

@@ -23,8 +23,8 @@ from odradek.metadata_quorum.controller_channel import (
     answer_request,
     let_in,
     let_token_request_in,
+    log_denials,
     takes_long,
-    tell_denials,
 )
 from odradek.metadata_quorum.describing.describe_acls import DescribeAclsHandler
 from odradek.metadata_quorum.describing.describe_configs import DescribeConfigsHandler
@@ -197,7 +197,7 @@ class EnvelopeHandler:
             return enclosed
         service = self._service
         admitted = let_in(service, enclosed.sender, enclosed.request, enclosed.api_version)
-        tell_denials(service)
+        log_denials(service)
         if not isinstance(admitted, Admitted):
             return _sealed(enclosed, admitted)
         if takes_long(service, admitted.request):
@@ -228,7 +228,7 @@ class EnvelopeHandler:
         admitted = await share.in_worker(
             let_in, self._service, enclosed.sender, enclosed.request, enclosed.api_version
         )
-        tell_denials(self._service)
+        log_denials(self._service)
         if not isinstance(admitted, Admitted):
             return await share.in_worker(_sealed, enclosed, admitted)
         return await self._answer_in_turns(share, enclosed, admitted)

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from odradek.named_states import reached
 from odradek.wire.api import request_class, request_header_version, response_class, response_header_version
 from odradek.wire.codec import ErrorCounts, counting_encoder, decode, decode_bounded, encoder
 from odradek.wire.errors import ErrorCode, KafkaError, RemoteProtocolError
@@ -24,7 +25,15 @@ from odradek.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from odradek.wire.principal import decode_principal, encode_principal
 from odradek.wire.structure import Message
 
-__all__ = ["Enclosed", "Sender", "open_request", "open_response", "seal_request", "seal_response", "tells_of"]
+__all__ = [
+    "Enclosed",
+    "Sender",
+    "carries_code",
+    "open_request",
+    "open_response",
+    "seal_request",
+    "seal_response",
+]
 
 _REQUEST_START = Struct(">hhih")
 _CORRELATION_ID = Struct(">i")
@@ -112,6 +121,7 @@ def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1)
     errors: ErrorCounts = {}
     counting_encoder(type(response), enclosed.api_version)(w, response, None, errors)
     if ErrorCode.NOT_CONTROLLER in errors:
+        reached("controller.resigned_with_envelope")
         return EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
     return EnvelopeResponse(bytes(w), ErrorCode.NONE, image_offset)
 
@@ -128,7 +138,7 @@ def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
 
-def tells_of(response: Message, version: int, code: ErrorCode) -> bool:
+def carries_code(response: Message, version: int, code: ErrorCode) -> bool:
     """True if an error code is anywhere in a response."""
     errors: ErrorCounts = {}
     counting_encoder(type(response), version)(bytearray(), response, None, errors)

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from odradek.env.ports import DiskRefused, Log, TaskGroup
-from odradek.metadata_quorum.controller.audited_changes import tell_change
+from odradek.metadata_quorum.controller.audited_changes import audit_change
 from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from odradek.metadata_quorum.controller.controller import (
     Activate,
@@ -47,6 +47,7 @@ from odradek.metadata_quorum.replica.raft_quorum import RaftQuorum
 from odradek.metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from odradek.metadata_quorum.replica.storage_format import bootstrap_records
 from odradek.metadata_quorum.state_machine import Deferred, NotEncoded, ReplicatedStateMachine
+from odradek.named_states import reached
 from odradek.security.audit.auditor import Auditor
 from odradek.security.doors.door import Admitted
 from odradek.serving.node_env import NodeEnv
@@ -274,7 +275,7 @@ class MetadataService:
         decisions = self.quorum.decisions
         last_offset, epoch = decisions.log_end_offset - 1, decisions.epoch
         deferred.on_release(
-            lambda _: tell_change(
+            lambda _: audit_change(
                 auditor,
                 sender,
                 request,
@@ -296,7 +297,7 @@ class MetadataService:
             if auditor is not None and written is not None and written != before:
                 offset, epoch = written
                 is_committed = quorum.decisions.high_watermark > offset and not response.error_code
-                tell_change(auditor, sender, request, epoch, (offset, offset), is_committed=is_committed)
+                audit_change(auditor, sender, request, epoch, (offset, offset), is_committed=is_committed)
             respond(response)
 
         quorum.receive(request, version, answer)
@@ -308,6 +309,7 @@ class MetadataService:
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
+            reached("controller.committed_after_lost_lead")
             # The lead is lost. The next leader keeps the decision or drops it.
             return
         self.decided.commits += 1
@@ -359,6 +361,7 @@ class MetadataService:
         try:
             await publisher.replay(quorum.decisions.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
+            reached("controller.replay_put_off")
             # The part that could not be read was not replayed either.
             self._logger.warning("metadata.replay_waits", error=str(error))
             await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
@@ -370,8 +373,8 @@ class MetadataService:
             self._snapshotter.begin_after(installed.end_offset)
 
     def _note_caught_up(self) -> None:
-        told = self.quorum.peers.leader_high_watermark
-        if self._is_active or 0 <= told <= self._publisher.next_offset:
+        leader_high_watermark = self.quorum.peers.leader_high_watermark
+        if self._is_active or 0 <= leader_high_watermark <= self._publisher.next_offset:
             self._caught_up.set()
 
     def _may_decide(self) -> bool:
@@ -388,6 +391,7 @@ class MetadataService:
         settings = self._settings
         assert settings.controller is not None
         if publisher.in_transaction:
+            reached("controller.open_transaction_aborted")
             # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
             abort = AbortTransactionRecord(reason="a new leader found it open")
@@ -408,7 +412,7 @@ class MetadataService:
             random=env.random,
             new_uuid=env.new_uuid,
             fail=quorum.fail,
-            not_encoded=lambda request, error: self.not_encoded.tell("controller", request, error),
+            not_encoded=lambda request, error: self.not_encoded.note("controller", request, error),
         )
         self._published_bytes = quorum.decisions.written_bytes
         machine.subscribe(self._publish_decided)
@@ -442,7 +446,7 @@ class MetadataService:
             metadata_version=image.metadata_version,
         )
         self._caught_up.set()
-        self.quorum.tell_observers()
+        self.quorum.notify_observers()
 
     def _check_features(self, image: MetadataImage, first: dict[str, int] | None = None) -> None:
         problem = unsupported_feature(image.features or first or {}, self._settings.release)
@@ -475,7 +479,7 @@ class MetadataService:
             has_more = True
             while has_more and self._is_active:
                 end_offset = self.quorum.decisions.log_end_offset
-                self.submit(FenceExpiredBrokers(slept_ms)).on_release(self._tell_fenced)
+                self.submit(FenceExpiredBrokers(slept_ms)).on_release(self._log_fenced)
                 has_more = self.quorum.decisions.log_end_offset > end_offset
                 slept_ms = 0
                 await clock.sleep_until(0.0)
@@ -487,7 +491,7 @@ class MetadataService:
         await answered.wait()
         return deferred.response
 
-    def _tell_fenced(self, broker_ids: list[int] | None) -> None:
+    def _log_fenced(self, broker_ids: list[int] | None) -> None:
         for broker_id in broker_ids or ():
             self.decided.fenced_by_timeout += 1
             self._logger.warning("broker.fenced", broker=broker_id, reason="session expired")

@@ -45,6 +45,7 @@ import attrs
 
 from odradek.env.ports import Clock, DiskError, Log
 from odradek.metadata_quorum.ports import DecisionLog
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.structure import Message
 
@@ -121,7 +122,7 @@ class NotEncoded:
         self._next_line = float("-inf")
         self.count = 0
 
-    def tell(self, decider: str, request: object, error: Exception) -> None:
+    def note(self, decider: str, request: object, error: Exception) -> None:
         """Count a decision. `decider` is the machine that made it."""
         self.count += 1
         now = self._clock.monotonic()
@@ -154,7 +155,7 @@ class Deferred(Generic[Q, A]):
     @property
     def response(self) -> A:
         """The response. Reading it before it is given out is a bug."""
-        assert self._callbacks is None, "a response was read before the log committed what it tells"
+        assert self._callbacks is None, "a response was read before the log committed what it says"
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:
@@ -258,6 +259,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         if not self._leading:
             refusal = ErrorCode.NOT_CONTROLLER
         elif not self._log.has_room:
+            reached("decisions.refused_for_slow_log")
             refusal = ErrorCode.REQUEST_TIMED_OUT
         if refusal is not None:
             deferred = Deferred(request, self._machine.refuse(request, refusal), 0)
@@ -273,6 +275,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         if decision.records:
             batches = self._encode_all(request, decision.records)
             if batches is None:
+                reached("decisions.withdrawn")
                 response = self._machine.withdraw(self._state, request, decision, context)
             else:
                 self._append_all(decision.records, batches)
@@ -331,6 +334,7 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
     def on_high_watermark(self, high_watermark: int) -> None:
         """Called when the log has committed everything below `high_watermark`."""
         if not self._leading:
+            reached("decisions.committed_after_resigning")
             return
         while self._uncommitted and self._uncommitted[0].end_offset <= high_watermark:
             version = self._uncommitted.popleft()
@@ -351,6 +355,8 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         self._leading = False
         self._state = self._committed
         self._uncommitted.clear()
+        if self._waiting:
+            reached("decisions.answers_failed_at_resignation")
         waiting, self._waiting = self._waiting, deque()
         for deferred in waiting:
             deferred.fail(self._machine.refuse(deferred.request, ErrorCode.NOT_CONTROLLER))

@@ -13,7 +13,8 @@ The promises of a single node, which `check` holds it to:
 4. An idempotent producer's record is there at most once, and a producer's records are in the order it sent them. A
    record of another producer is there at most as many times as it was sent.
 5. A record known to be at an offset, since it was acknowledged or read there, is before everything that any client
-   sends later.
+   sends later. A loss of power may take it away, to come back behind other records, unless an acknowledgement says
+   that it is synced.
 6. A record whose send has certainly failed is nowhere.
 """
 
@@ -57,8 +58,10 @@ class History:
     failed_sends: int = 0
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which a client has asked to delete records."""
-    witnessed: dict[TopicPartition, dict[int, tuple[bytes, float]]] = attrs.Factory(dict)
-    """The value that some client has known to be at an offset, and since when."""
+    witnessed: dict[TopicPartition, dict[int, tuple[bytes, float, float]]] = attrs.Factory(dict)
+    """The value that some client has known to be at an offset, since when, and when it had asked (infinity: it is
+    synced).
+    """
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
     """How many times a record of a producer without idempotence may be there."""
 
@@ -95,7 +98,7 @@ class History:
         self.acknowledged.append(told)
         send = self._sends[told.partition, told.value]
         send.completed, send.outcome, send.offset = now, "ok", told.offset
-        self.witness(told, now)
+        self.witness(told, now, synced=told.partition.topic in self.synced_topics)
 
     def attempted(self, partition: TopicPartition, value: bytes, times: float) -> None:
         """Note how many times a record without idempotence was sent (infinity: unknown)."""
@@ -107,12 +110,16 @@ class History:
         send.completed, send.outcome, send.error = now, "fail", error
         self.failed_sends += 1
 
-    def witness(self, told: Told, now: float) -> None:
-        """Note that some client now knows the record at this offset, if it stays: later records are behind it."""
+    def witness(self, told: Told, now: float, *, synced: bool = False) -> None:
+        """Note that some client now knows the record at this offset, if it stays: later records are behind it.
+
+        Unless it is `synced`, it stays until the next loss of power. The answer may be older than the last loss.
+        """
         at = self.witnessed.setdefault(told.partition, {})
         before = at.get(told.offset)
-        if before is None or before[0] != told.value:
-            at[told.offset] = told.value, now
+        asked = inf if synced else told.time
+        if before is None or before[0] != told.value or before[2] <= self.last_power_loss() < asked:
+            at[told.offset] = told.value, now, asked
 
     def assign(self, client: str, partitions: Iterable[TopicPartition], now: float) -> None:
         """Note that a consumer takes partitions by hand, and reads on in order from now on."""
@@ -231,6 +238,7 @@ class History:
     def _check_moments(self, partition: TopicPartition, there: dict[int, bytes]) -> None:
         """Check promise 5: no record is before the records that were there when it was sent."""
         witnessed = self.witnessed.get(partition, {})
+        lost_at = self.last_power_loss()
         earliest, behind = inf, -1
         for offset in sorted(there, reverse=True):
             sent_at = self._sends[partition, there[offset]].invoked
@@ -239,8 +247,8 @@ class History:
                     f"{partition}: {there[offset][:40]!r} was sent at {sent_at:.6f} s and is at {offset}, before"
                     f" {there[behind][:40]!r} at {behind}, which was known to be there at {earliest:.6f} s"
                 )
-            value, since = witnessed.get(offset, (b"", inf))
-            if value == there[offset] and since < earliest:
+            value, since, asked = witnessed.get(offset, (b"", inf, inf))
+            if value == there[offset] and since < earliest and asked > lost_at:
                 earliest, behind = since, offset
 
 

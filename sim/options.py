@@ -155,6 +155,7 @@ class RunOptions:
         weather = Weather.draw(Random(f"{seed}/weather"))
         if profile in ("default", "lite"):
             weather = weather.with_toil(Random(f"{seed}/toil"))
+            weather = weather.with_pauses(Random(f"{seed}/pauses"))
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)
         storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))

@@ -75,7 +75,7 @@ SOURCE_OPTIONS: Final = (
     Option(
         "groupIdPrefix",
         "`spark-kafka-source`",
-        "begins the name of the group that is told of committed offsets",
+        "begins the name of the group to which offsets are committed",
         "stream",
     ),
     Option("includeHeaders", "`false`", "a column `headers` as well; else headers are passed over"),

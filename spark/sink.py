@@ -197,7 +197,7 @@ def _commit(
         run_driver(plan.properties, plan.decisions_topic, _protocol(plan, messages, query, batch))
     else:
         _check_tasks(plan, query, batch, len(messages))
-    _tell_once(plan)
+    _log_once(plan)
 
 
 def _abort(
@@ -236,14 +236,14 @@ def _protocol(
     )
 
 
-_told = False
+_is_logged = False
 
 
-def _tell_once(plan: SinkPlan) -> None:
+def _log_once(plan: SinkPlan) -> None:
     """Log how to read the query's records, behind its first batch; once in a process."""
-    global _told
-    if not _told:
-        _told = True
+    global _is_logged
+    if not _is_logged:
+        _is_logged = True
         _LOGGER.warning(
             "rows are written with delivery=%s: read them with the option kafka.isolation.level=read_committed, which is not"
             " Spark's default",

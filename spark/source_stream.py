@@ -487,7 +487,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (ClientError, KafkaError) as error:
             errors = [error]
         if errors:
-            _LOGGER.warning("group %s was not told what is committed: %s", group, errors[0])
+            _LOGGER.warning("group %s does not know what is committed: %s", group, errors[0])
 
     def stop(self) -> None:
         """Called when the query is over."""

@@ -104,7 +104,7 @@ def _refusal(authorizer: Authorizer) -> float:
 
         def refuse() -> None:
             rights.allows(int(Operation.READ), int(ResourceType.TOPIC), "topic-0")
-            rights.tell_denials(ApiKey.FETCH)
+            rights.log_denials(ApiKey.FETCH)
 
         return nanoseconds(refuse)
 

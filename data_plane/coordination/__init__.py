@@ -1,1 +1,1 @@
-"""What group coordinators and transaction coordinators share: shards over the led partitions of one topic."""
+"""Shared by the coordinators of groups and of transactions: shards over the led partitions of one topic."""

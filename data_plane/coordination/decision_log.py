@@ -19,6 +19,7 @@ from odradek.data_plane.coordination.records import CoordinatorRecord, RecordPro
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.replication.partition import Partition
+from odradek.env.pausing import pause
 from odradek.metadata_quorum.ports import CommitListener
 from odradek.wire.batches.batch_errors import InvalidRecord
 from odradek.wire.batches.batch_header import BatchHeader, Buffer, parse_header
@@ -60,7 +61,7 @@ class CoordinatorLog:
         self._wall_ms = wall_ms
         self._compression_type = compression_type
         self._listeners: list[CommitListener] = []
-        self._told = partition.log.high_watermark
+        self._announced = partition.log.high_watermark
         self.epoch = partition.leader_epoch
 
     @property
@@ -153,8 +154,8 @@ class CoordinatorLog:
         """Report how far the high watermark is; called after an append and when the partition wakes its watchers."""
         self._partition.advance_high_watermark()
         high_watermark = self._partition.log.high_watermark
-        if high_watermark > self._told:
-            self._told = high_watermark
+        if high_watermark > self._announced:
+            self._announced = high_watermark
             for listener in self._listeners:
                 listener(high_watermark)
 
@@ -216,6 +217,7 @@ def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
     latest = Latest()
     offset, end_offset = log.log_start_offset, log.log_end_offset
     while offset < end_offset:
+        pause()
         data = log.read_bytes(offset, READ_BYTES, upper_bound=end_offset, min_one=True)
         position = 0
         while position < len(data):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from odradek.data_plane.coordination.records import RecordProducer, TransactionEnd
 from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 
@@ -20,6 +21,7 @@ def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
         and not producers.has_ongoing(producer.producer_id, producer.epoch)
         and not log.producers.is_valid(producer.producer_id, producer.guard)
     ):
+        reached("coordination.offsets_outside_transaction_refused")
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the offsets are no part of an open transaction")
     producers.check_epoch(producer.producer_id, producer.epoch)
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from odradek.data_plane.coordination.shard import CoordinatorHost
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.remote_replica import RemoteReplica
+from odradek.named_states import reached
 
 __all__ = ["ReadBarrier"]
 
@@ -87,11 +88,13 @@ class ReadBarrier:
     def _go_on(self) -> None:
         partition = self._partition
         if not self._round or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
+            reached("coordination.barrier_of_past_leadership")
             # For a past leadership, `end` calls the rest: the successor owes no fetch.
             return
         in_sync = set(partition.others_in_sync())
         self._missing = {each: first for each, first in self._missing.items() if each in in_sync}
         if self._missing:
+            reached("coordination.followers_called_back")
             partition.call_followers_back(self._missing)
             return
         self._pass()

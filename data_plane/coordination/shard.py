@@ -29,6 +29,7 @@ from odradek.data_plane.replication.hosted_topics import HostedTopic
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, Env, TaskGroup, Workers
 from odradek.metadata_quorum.state_machine import Machine, NotEncoded, ReplicatedStateMachine
+from odradek.named_states import reached
 from odradek.serving.timers import Timer, Timers
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 
@@ -164,12 +165,14 @@ class Shard(ABC, Generic[S, D]):
                 state = self.empty_state()
         except (KafkaError, ProtocolError, DiskError) as error:
             if not self._stopped:
+                reached("coordination.log_not_read")
                 broker.log.error(
                     "coordinator.not_loaded", topic=log.topic, partition=log.partition, error=str(error)
                 )
                 self._failed(self)
             return
         if self._stopped:
+            reached("coordination.loaded_too_late")
             return
         if skipped:
             broker.log.error(
@@ -187,7 +190,7 @@ class Shard(ABC, Generic[S, D]):
             random=broker.env.random,
             new_uuid=broker.env.new_uuid,
             fail=self._end_node,
-            not_encoded=lambda ask, error: self._not_encoded.tell(self.NAME, ask.request, error),
+            not_encoded=lambda ask, error: self._not_encoded.note(self.NAME, ask.request, error),
         )
         self.partition.waiting.watch(self._log.catch_up)
         self._set_timer()
@@ -210,9 +213,11 @@ class Shard(ABC, Generic[S, D]):
         runtime = self._runtime
         if runtime is None:
             if ask.reply is not None:
+                reached("coordination.asked_while_loading")
                 ask.reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         if not self.partition.has_min_isr and self.needs_replicas(ask.request):
+            reached("coordination.refused_without_replicas")
             # As for every write with acks=all. Heartbeats and reads go on, so that no session ends because of it.
             if ask.reply is not None:
                 ask.reply.complete(self.refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
@@ -223,6 +228,7 @@ class Shard(ABC, Generic[S, D]):
         try:
             deferred = runtime.submit(ask, self.now_ms())
         except (DiskError, KafkaError) as error:
+            reached("coordination.decision_not_written")
             self._broker.log.error(
                 "coordinator.not_written",
                 topic=self.partition.log.topic,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from odradek.data_plane.newest_image import NewestImage
 from odradek.env.ports import Clock, ConnectionLost, Event, Log
 from odradek.metadata_quorum.ports import PeerChannel
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -68,22 +69,25 @@ class DirectoryAssignments:
             if not self.pending:
                 self._wake = self._new_event()
                 await self._wake.wait()
-            if not await self._tell():
+            if not await self._report():
                 await self._clock.sleep_until(self._clock.monotonic() + RETRY_SECONDS)
 
-    async def _tell(self) -> bool:
+    async def _report(self) -> bool:
         """Send one AssignReplicasToDirs request; true if the controller accepted it."""
-        told = dict(list(self.pending.items())[:ASSIGNMENTS_PER_REQUEST])
+        reported = dict(list(self.pending.items())[:ASSIGNMENTS_PER_REQUEST])
         own = self._newest.image.brokers.get(self._node_id)
-        request = AssignReplicasToDirsRequest(self._node_id, -1 if own is None else own.epoch, _grouped(told))
+        request = AssignReplicasToDirsRequest(
+            self._node_id, -1 if own is None else own.epoch, _grouped(reported)
+        )
         try:
             deadline = self._clock.monotonic() + self._timeout_seconds
             response: AssignReplicasToDirsResponse = await self._controller.request(request, deadline)
         except (KafkaError, ConnectionLost) as error:
-            self._log.warning("broker.directories_not_told", error=str(error))
+            reached("disks.assignments_not_sent")
+            self._log.warning("broker.directories_not_reported", error=str(error))
             return False
         if response.error_code:
-            self._log.warning("broker.directories_not_told", error=ErrorCode(response.error_code).name)
+            self._log.warning("broker.directories_not_reported", error=ErrorCode(response.error_code).name)
             return False
         for directory in response.directories:
             for topic in directory.topics:
@@ -91,12 +95,12 @@ class DirectoryAssignments:
                     replica = TopicIdPartition(topic.topic_id, answer.partition_index)
                     if answer.error_code in _FINAL and self.pending.get(replica) == directory.id:
                         del self.pending[replica]
-        return not any(self.pending.get(replica) == told[replica] for replica in told)
+        return not any(self.pending.get(replica) == reported[replica] for replica in reported)
 
 
-def _grouped(told: dict[TopicIdPartition, bytes]) -> list[AssignReplicasToDirsRequestDirectoryData]:
+def _grouped(reported: dict[TopicIdPartition, bytes]) -> list[AssignReplicasToDirsRequestDirectoryData]:
     by_directory: dict[bytes, dict[bytes, list[AssignReplicasToDirsRequestPartitionData]]] = {}
-    for (topic_id, index), directory in told.items():
+    for (topic_id, index), directory in reported.items():
         partitions = by_directory.setdefault(directory, {}).setdefault(topic_id, [])
         partitions.append(AssignReplicasToDirsRequestPartitionData(index))
     return [

@@ -32,6 +32,7 @@ from odradek.data_plane.ports import BrokerHost
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.env.ports import ConnectionLost, Env
 from odradek.metadata_quorum.ports import PeerChannel
+from odradek.named_states import reached
 from odradek.serving.disk_troubles import (
     DEMOTED_LOG_DIRS,
     TROUBLED_LOG_DIRS,
@@ -168,7 +169,7 @@ class DirectoryTroubles:
             if self.text() == self._shown():
                 await self._wake.wait()
                 continue
-            pause = SHOWN_SECONDS_MAX if await self._tell() else RETRY_SECONDS
+            pause = SHOWN_SECONDS_MAX if await self._report() else RETRY_SECONDS
             with clock.timeout_at(clock.monotonic() + pause):
                 await self._wake.wait()
 
@@ -199,7 +200,7 @@ class DirectoryTroubles:
         broker = self._broker
         return broker.newest.image.broker_configs(broker.node_id).get(TROUBLED_LOG_DIRS, "")
 
-    async def _tell(self) -> bool:
+    async def _report(self) -> bool:
         """Send the list of troubled directories; true if the controller has stored it."""
         broker = self._broker
         wanted = self.text()
@@ -211,10 +212,11 @@ class DirectoryTroubles:
             deadline = broker.clock.monotonic() + broker.request_timeout_ms / 1000
             response: IncrementalAlterConfigsResponse = await broker.controller.request(request, deadline)
         except (KafkaError, ConnectionLost) as error:
-            self._log.warning("broker.troubles_not_told", error=str(error))
+            reached("disks.troubles_not_sent")
+            self._log.warning("broker.troubles_not_reported", error=str(error))
             return False
         for answer in response.responses:
             if answer.error_code:
-                self._log.warning("broker.troubles_not_told", error=ErrorCode(answer.error_code).name)
+                self._log.warning("broker.troubles_not_reported", error=ErrorCode(answer.error_code).name)
                 return False
         return True

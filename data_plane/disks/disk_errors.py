@@ -21,7 +21,7 @@ class DiskErrors:
         self._log = log
         self.errors = 0
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def note(self, event: str, **fields: Any) -> None:
         """Log a request that was answered with KAFKA_STORAGE_ERROR; `fields` say which and why."""
         self.errors += 1
         held_back = self._budget.take()

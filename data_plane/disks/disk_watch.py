@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import Clock, Log
+from odradek.named_states import reached
 from odradek.serving.disk_troubles import Trouble
 
 LOOK_SECONDS = 1.0
@@ -57,7 +58,7 @@ class DiskWatch:
         self._changed = changed
         self._hung_seconds = hung_seconds
         self._full_seconds = full_seconds
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     async def run(self) -> None:
         """Judge all directories every second, until cancelled."""
@@ -102,13 +103,13 @@ class DiskWatch:
                 since, name = log_dir.unanswered
                 seconds, call = max((seconds, call), (self._clock.monotonic() - since, name))
         if seconds < min(WARN_SECONDS, self._hung_seconds):
-            longest = self._told.pop(log_dir.path, 0.0)
+            longest = self._logged.pop(log_dir.path, 0.0)
             if longest:
                 self._log.warning("directory.recovered", directory=log_dir.path, seconds=round(longest))
         else:
-            if log_dir.path not in self._told:
+            if log_dir.path not in self._logged:
                 self._log.error("directory.slow", directory=log_dir.path, call=call, seconds=round(seconds))
-            self._told[log_dir.path] = seconds
+            self._logged[log_dir.path] = seconds
         return seconds, call
 
     def _look_for_room(self, log_dir: LogDir) -> float:
@@ -120,6 +121,7 @@ class DiskWatch:
         space = log_dir.space
         enough = log_dir.room.reserve_bytes + min(ROOM_BYTES, space.total_bytes // ROOM_SHARE)
         if now - log_dir.refused_at >= self._full_seconds and space.free_bytes >= enough:
+            reached("disks.room_came_back")
             log_dir.full_since = None
             return 0.0
         return now - since

@@ -30,6 +30,7 @@ from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.newest_image import NewestImage
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskError, TaskGroup
 from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 
@@ -144,6 +145,7 @@ class LogMaker:
             made: list[PartitionLog | DiskError] = []
             now_ms = log_dir.context.clock.wall_ms()
             for each in wanted:
+                pause()
                 try:
                     made.append(
                         log_dir.make_log(

@@ -48,6 +48,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import DiskError, DiskHung, DiskRefused, FileClosed, FileMissing, TaskGroup
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
@@ -99,7 +100,7 @@ class Move:
     truncations_seen: int = -1
     is_near: bool = False
     """True if the last chunk was a small one: the copy may have caught up."""
-    is_told: bool = False
+    is_reported: bool = False
     """True if the controller has accepted the report that the replica is in `target`."""
     is_over: bool = False
     error: str = ""
@@ -260,7 +261,7 @@ class ReplicaMoves:
     def explains(self, partition: Partition, directory_id: bytes) -> bool:
         """True if the metadata names this directory for the replica because it is about to move there."""
         move = self.moves.get(TopicPartition(partition.log.topic, partition.log.partition))
-        return move is not None and move.is_told and move.target.directory_id == directory_id
+        return move is not None and move.is_reported and move.target.directory_id == directory_id
 
     def directory_offline(self, log_dir: LogDir) -> None:
         """Give up all moves from and to a directory that failed."""
@@ -326,12 +327,14 @@ class ReplicaMoves:
                 self._complain(move, str(error))
                 pause = RETRY_SECONDS
             except (FileClosed, FileMissing):
+                reached("moves.segment_went")
                 # A segment or a log went while a worker was at it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
                 # A disk that failed is offline by now, which has ended the move.
                 self._complain(move, str(error))
                 if isinstance(error, CorruptBatch) and move.future is not None:
+                    reached("moves.rot_suspected")
                     move.partition.suspect(move.future.log_end_offset)
                 pause = RETRY_SECONDS
             if pause:
@@ -359,6 +362,7 @@ class ReplicaMoves:
                 open_future, move.target, move.name, current, current.log_start_offset
             )
             if not self._is_wanted(move):
+                reached("moves.opened_too_late")
                 opened.abandon()
                 return 0
             move.future = opened
@@ -370,10 +374,10 @@ class ReplicaMoves:
             move.is_near = True
         if not move.is_near:
             return await self._copy(move, current, future)
-        if not move.is_told:
+        if not move.is_reported:
             await move.target.workers.run_long(future.flush)
             if self._is_wanted(move) and move.partition.log is current:
-                move.is_told = True
+                move.is_reported = True
                 self._assignments.note(current.topic_id, current.partition, move.target.directory_id)
             return 0
         image = move.partition.image
@@ -381,6 +385,7 @@ class ReplicaMoves:
             pause = await self._copy(move, current, future)
             return max(pause, LOOK_SECONDS) if move.is_near else pause
         if not self._copy_rest(current, future):
+            reached("moves.fell_behind_again")
             move.is_near = False
             return 0
         self._swap(move, current, future)
@@ -486,6 +491,7 @@ class ReplicaMoves:
                 lambda error: self._swap_failed(swap, error),
             )
         except DiskHung as error:
+            reached("moves.swap_goes_on_late")
             # The replica refuses until the device has answered, and so does all that would change it.
             target.disk_refused(error)
             current.home.unsettle()
@@ -501,6 +507,7 @@ class ReplicaMoves:
         current.home.settle()
         swap.serve(moved)
         if not self._broker.hosted.holds(move.partition) or move.partition.log is not current:
+            reached("moves.swapped_too_late")
             target.delete_log(current.topic, current.partition)
             return
         move.partition.log = moved
@@ -519,11 +526,12 @@ class ReplicaMoves:
     def _not_swapped(self, swap: Swap, error: DiskError) -> None:
         """Keep serving the live log, since the swap has failed before the point of no return."""
         current, target = swap.current, swap.target
-        self._tell_not_moved(current, error)
+        self._log_not_moved(current, error)
         swap.future.abandon()
         current.cleaning.is_held = False
         self.given_up += 1
         if isinstance(error, DiskHung):
+            reached("moves.swap_put_off_for_hung_disk")
             # The copy is removed when the device answers.
             target.checkpoints.expect_no_longer(current.home.key)
             target.disk_refused(error)
@@ -543,12 +551,12 @@ class ReplicaMoves:
             raise error
         current, target = swap.current, swap.target
         target.names.free(f"{current.topic}-{current.partition}")
-        self._tell_not_moved(current, error)
+        self._log_not_moved(current, error)
         swap.future.abandon()
         current.home.settle()
         target.disk_failed(error)
 
-    def _tell_not_moved(self, log: PartitionLog, error: DiskError) -> None:
+    def _log_not_moved(self, log: PartitionLog, error: DiskError) -> None:
         self._broker.log.error(
             "partition.not_moved", topic=log.topic, partition=log.partition, error=str(error)
         )
@@ -566,7 +574,7 @@ class ReplicaMoves:
         if target.offline_reason is None:
             target.give_up_future(move.name)
             self._unsynced[target.path] = target
-        if move.is_told and isinstance(log.owner, LogDir) and self._broker.hosted.holds(move.partition):
+        if move.is_reported and isinstance(log.owner, LogDir) and self._broker.hosted.holds(move.partition):
             self._assignments.note(log.topic_id, log.partition, log.owner.directory_id)
         self._broker.log.info(
             "partition.move_given_up",

@@ -36,6 +36,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     RESERVED_DIRECTORIES,
     UNASSIGNED_DIRECTORY,
 )
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 PREFERRED_MAX = 10_000
@@ -117,6 +118,7 @@ class ReplicaPlacement:
             try:
                 log_dir.create_log(topic, index, topic_id, config)
             except DiskError as error:
+                reached("disks.next_directory_tried")
                 if failure is None or isinstance(error, DiskRefused):
                     failure = error
                 continue
@@ -142,6 +144,7 @@ class ReplicaPlacement:
     def _candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
         if assigned in _UNDECIDED:
             if not is_new and self._some_are_away():
+                reached("disks.old_log_may_be_offline")
                 raise DirectoryAway("it may be in a log directory that is offline")
             wish = self.preferred.get(TopicPartition(topic, index))
             found = directories_for_new_log(self._open_to_new)
@@ -149,11 +152,14 @@ class ReplicaPlacement:
         for log_dir in self.log_dirs:
             if log_dir.directory_id == assigned:
                 if log_dir.offline_reason is not None:
+                    reached("disks.assigned_directory_offline")
                     raise DirectoryAway(f"its log directory {log_dir.path} is offline")
                 if log_dir.is_stalled:
+                    reached("disks.assigned_directory_hangs")
                     raise DiskHung(log_dir.path, log_dir.path, "create", 0, "the device does not answer")
                 return [log_dir]
         if assigned == LOST_DIRECTORY or self._some_are_away():
+            reached("disks.lost_directory_may_be_offline")
             raise DirectoryAway("its log directory is offline")
         self._log.error(
             "partition.begun_anew",

@@ -69,8 +69,8 @@ class ScrubState:
     def load(self, text: bytes) -> None:
         """Load a checkpoint. A malformed one is ignored: a round begins."""
         try:
-            told = json.loads(text)
-            began_ms, ended_ms, after = int(told["began_ms"]), int(told["ended_ms"]), told["after"]
+            stored = json.loads(text)
+            began_ms, ended_ms, after = int(stored["began_ms"]), int(stored["ended_ms"]), stored["after"]
             read_up_to = None if after is None else TopicPartition(str(after[0]), int(after[1]))
         except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError):
             return
@@ -175,7 +175,7 @@ class Scrubber:
         """Read every log that this round has not read yet."""
         clock = self._broker.clock
         state.logs_done = 0
-        told_at = clock.monotonic()
+        saved_at = clock.monotonic()
         for key in sorted(log_dir.logs):
             if state.after is not None and key <= state.after:
                 continue
@@ -186,8 +186,8 @@ class Scrubber:
                 return
             state.after = key
             state.logs_done += 1
-            if clock.monotonic() >= told_at + CHECKPOINT_SECONDS:
-                told_at = clock.monotonic()
+            if clock.monotonic() >= saved_at + CHECKPOINT_SECONDS:
+                saved_at = clock.monotonic()
                 await self._store(log_dir, state)
         state.began_ms, state.ended_ms, state.after = -1, clock.wall_ms(), None
         self._broker.log.info(

@@ -14,6 +14,7 @@ from odradek.data_plane.groups.offsets import (
     FetchedOffsets,
     FetchOffsets,
 )
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_groups import DescribedGroup
 from odradek.wire.messages.heartbeat import HeartbeatRequest
@@ -36,6 +37,7 @@ def refusal(ask: Ask, code: ErrorCode) -> Any:
     request = ask.request
     if isinstance(request, HeartbeatRequest) and code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         # As in Kafka: no member loses its session to a coordinator that is still loading.
+        reached("groups.heartbeat_answered_while_loading")
         code = ErrorCode.NONE
     if isinstance(request, JoinGroupRequest):
         return join_refused(request.member_id, code, ask.version)

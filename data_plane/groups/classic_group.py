@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from odradek.data_plane.coordination.asking import Reply
+from odradek.named_states import reached
 from odradek.wire.codec import decode_bounded
 from odradek.wire.errors import ErrorCode, ProtocolError
 from odradek.wire.messages.coordinator_records import GroupMetadataValue, MemberMetadata
@@ -304,6 +305,7 @@ class ClassicGroup:
             if existing is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if existing != member_id:
+                reached("groups.static_member_fenced")
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -417,6 +419,8 @@ class ClassicGroup:
             return True
         for member in self.members.values():
             if member.join_reply is not None:
+                if self.leader != member.member_id:
+                    reached("groups.leader_replaced")
                 self.leader = member.member_id
                 return True
         return False

@@ -9,6 +9,7 @@ from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase
 from odradek.data_plane.groups.membership import Membership
 from odradek.data_plane.groups.offsets import OffsetStore
 from odradek.data_plane.groups.turn import Turn
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from odradek.wire.messages.list_groups import ListedGroup
@@ -62,6 +63,7 @@ class Listing:
         if group is None:
             return turn.answer(ask.reply, ErrorCode.GROUP_ID_NOT_FOUND)
         if group.phase is not GroupPhase.EMPTY:
+            reached("groups.deletion_refused")
             return turn.answer(ask.reply, ErrorCode.NON_EMPTY_GROUP)
         self._offsets.delete_all(turn, request.group_id)
         self._membership.forget_group(request.group_id)

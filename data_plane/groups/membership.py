@@ -31,6 +31,7 @@ from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.record_sizes import group_bytes, has_too_long_id, protocols_bytes, stem_of
 from odradek.data_plane.groups.records import group_metadata_record
 from odradek.data_plane.groups.turn import Turn
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -218,6 +219,7 @@ class Membership:
             and member.protocols == _protocols(request)
             and (group.phase is COMPLETING or group.leader != member_id)
         ):
+            reached("groups.join_repeated")
             # The same metadata again: an answer was lost. (The leader of a stable group asks for a rebalance so.)
             self._renew_session(turn, group, member)
             return turn.answer(ask.reply, self._joined(group, member))
@@ -252,6 +254,7 @@ class Membership:
         member.rebalance_timeout_ms = _rebalance_timeout(request, ask.version)
         before = group.set_join_reply(member, ask.reply)
         if before is not None:
+            reached("groups.joined_twice")
             # The member joined twice; only the later JoinGroup takes part.
             turn.answer(before, join_refused(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS, 0))
 
@@ -347,6 +350,7 @@ class Membership:
 
         def expire(later: Turn) -> None:
             if group.join_timer is not token or group.is_gone:
+                reached("groups.old_join_timer_passed")
                 return
             if group.new_member_added and left_ms:
                 group.new_member_added = False
@@ -364,6 +368,7 @@ class Membership:
             if member.join_reply is None and not member.is_static:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
+            reached("groups.waits_for_static_members")
             # Only static members are left and none has returned: their sessions decide.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
@@ -408,6 +413,7 @@ class Membership:
 
         def expire(later: Turn) -> None:
             if group.sync_timer is not token or group.is_gone:
+                reached("groups.old_sync_timer_passed")
                 return
             group.sync_timer = None
             if group.pending_sync:
@@ -454,6 +460,7 @@ class Membership:
     def _take_assignment(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
         given = {each.member_id: each.assignment for each in request.assignments}
         if self._is_too_large(group, 0, given):
+            reached("groups.assignment_too_large")
             # A record that large cannot be written. The members try again with less, or an operator raises the limit.
             self._fail_syncs(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
             return self._prepare_rebalance(turn, group)
@@ -483,6 +490,7 @@ class Membership:
         if code:
             return code
         if request.generation_id != group.generation:
+            reached("groups.heartbeat_of_other_generation_refused")
             return ErrorCode.ILLEGAL_GENERATION
         self._renew_session(turn, group, group.members[request.member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is PREPARING else ErrorCode.NONE
@@ -572,6 +580,7 @@ class Membership:
 
     def _check_session(self, turn: Turn, group: ClassicGroup, member: Member, timer_ms: float) -> None:
         if member.is_gone or group.is_gone or member.timer_ms != timer_ms:
+            reached("groups.old_session_timer_passed")
             return
         member.timer_ms = float("inf")
         waits = member.join_reply is not None or member.sync_reply is not None
@@ -595,6 +604,7 @@ def _validate_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     if code:
         return code
     if request.generation_id != group.generation:
+        reached("groups.sync_of_other_generation_refused")
         return ErrorCode.ILLEGAL_GENERATION
     for asked, agreed in (
         (request.protocol_type, group.protocol_type),

@@ -26,6 +26,7 @@ from odradek.data_plane.groups.records import (
 )
 from odradek.data_plane.groups.state import GroupsState, OffsetKey
 from odradek.data_plane.groups.turn import Turn
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 from odradek.wire.schema.versions import OFFSET_COMMIT_GROUP_ID_NOT_FOUND
 
@@ -183,8 +184,10 @@ class OffsetStore:
         if code:
             return code
         if generation != group.generation:
+            reached("groups.commit_of_other_generation_refused")
             return ErrorCode.ILLEGAL_GENERATION
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
+            reached("groups.commit_without_assignment_refused")
             # It knows the new generation from its JoinGroup, but not its assignment yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE

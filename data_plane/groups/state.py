@@ -21,6 +21,7 @@ from odradek.data_plane.groups.records import (
     OffsetCommitValue,
     decode_key,
 )
+from odradek.named_states import reached
 from odradek.serving.layered_map import LayeredMap
 from odradek.wire.errors import MalformedMessage
 from odradek.wire.messages.coordinator_records import LegacyOffsetCommitValue
@@ -137,6 +138,7 @@ class GroupsState:
             return self
         left = attrs.evolve(self, pending=self.pending.changed({end.producer_id: None}))
         if not end.is_commit:
+            reached("groups.pending_offsets_dropped")
             return left
         taken = {
             group: {key: each for key, each in offsets.items() if each.value is not None}
@@ -161,6 +163,7 @@ class GroupsState:
             common = [group for group in offsets if group in of_producer]
             if not common:
                 continue
+            reached("groups.commit_overtook_pending")
             groups = dict(of_producer)
             for group in common:
                 left = dict(groups[group])

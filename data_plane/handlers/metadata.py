@@ -145,13 +145,13 @@ class MetadataHandler:
 
         Unknown topics are created where the request allows it.
         """
-        told: set[tuple[str | None, bytes]] = set()
+        named_before: set[tuple[str | None, bytes]] = set()
         unknown: dict[str, None] = {}
         for asked in asked_topics:
             found = self._find(asked, image, request, version, unknown)
             key = (found.name, found.topic_id)
-            yield None if key in told else found
-            told.add(key)
+            yield None if key in named_before else found
+            named_before.add(key)
         if unknown:
             self._create_some(unknown, sender)
 

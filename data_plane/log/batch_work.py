@@ -277,7 +277,7 @@ class HandedOff:
             self._check = partial(check_records, batch, header, config, now_ms, name)
             raise
 
-    def tell_size(self) -> None:
+    def note_size(self) -> None:
         """Note the results for the loop's estimates of such batches."""
         if isinstance(self.size, int):
             self.loop_work.note_size(codec_of(self.records), len(self.records), self.size)

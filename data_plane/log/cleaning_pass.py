@@ -23,7 +23,9 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaned_segment import CleanedSegment, CleaningAborted
 from odradek.data_plane.log.parts.cleaning_state import PassToken
 from odradek.data_plane.log.segments.segment import Segment, remove_if_present
+from odradek.env.pausing import pause
 from odradek.env.ports import File
+from odradek.named_states import reached
 
 __all__ = ["Cleaning", "CleaningAborted", "Group", "Source", "begin_cleaning", "cleanable_end"]
 
@@ -95,12 +97,14 @@ class Cleaning:
         log = self._log
         if self.abort_reason is not None or end_offset > self.end_offset:
             return None
+        reached("cleaner.group_given_up")
         segments = tuple(
             segment
             for segment in log.segments
             if base_offset <= segment.base_offset < end_offset and not segment.is_active
         )
         if not segments or segments[0].base_offset != base_offset:
+            reached("cleaner.sources_went")
             return None
         after = log.segments[log.segment_list.index_of(segments[-1].base_offset) + 1]
         if after.base_offset > self.end_offset:
@@ -152,7 +156,7 @@ class Cleaning:
                 f"{log}: cleaned up to {cleaned.next_offset}, where {self.end_offset} is allowed"
             )
         sizes = sum(segment.size for segment in group.segments)
-        with log.home.telling_failures():
+        with log.home.reporting_failures():
             if not log.segment_list.replace(group.segments, cleaned, self._note_doomed):
                 return False
         self.bytes_before += sizes
@@ -162,6 +166,7 @@ class Cleaning:
 
     def _note_doomed(self, names: list[str]) -> None:
         if self._is_ended:
+            reached("cleaner.swapped_after_its_pass")
             # The device has answered so late that the pass is over.
             self._log.home.remove_later(names)
         else:
@@ -173,10 +178,12 @@ class Cleaning:
         if log.is_closed:
             return
         log.segment_list.sync_entry()
+        pause()
         # Taken as a whole: if the pass ends meanwhile, the loop removes the rest.
         doomed, self._doomed = self._doomed, []
         try:
             while doomed:
+                pause()
                 remove_if_present(log.directory, doomed[0])
                 del doomed[0]
         finally:

@@ -54,6 +54,7 @@ from odradek.data_plane.log.time_lookup import TimeLookup
 from odradek.data_plane.log.transaction_rules import aborted_transactions, check_transaction
 from odradek.data_plane.log.truncation import Truncation
 from odradek.env.ports import Dir, DiskError, DiskFull, DiskRefused
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import (
     SIZE_PREFIX,
@@ -284,6 +285,7 @@ class PartitionLog(LogOffsets):
                     config.message_timestamp_after_max_ms,
                 )
             except KafkaError:
+                reached("log.header_doubted")
                 # The header may be wrong about its records: each of them is looked at.
                 is_unsure = True
             if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
@@ -314,6 +316,7 @@ class PartitionLog(LogOffsets):
             else:
                 duplicate = None
             if duplicate is not None:
+                reached("log.duplicate_recognized")
                 self.producers.note_verified(producer_id, guard)
                 return AppendResult(*duplicate, leader_epoch, True)
         if append_time:
@@ -359,6 +362,7 @@ class PartitionLog(LogOffsets):
                 if header.attributes & TRANSACTIONAL_MASK:
                     self._note_transaction(active, producers, producer_id, ended, guard)
         except Exception:
+            reached("log.append_met_a_bug")
             # Half of the log knows of the batch.
             self.home.break_down()
             raise
@@ -521,12 +525,14 @@ class PartitionLog(LogOffsets):
             DiskRefused: no room for the leader epochs, or no descriptor; the recovery point stays, and nothing is lost.
         """
         if self.home.is_closed:
+            reached("log.flush_after_close_dropped")
             # A file written by its name now could land in the directory of a log that was made since.
             return
         try:
             self._flush()
         except DiskError as error:
             if self.home.is_overtaken(error):
+                reached("log.flush_overtaken")
                 return
             self.home.failed_in_worker(error)
             raise
@@ -555,13 +561,13 @@ class PartitionLog(LogOffsets):
             DiskError: the directory is offline now.
         """
         self.home.check_answers()
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             self._truncation().truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything; the log is empty and starts at `offset`. Raises `DiskError` as `truncate_to`."""
         self.home.check_answers()
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             self._truncation().start_over(offset)
 
     def set_log_start_offset(self, offset: int) -> None:
@@ -589,12 +595,13 @@ class PartitionLog(LogOffsets):
         When all of a log has expired, a new segment is rolled, so that the log keeps its end offset. Raises
         `DiskError` as `truncate_to`.
         """
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
             if count and count == len(self.segment_list.segments):
                 try:
                     self.roll(now_ms)
                 except DiskFull:
+                    reached("log.removed_before_roll")
                     # The older ones go first: that may make room for the new one.
                     count -= 1
         return count > 0
@@ -604,7 +611,7 @@ class PartitionLog(LogOffsets):
         if not self.prepare_retention(now_ms):
             return 0
         segments = self.segment_list
-        with self.home.telling_failures():
+        with self.home.reporting_failures():
             if segments.entry_is_dirty:
                 try:
                     self.home.directory.in_time(self._flush, lambda flushed: None)

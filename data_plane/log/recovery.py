@@ -33,6 +33,7 @@ from odradek.data_plane.log.segments.segment import (
     Segment,
 )
 from odradek.env.ports import Log
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import BatchHeader
 
 
@@ -166,6 +167,7 @@ class Recovery:
         gap = self._segments.segments[at].base_offset - self.log_end_offset
         is_known = self.log_end_offset < self._known_offset
         if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._is_vouched_for(at)):
+            reached("recovery.segment_behind_gap_dropped")
             self._drop_from(at, f"the log before it ends at {self.log_end_offset}", is_kept=True)
             return False
         return True
@@ -228,6 +230,7 @@ class Recovery:
             kept_as=cut.kept_as,
         )
         if at + 1 < len(segments.segments):
+            reached("recovery.segments_behind_damage_dropped")
             self._drop_from(at + 1, "the segment before it was cut", is_kept=cut.kept_as is not None)
         return False
 
@@ -249,13 +252,16 @@ class Recovery:
         known_offset = self._known_offset
         for position, header in scan:
             if is_stopping():
+                reached("recovery.stopped")
                 raise LoadingStopped
             last_offset = header.last_offset
             if limit is not None and last_offset >= limit:
+                reached("recovery.leftover_of_truncation_cut")
                 scan.stop_before(position, end_offset, None)
                 break
             is_in_reach = last_offset <= relative_max
             if not is_in_reach and last_offset >= recovery_point:
+                reached("recovery.offset_out_of_reach")
                 reason = f"offset {last_offset} is out of the segment's reach"
                 scan.stop_before(position, end_offset, reason)
                 break
@@ -281,7 +287,9 @@ class Recovery:
         kept_as = None
         if segment.size > scan.position:
             if damage is not None and scan.next_offset < self._options.recovery_point:
+                reached("recovery.synced_tail_kept_aside")
                 kept_as = keep_tail(self._segments.home.directory, segment, scan.position)
+            reached("recovery.torn_tail_cut")
             segment.cut_durably(scan.position)
         if limit is not None:
             # A log may have more segments than the process may have descriptors.

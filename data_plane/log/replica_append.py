@@ -22,6 +22,7 @@ from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from odradek.data_plane.log.truncation import Truncation
 from odradek.env.ports import DiskError
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import (
     HEADER_SIZE,
@@ -68,7 +69,7 @@ class ReplicaAppend:
             self.producers.load(self.segments, self.config.index_interval_bytes)
         base_offset = taken[0][3].base_offset
         if base_offset < self.offsets.log_end_offset:
-            with self.segments.home.telling_failures():
+            with self.segments.home.reporting_failures():
                 truncation().reach_back(base_offset)
         self._write(batches, taken, now_ms)
         _, _, last_offset, header = taken[-1]
@@ -83,15 +84,20 @@ class ReplicaAppend:
         while length - position >= HEADER_SIZE:
             header = parse_header(batches, position)
             size = header.batch_length + SIZE_PREFIX
-            if size > length - position or header.partition_leader_epoch > leader_epoch >= 0:
+            if size > length - position:
+                break
+            if header.partition_leader_epoch > leader_epoch >= 0:
+                reached("replication.batch_of_later_epoch_left_out")
                 break
             if not check_crc(batches, position, size):
                 if taken and takes_sound:
+                    reached("replication.sound_batches_before_damage_taken")
                     break
                 raise CorruptBatch("batch checksum is wrong")
             base_offset = header.base_offset
             last_offset = base_offset + header.last_offset_delta
             if base_offset < next_offset <= last_offset and takes_sound and not taken and self._is_empty():
+                reached("replication.began_within_first_batch")
                 # It begins within the leader's first batch, where records were deleted up to the middle of it.
                 next_offset = base_offset
             if base_offset < next_offset or last_offset < base_offset:

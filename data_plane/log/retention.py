@@ -17,6 +17,7 @@ from odradek.data_plane.log.segments.segment import Segment
 from odradek.data_plane.log.segments.segment_times import is_known, modified_ms, walk_times
 from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.env.ports import DiskHung
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 
@@ -67,6 +68,7 @@ def delete_old_segments(
         segments.home.change(work, finish)
     except DiskHung as error:
         if not error.goes_on:
+            reached("log.retention_undone")
             segments.restore_first(doomed)
         raise
     return count

@@ -11,6 +11,7 @@ import attrs
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.env.ports import File
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 
@@ -49,6 +50,7 @@ class Suspected:
             self.file.unpin()
         if scan.damage is None:
             return None
+        reached("rot.suspicion_confirmed")
         offset = self.offset if scan.position == self.position else scan.next_offset
         return Rot(self.file.path, scan.position, offset, scan.damage)
 

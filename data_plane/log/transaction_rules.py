@@ -14,6 +14,7 @@ from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.parts.verification import VerificationGuard
 from odradek.data_plane.log.segments.aborted_index import NONE_ABORTED, AbortedTransaction
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.batches.transaction_markers import parse_marker
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -45,6 +46,7 @@ def check_transaction(
         duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
         if duplicate is not None:
             if config.verifies_transactions and not is_open:
+                reached("log.stolen_sequence_refused")
                 # Another client has written it in this producer's name: no transaction would commit the producer's own.
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -53,6 +55,7 @@ def check_transaction(
             return duplicate
     valid = None if is_open or not lazy.is_valid(producer_id, guard) else guard
     if config.verifies_transactions and not is_open and valid is None:
+        reached("log.append_outside_transaction_refused")
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
     producers.check_epoch(producer_id, epoch)
     if origin is not Origin.CLIENT:

@@ -32,6 +32,7 @@ from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment import Segment
 from odradek.env.ports import DiskHung, DiskRefused
+from odradek.named_states import reached
 
 _BEFORE_ALL = -1
 
@@ -71,11 +72,13 @@ class Truncation:
         """
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
+            reached("log.epoch_without_records_cut")
             # A leader that appended nothing has noted its epoch; the next leader may have taken another.
             self.epochs.truncate_from_end(self.offsets.log_end_offset)
             return
         at = segments.index_of(offset)
         if at < 0:
+            reached("log.cut_below_first_segment")
             self.start_over(offset)
             return
         last = segments.segments[at]
@@ -142,6 +145,7 @@ class Truncation:
                 self.producers.load(segments, self.config.index_interval_bytes)
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:
+            reached("log.cut_without_new_segment")
             # No room for a new file: the old one serves, until there is room to roll.
             if isinstance(error, DiskHung):
                 segments.home.refused(error)
@@ -167,6 +171,7 @@ class Truncation:
             )
 
         def then() -> None:
+            reached("log.reached_back")
             self.offsets.stored_start_offset = min(self.offsets.stored_start_offset, base_offset)
             self.segments.home.log_start_raised()
 

@@ -10,6 +10,7 @@ import ipaddress
 from math import inf
 
 from odradek.metadata_quorum.quotas.token_bucket import TokenBucket
+from odradek.named_states import reached
 
 __all__ = ["ADDRESSES_MAX", "AddressRates"]
 
@@ -70,6 +71,7 @@ class AddressRates:
         elif bucket.rate != rate:
             bucket.set_rate(rate, burst, now)
         if not bucket.has(1.0, now):
+            reached("quotas.connection_refused")
             self.refused += 1
             return False
         bucket.charge(1.0, now)

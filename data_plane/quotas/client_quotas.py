@@ -41,6 +41,7 @@ from odradek.metadata_quorum.quotas.quota_levels import (
     holding_quota,
 )
 from odradek.metadata_quorum.quotas.token_bucket import TokenBucket
+from odradek.named_states import reached
 from odradek.serving.steps import Work
 
 __all__ = ["ACCOUNTS_MAX", "Account", "ClientQuotas", "ClientShare", "QuotaSettings"]
@@ -266,6 +267,7 @@ class ClientQuotas:
         The sharers may have changed with the level: an account is found again by its sharers, or opened anew.
         """
         if account.is_overflow:
+            reached("quotas.account_shared")
             # Shared by all clients that have a quota of this value, and found no room for an account of their
             # own.
             return account.holding if (account.key, account.holding.value) in self._values else None

@@ -31,12 +31,17 @@ from typing import Any
 
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.follower_fetch_session import PARTITIONS_MAX, ReplicaFetchSession, Told
+from odradek.data_plane.replication.follower_fetch_session import (
+    PARTITIONS_MAX,
+    Position,
+    ReplicaFetchSession,
+)
 from odradek.data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
 from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import ConnectionLost, DiskError
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 from odradek.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
@@ -92,7 +97,7 @@ class Followed:
         self.lag = 0
         """The number of committed records that this replica lacked at the leader's last answer."""
 
-    def wanted(self) -> Told:
+    def wanted(self) -> Position:
         """Make the next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start
         offset.
 
@@ -221,6 +226,7 @@ class LeaderFetcher:
             self._session.begin()
         asked = self._asked()
         if unsynced := [followed for followed in asked if followed.partition.log.needs_flush]:
+            reached("replication.synced_before_promise")
             await self._sync_before_promise(unsynced)
             return
         request = self._request(asked)
@@ -356,9 +362,10 @@ class LeaderFetcher:
         if response.error_code:
             if response.error_code not in _SESSION_ERRORS:
                 raise KafkaError(ErrorCode(response.error_code), "the leader refuses the whole fetch")
+            reached("replication.session_begun_anew")
             session.begin()
             return
-        told = session.told
+        requested = session.requested
         session.answered(response.session_id)
         written = 0
         for topic in response.responses:
@@ -369,21 +376,22 @@ class LeaderFetcher:
                 followed = self.followed.get(replica)
                 if followed is None:
                     continue
-                written += self._take_partition(followed, answer, told.get(replica))
+                written += self._take_partition(followed, answer, requested.get(replica))
                 if written >= APPEND_BYTES_PER_TURN:
                     written = 0
                     await self._clock.sleep_until(0.0)
 
-    def _take_partition(self, followed: Followed, answer: PartitionData, told: Told | None) -> int:
+    def _take_partition(self, followed: Followed, answer: PartitionData, requested: Position | None) -> int:
         """Append the records of a partition in the answer. Returns the bytes appended."""
         partition = followed.partition
         # A start that was stored meanwhile changes nothing about the answer.
         if (
-            told is None
-            or told[:3] != followed.wanted()[:3]
+            requested is None
+            or requested[:3] != followed.wanted()[:3]
             or partition.leader_epoch != followed.leader_epoch
             or partition.is_leader
         ):
+            reached("replication.outdated_answer_dropped")
             # Fetched in another state than the present one: the next round fetches again.
             self._changed[followed.replica] = None
             return 0
@@ -395,6 +403,7 @@ class LeaderFetcher:
         followed.lag = max(0, answer.high_watermark - log.log_end_offset)
         try:
             if log.offline:
+                reached("replication.append_put_off_for_hung_disk")
                 # The disk hangs: a call to it would block the loop, and the node with it.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
             if answer.diverging_epoch.end_offset >= 0:
@@ -450,11 +459,13 @@ class LeaderFetcher:
             and isinstance(error, KafkaError)
             and error.code == ErrorCode.CORRUPT_MESSAGE
         ):
+            reached("rot.suspected_at_divergence")
             partition.suspect(answer.diverging_epoch.end_offset)
 
     def _truncate(self, followed: Followed, offset: int) -> None:
         """Cut the log at the leader's end of the common history. Raises as `PartitionLog.truncate_to`."""
         log = followed.partition.log
+        reached("replication.log_cut")
         end_offset, high_watermark = log.log_end_offset, log.high_watermark
         log.truncate_to(offset)
         level = self._log.warning if offset < high_watermark else self._log.info
@@ -471,6 +482,7 @@ class LeaderFetcher:
 
     def _take_error(self, followed: Followed, code: ErrorCode) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            reached("replication.end_out_of_range")
             self._out_of_range.append(followed)
             self._changed[followed.replica] = None
             return
@@ -502,6 +514,7 @@ class LeaderFetcher:
             ):
                 continue
             if end is None or start is None:
+                reached("replication.ranges_unknown")
                 self._back_off(followed)
                 continue
             try:
@@ -510,8 +523,10 @@ class LeaderFetcher:
                 if end < log.log_end_offset:
                     self._truncate(followed, end)
                 elif start > log.log_end_offset:
+                    reached("replication.log_begun_anew")
                     self._begin_anew(log, start)
                 else:
+                    reached("replication.range_came_back")
                     # The leader's log moved meanwhile, or something is wrong that cutting would not mend.
                     self._back_off(followed)
             except (KafkaError, DiskError) as error:
@@ -585,4 +600,7 @@ def parts_below_the_start(log: PartitionLog, records: memoryview, leader_log_sta
     if end_offset != leader_log_start_offset or end_offset == log.log_start_offset:
         return False
     header = parse_header(records)
-    return header.base_offset < end_offset <= header.last_offset
+    if not header.base_offset < end_offset <= header.last_offset:
+        return False
+    reached("replication.first_batch_cut_in_the_middle")
+    return True

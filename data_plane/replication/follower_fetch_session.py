@@ -16,10 +16,10 @@ from typing import NamedTuple
 from odradek.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 from odradek.wire.topic_partition import TopicIdPartition
 
-Told = tuple[int, int, int, int]
+Position = tuple[int, int, int, int]
 """Fetch offset, leader epoch, last fetched epoch, log start offset."""
 
-Asked = tuple[TopicIdPartition, Told]
+Asked = tuple[TopicIdPartition, Position]
 
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
@@ -44,12 +44,12 @@ class NextRequest(NamedTuple):
 class ReplicaFetchSession:
     """One leader's session. `begin` after a new connection or a refusal, `next_request` for each request."""
 
-    __slots__ = ("_had_turn", "epoch", "session_id", "told")
+    __slots__ = ("_had_turn", "epoch", "requested", "session_id")
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
-        self.told: dict[TopicIdPartition, Told] = {}
+        self.requested: dict[TopicIdPartition, Position] = {}
         """The contents of the leader's session."""
         self._had_turn: dict[TopicIdPartition, None] = {}
         """The partitions of full requests that named a part, until all have been named."""
@@ -57,7 +57,7 @@ class ReplicaFetchSession:
     def begin(self) -> None:
         """Begin a session: the next request names everything; it also ends the former session."""
         self.epoch = INITIAL_EPOCH
-        self.told = {}
+        self.requested = {}
 
     def next_request(
         self,
@@ -72,11 +72,11 @@ class ReplicaFetchSession:
             wanted, left, is_part = self._part_of(wanted)
         left_unwanted = unwanted[PARTITIONS_MAX:]
         topics: dict[bytes, FetchTopic] = {}
-        told = self.told
+        requested = self.requested
         for replica, now in wanted:
-            if told.get(replica) == now:
+            if requested.get(replica) == now:
                 continue
-            told[replica] = now
+            requested[replica] = now
             topic_id, index = replica
             topic = topics.get(topic_id)
             if topic is None:
@@ -87,7 +87,7 @@ class ReplicaFetchSession:
             )
         forgotten: dict[bytes, ForgottenTopic] = {}
         for replica in unwanted[:PARTITIONS_MAX]:
-            if told.pop(replica, None) is not None:
+            if requested.pop(replica, None) is not None:
                 topic_id, index = replica
                 gone = forgotten.get(topic_id)
                 if gone is None:
@@ -98,8 +98,8 @@ class ReplicaFetchSession:
 
     def _part_of(self, wanted: Sequence[Asked]) -> tuple[Sequence[Asked], list[TopicIdPartition], bool]:
         """Choose what one request names of many partitions. Return that, the rest, and whether it is urgent."""
-        told = self.told
-        news = [each for each in wanted if told.get(each[0]) != each[1]]
+        requested = self.requested
+        news = [each for each in wanted if requested.get(each[0]) != each[1]]
         if len(news) <= PARTITIONS_MAX:
             return news, [], False
         if self.epoch != INITIAL_EPOCH:

@@ -17,6 +17,7 @@ import attrs
 from odradek.data_plane.replication.isr_state import CommittedIsr, PendingIsr
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import Clock, ConnectionLost, Log, TaskGroup
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -119,12 +120,14 @@ class AlterPartitionSender:
             deadline = self._clock.monotonic() + self._timeout_seconds
             response: AlterPartitionResponse = await self._controller.request(request, deadline, version=3)
         except (KafkaError, ConnectionLost) as error:
+            reached("replication.isr_change_not_sent")
             self.failures += len(asked)
-            self._log.warning("isr.not_told", error=str(error))
+            self._log.warning("isr.not_reported", error=str(error))
             return False
         if response.error_code:
+            reached("replication.isr_changes_refused")
             self.failures += len(asked)
-            self._log.warning("isr.not_told", error=ErrorCode(response.error_code).name)
+            self._log.warning("isr.not_reported", error=ErrorCode(response.error_code).name)
             return False
         for topic in response.topics:
             for answer in topic.partitions:

@@ -45,6 +45,7 @@ from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, 
 from odradek.data_plane.replication.waiting_requests import WaitingRequests
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
@@ -147,7 +148,7 @@ class Partition:
 
     __slots__ = (
         "_cluster",
-        "_end_told",
+        "_end_announced",
         "_hears_fetch",
         "_is_syncing",
         "_waiting",
@@ -192,7 +193,7 @@ class Partition:
         """
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead."""
-        self._end_told = -1
+        self._end_announced = -1
         self._is_syncing = False
         """True from the start of a sync for the high watermark until it has ended."""
         self._waiting = _NOBODY_WAITS
@@ -211,9 +212,10 @@ class Partition:
                 f"{self.leader_epoch} to {image.leader_epoch}"
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
+            reached("replication.answer_overtook_record")
             # The answer to AlterPartition overtook its record; the newer record follows.
             return
-        self._assert_told(image)
+        self._assert_sound(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
         self._stir_followers(wakes=True)
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
@@ -226,7 +228,7 @@ class Partition:
             if begins:
                 self.knows_high_watermark = True
                 self.followers = None
-                self.epoch_start_offset = self._end_told = self.log.log_end_offset
+                self.epoch_start_offset = self._end_announced = self.log.log_end_offset
                 self.log.assign_epoch(image.leader_epoch)
             self._match_followers(image, node_id)
         else:
@@ -236,7 +238,7 @@ class Partition:
             self._raise_high_watermark()
         self.wake_watchers()
 
-    def _assert_told(self, image: PartitionImage) -> None:
+    def _assert_sound(self, image: PartitionImage) -> None:
         """Assert that the ISR consists of replicas, and that the leader epoch has one leader."""
         assert_isr(image.isr, image.replicas, image.leader)
         known = self.image
@@ -271,7 +273,7 @@ class Partition:
         fenced.
         """
         if self._raise_high_watermark():
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     def delete_records(self, offset: int) -> None:
         """Raise the log start offset; followers hear of it by the answers to their fetches, at once (KIP-107).
@@ -340,7 +342,7 @@ class Partition:
                 log.advance_high_watermark(log.log_end_offset)
                 waiting = self._waiting
                 if waiting.watchers:
-                    self._tell_high_watermark()
+                    self._announce_high_watermark()
                 elif waiting.fetches is not None:
                     waiting.call_reached_fetches(log)
         else:
@@ -355,6 +357,7 @@ class Partition:
             DiskError
         """
         if not self.has_min_isr:
+            reached("replication.marker_waits_for_replicas")
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         log = self.log
         result = log.append(
@@ -369,14 +372,14 @@ class Partition:
 
     def advance_high_watermark(self) -> None:
         """Wake followers and raise the high watermark after the log has grown, or after the gate has opened."""
-        if self.log.log_end_offset != self._end_told:
-            self._end_told = self.log.log_end_offset
+        if self.log.log_end_offset != self._end_announced:
+            self._end_announced = self.log.log_end_offset
             if self.followers is not None:
                 for replica in self.followers.values():
                     replica.log_grew()
             self._waiting.call_reached_fetches(self.log)
         if self._raise_high_watermark():
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     def _raise_high_watermark(self) -> bool:
         log = self.log
@@ -389,6 +392,7 @@ class Partition:
             return False
         offset = self._synced_end() if self.flushes else end_offset
         if not self.has_min_isr:
+            reached("replication.high_watermark_waits_for_replicas")
             return False
         if self.followers is not None:
             maximal_isr = self.isr_state.maximal_isr
@@ -433,6 +437,7 @@ class Partition:
         """
         image, cluster = self.image, self._cluster
         if image is not None and cluster.is_troubled(image.directory_of(replica.broker_id)):
+            reached("replication.troubled_replica_judged_sooner")
             return min(TROUBLED_LAG_MS_MAX, cluster.lag_ms_max)
         return cluster.lag_ms_max
 
@@ -459,7 +464,7 @@ class Partition:
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
         if log.high_watermark > before:
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     # -- followers ------------------------------------------------------------------------------------------------
 
@@ -467,6 +472,7 @@ class Partition:
         """Find the follower that fetches. Raises `KafkaError` if it is unknown here, perhaps for the moment."""
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
+            reached("replication.follower_unknown_yet")
             # With an epoch that is right the follower may know of a reassignment that has not arrived here.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -509,10 +515,12 @@ class Partition:
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):
+            reached("replication.fetch_of_earlier_life_refused")
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker epoch is older than the registered one"
             )
         if broker_epoch > registered:
+            reached("replication.fetch_of_later_life_not_counted")
             return False
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
@@ -529,7 +537,7 @@ class Partition:
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)
         if (moved and self._raise_high_watermark()) or (has_deleted and self._waiting.watchers is not None):
-            self._tell_high_watermark()
+            self._announce_high_watermark()
         return True
 
     def _may_expand(self, replica: RemoteReplica) -> None:
@@ -588,14 +596,16 @@ class Partition:
             or partition_epoch < self.partition_epoch
             or (isinstance(proposal, PendingShrinkIsr) and partition_epoch > self.partition_epoch)
         ):
+            reached("replication.isr_answer_outdated")
             return
+        reached("replication.isr_change_accepted")
         assert self.image is not None, "a leader knows its image"
         assert_isr(isr, self.image.replicas, self.image.leader)
         self.isr_state = committed_isr(isr)
         self.partition_epoch = partition_epoch
         self._weigh_isr()
         if self._raise_high_watermark():
-            self._tell_high_watermark()
+            self._announce_high_watermark()
 
     def isr_refused(self, proposal: PendingIsr, code: ErrorCode) -> bool:
         """Take in the controller's refusal; true if the proposal should be made again (Kafka's
@@ -604,6 +614,7 @@ class Partition:
         if self.isr_state is not proposal:
             return False
         if code in _NOT_APPLIED:
+            reached("replication.isr_change_refused")
             self.isr_state = proposal.committed
             # The replica that was about to join counts no more. Fetches of all other replicas have been
             # counted already.
@@ -643,7 +654,7 @@ class Partition:
                 if replica.cursor is not None:
                     replica.cursor.mark_dirty(wakes=wakes)
 
-    def _tell_high_watermark(self) -> None:
+    def _announce_high_watermark(self) -> None:
         self._acknowledge()
         self._stir_followers(wakes=False)
         self._waiting.call_watchers()

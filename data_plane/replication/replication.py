@@ -22,6 +22,7 @@ from odradek.data_plane.replication.replication_settings import ReplicationSetti
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
 from odradek.metadata_quorum.ports import PeerChannel
+from odradek.named_states import reached
 from odradek.serving.disk_troubles import Trouble
 from odradek.serving.timers import Timers
 from odradek.wire.errors import KafkaError
@@ -270,6 +271,7 @@ class Replication:
             try:
                 self._look_at_lag(partition, now_ms)
             except Exception:
+                reached("replication.look_failed")
                 # A bug in one partition must not stop the other partitions' turns.
                 self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
 

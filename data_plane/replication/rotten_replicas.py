@@ -43,6 +43,7 @@ from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, FileMissing, TaskGroup, Workers
 from odradek.metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicIdPartition
 
 AGAIN_SECONDS = 2.0
@@ -64,10 +65,10 @@ class _Case:
 
     partition: Partition
     rot: Rot
-    is_alone_told: bool = False
+    is_alone_logged: bool = False
 
 
-class DirectoriesTold(Protocol):
+class DirectoryReports(Protocol):
     """The queue of reports to the controller about replicas' directories."""
 
     @property
@@ -90,7 +91,7 @@ class RotHost(BrokerHost, Protocol):
     def hosted(self) -> HostedTopics: ...
 
     @property
-    def assignments(self) -> DirectoriesTold: ...
+    def assignments(self) -> DirectoryReports: ...
 
     def workers_for(self, log: PartitionLog) -> Workers:
         """Return the threads that may wait for this log's disk."""
@@ -148,6 +149,7 @@ class RottenReplicas:
             or log.is_closed
             or not self._broker.hosted.holds(partition)
         ):
+            reached("rot.suspicion_outdated")
             # What was read may have been cut meanwhile.
             return
         if rot is None:
@@ -208,14 +210,14 @@ class RottenReplicas:
         if image is None or image.directory_of(self._node_id) == LOST_DIRECTORY:
             return
         if self._others_are_in_sync(partition):
-            case.is_alone_told = False
+            case.is_alone_logged = False
             if (
                 self._broker.assignments.pending.get(TopicIdPartition(log.topic_id, log.partition))
                 != LOST_DIRECTORY
             ):
                 self._broker.assignments.note(log.topic_id, log.partition, LOST_DIRECTORY)
-        elif not case.is_alone_told:
-            case.is_alone_told = True
+        elif not case.is_alone_logged:
+            case.is_alone_logged = True
             self._broker.log.error(
                 "log.rotten_and_the_last_in_sync",
                 topic=log.topic,
@@ -239,8 +241,10 @@ class RottenReplicas:
     def fate(self, replica: TopicIdPartition, image: PartitionImage, *, is_empty: bool) -> Fate:
         """Choose the fate of a replica whose directory is LOST in the metadata."""
         if replica in self._renewed:
+            reached("rot.renewed_replica_follows")
             return Fate.FOLLOW
         if self.holds_promises(image):
+            reached("rot.promising_replica_returns")
             return Fate.RETURN
         if is_empty:
             return Fate.FOLLOW
@@ -272,7 +276,7 @@ class RottenReplicas:
         )
         self._renewed[replica] = log_dir.directory_id
 
-    def tell_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
+    def report_directory(self, replica: TopicIdPartition, directory_id: bytes, *, is_anew: bool) -> None:
         """Report to the controller that the replica is in this directory, again or still."""
         if is_anew:
             self._renewed[replica] = directory_id

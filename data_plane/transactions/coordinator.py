@@ -236,7 +236,7 @@ class TransactionCoordinator(Shards[TransactionShard]):
 
     def _abort_timed_out(self) -> None:
         self._set_timeouts()
-        self._tell_all(AbortTimedOut)
+        self._submit_to_all(AbortTimedOut)
 
     def _set_expiry(self) -> None:
         at = self._broker.clock.monotonic() + self.settings.expiry_interval_ms / 1000
@@ -244,9 +244,9 @@ class TransactionCoordinator(Shards[TransactionShard]):
 
     def _expire(self) -> None:
         self._set_expiry()
-        self._tell_all(ExpireIds)
+        self._submit_to_all(ExpireIds)
 
-    def _tell_all(self, request: Callable[[int], Any]) -> None:
+    def _submit_to_all(self, request: Callable[[int], Any]) -> None:
         for _, shard in sorted(self.shards.items()):
             self._check(shard, request)
 

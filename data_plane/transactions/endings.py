@@ -13,6 +13,7 @@ from odradek.data_plane.transactions.state import (
     TransactionStatus,
 )
 from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 __all__ = [
@@ -44,6 +45,7 @@ def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = expected_producer(transaction)
     if request.producer_epoch == EPOCH_MAX:
+        reached("transactions.reserved_epoch_refused")
         # The coordinator's own, for fencing. A client can only have guessed it.
         return (
             ErrorCode.PRODUCER_FENCED
@@ -87,6 +89,7 @@ def outcome_of(transaction: Transaction, request: EndTransaction) -> Transaction
         if is_same and (not grows or _is_retry(transaction, request)):
             return ErrorCode.NONE
         if is_commit or not grows or _is_retry(transaction, request):
+            reached("transactions.other_end_refused")
             return ErrorCode.INVALID_TXN_STATE
         return TransactionStatus.PREPARE_ABORT
     return ErrorCode.INVALID_TXN_STATE if is_commit or not grows else TransactionStatus.PREPARE_ABORT
@@ -163,6 +166,8 @@ def after_end(ending: Transaction) -> tuple[int, int]:
 
 
 def completed(transaction: Transaction, wall_ms: int) -> Transaction:
+    if transaction.next_producer_id >= 0:
+        reached("transactions.completed_with_next_id")
     is_commit = transaction.status is TransactionStatus.PREPARE_COMMIT
     producer_id, epoch = after_end(transaction)
     is_new_id = producer_id != transaction.producer_id

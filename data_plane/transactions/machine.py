@@ -101,6 +101,7 @@ from odradek.data_plane.transactions.state import (
 from odradek.data_plane.transactions.transactions_topic import TransactionSettings
 from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 APPEND_BYTES_MAX = 1_048_588
@@ -238,6 +239,7 @@ class TransactionMachine:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         answers: Answers = [(reply, _refused_like(response, code)) for reply, response in decision.response]
         if isinstance(request.request, AbortTimedOut):
+            reached("transactions.timeouts_not_written")
             self._narrow_aborts(state, decision.records)
             return [(reply, True) for reply, _ in answers]
         if request.reply is not None and self._forget_held(request):
@@ -255,6 +257,7 @@ class TransactionMachine:
         timeout_ms = TIMELESS if request.two_phase else request.timeout_ms
         if transaction is None:
             if turn.state.weight >= self._settings.ids_per_partition_max:
+                reached("transactions.new_id_refused")
                 self._counts.refused_ids += 1
                 return turn.answer(ask.reply, Producer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             if record_bytes_max(Transaction(request.transactional_id, 0, 0, 0)) > self._append_bytes_max():
@@ -265,12 +268,16 @@ class TransactionMachine:
             transaction = Transaction(request.transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms)
         is_known = _is_known(transaction, request)
         if transaction.status.is_ending:
+            reached("transactions.begin_held_for_markers")
             return self._busy(turn, ask, holds=is_known)
         if not is_known:
+            reached("transactions.fenced_producer_refused")
             return turn.answer(ask.reply, Producer(ErrorCode.PRODUCER_FENCED))
         if transaction.status is TransactionStatus.ONGOING:
             if request.keep_prepared:
+                reached("transactions.prepared_resumed")
                 return self._resume(turn, ask, transaction)
+            reached("transactions.open_transaction_fenced")
             self._fence(turn, transaction)
             return self._hold(turn, ask)
         begun = self._begun(transaction, request)
@@ -313,6 +320,7 @@ class TransactionMachine:
         if epoch in (NO_PRODUCER_EPOCH, request.producer_epoch):
             return attrs.evolve(transaction, producer_epoch=epoch + 1, last_producer_epoch=epoch)
         if request.producer_epoch == transaction.last_producer_epoch:
+            reached("transactions.begin_repeated")
             # The answer to the first request was lost.
             return transaction
         return ErrorCode.PRODUCER_FENCED
@@ -352,6 +360,7 @@ class TransactionMachine:
         request: AddPartitions = ask.request
         transaction, code = _find(turn.state, request)
         if transaction is not None and transaction.status.is_ending:
+            reached("transactions.add_held_for_markers")
             return self._busy(turn, ask, holds=not code)
         if transaction is None or code:
             return turn.answer(ask.reply, code)
@@ -367,6 +376,7 @@ class TransactionMachine:
             )
             code = self._may_grow(turn.state, transaction, added)
             if code:
+                reached("transactions.partitions_refused")
                 self._counts.refused_partitions += 1
                 return turn.answer(ask.reply, code)
             self._write(turn, added)
@@ -391,6 +401,7 @@ class TransactionMachine:
         if transaction is None or code:
             return turn.answer(ask.reply, Verified(code))
         if transaction.status.is_ending:
+            reached("transactions.verified_too_late")
             return turn.answer(ask.reply, Verified(ErrorCode.CONCURRENT_TRANSACTIONS))
         codes = {
             each: ErrorCode.NONE if each in transaction.partitions else ErrorCode.TRANSACTION_ABORTABLE
@@ -410,6 +421,7 @@ class TransactionMachine:
             return turn.answer(ask.reply, Producer(code))
         outcome = outcome_of(transaction, request)
         if outcome is ErrorCode.NONE:
+            reached("transactions.end_repeated")
             return turn.answer(
                 ask.reply, Producer(outcome, transaction.producer_id, transaction.producer_epoch)
             )
@@ -435,6 +447,7 @@ class TransactionMachine:
             or (transaction.producer_id, transaction.producer_epoch)
             != (request.producer_id, request.producer_epoch)
         ):
+            reached("transactions.markers_of_other_end_dropped")
             return
         if transaction.status is TransactionStatus.PREPARE_COMMIT:
             self._counts.committed += 1
@@ -469,6 +482,7 @@ class TransactionMachine:
             if done and size > CHECKED_BYTES_MAX:
                 break
             done += 1
+            reached("transactions.timed_out")
             self._counts.timed_out += 1
             self._fence(turn, transaction)
         if done == len(late):
@@ -497,6 +511,7 @@ class TransactionMachine:
             and (each.status is TransactionStatus.EMPTY or each.status.is_complete)
         ]
         for transactional_id in sorted(expired)[:CHECKED_MAX]:
+            reached("transactions.id_expired")
             turn.write(tombstone_of(transactional_id))
         turn.answer(ask.reply, len(expired) > CHECKED_MAX)
 
@@ -518,6 +533,7 @@ class TransactionMachine:
         transactional_id = ask.request.transactional_id
         held = self._held.setdefault(transactional_id, [])
         if len(held) >= HELD_MAX:
+            reached("transactions.too_many_held")
             turn.answer(ask.reply, refusal(ask, ErrorCode.CONCURRENT_TRANSACTIONS))
             return
         held.append(ask)
@@ -579,8 +595,10 @@ def _find(
     if request.producer_id != producer_id:
         return transaction, ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if request.producer_epoch != epoch or epoch == EPOCH_MAX:
+        reached("transactions.zombie_refused")
         return transaction, ErrorCode.PRODUCER_FENCED
     if transaction.next_producer_epoch >= 0 and not transaction.status.is_ending:
         # Whoever has resumed a prepared transaction may only end it.
+        reached("transactions.resumed_may_only_end")
         return transaction, ErrorCode.INVALID_TXN_STATE
     return transaction, ErrorCode.NONE

@@ -18,6 +18,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.data_plane.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from odradek.env.ports import DiskError
+from odradek.named_states import reached
 from odradek.serving.contract import Delayed, Receiver
 from odradek.serving.steps import Work, run_through
 from odradek.serving.timers import Timer, Timers
@@ -110,6 +111,7 @@ class DelayedMarkers(Delayed):
         """Settle one marker, which is committed or has failed."""
         waiting = self.pending.get(key)
         if waiting is None:
+            reached("transactions.marker_written_too_late")
             # The deadline has passed.
             return
         waiting.pop(0)
@@ -240,7 +242,7 @@ class MarkerWriter:
         except KafkaError as error:
             delayed.note(key, error.code)
         except DiskError as error:
-            broker.disk_errors.tell(
+            broker.disk_errors.note(
                 "write_txn_markers.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             delayed.note(key, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -31,6 +31,7 @@ from odradek.data_plane.transactions.paced_actions import PacedActions
 from odradek.data_plane.transactions.peers import BrokerPeers, TransactionHost
 from odradek.data_plane.transactions.requests import MarkersWritten
 from odradek.data_plane.transactions.state import TopicPartitionPair, Transaction, TransactionStatus
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from odradek.wire.messages.write_txn_markers import (
@@ -124,6 +125,7 @@ class MarkerSender:
         key = (shard, transaction.transactional_id)
         known = self._endings.get(key)
         if known is not None and known.transaction == transaction:
+            reached("transactions.markers_asked_twice")
             return
         ending = self._endings[key] = _Ending(shard, transaction)
         self._starts.add(partial(self._start, ending))
@@ -156,8 +158,10 @@ class MarkerSender:
         for topic, index in partitions:
             found = image.partition(topic, index)
             if found is None:
+                reached("transactions.marker_without_partition")
                 ending.left.discard((topic, index))
             elif found.leader < 0:
+                reached("transactions.marker_waits_for_leader")
                 homeless.append((topic, index))
             else:
                 by_leader.setdefault(found.leader, []).append((topic, index))
@@ -216,9 +220,11 @@ class MarkerSender:
         while destination.queue and count < most:
             ending, partitions = destination.queue[0]
             if self._is_over(ending):
+                reached("transactions.queued_marker_dropped")
                 destination.queue.popleft()
                 continue
             if ending.transaction.producer_id in producers:
+                reached("transactions.markers_of_one_producer_parted")
                 # Answers are distinguished by producer ids.
                 break
             producers.add(ending.transaction.producer_id)
@@ -238,6 +244,7 @@ class MarkerSender:
         codes = _codes(response)
         for ending, partitions in parts:
             if self._is_over(ending):
+                reached("transactions.late_marker_answer_dropped")
                 continue
             again: list[TopicPartitionPair] = []
             of_producer = codes.get(ending.transaction.producer_id, {})
@@ -248,12 +255,15 @@ class MarkerSender:
                 if code in _WRITTEN:
                     ending.left.discard(partition)
                 elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                    reached("transactions.marker_overtaken")
                     overtaken.append(partition)
                 elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                    reached("transactions.marker_of_earlier_coordinator")
                     is_fenced = True
                     self._give_up(ending, code, partition)
                     break
                 else:
+                    reached("transactions.marker_sent_again")
                     again.append(partition)
             if is_fenced:
                 continue
@@ -282,10 +292,12 @@ class MarkerSender:
         unknown = [partition for partition in partitions if partition not in open_here]
         for partition in partitions:
             if open_here.get(partition):
+                reached("transactions.marker_given_up")
                 self._give_up(ending, ErrorCode.INVALID_PRODUCER_EPOCH, partition)
                 return
             if partition in open_here:
                 ending.left.discard(partition)
+                reached("transactions.producer_id_spent")
                 if not ending.is_spent:
                     ending.is_spent = True
                     self._warn("transactions.producer_id_spent", ending, partition)

@@ -52,7 +52,7 @@ class TransactionStatus(IntEnum):
     PREPARE_EPOCH_FENCE = 7
 
     @property
-    def told(self) -> str:
+    def shown(self) -> str:
         """The name that clients get."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 

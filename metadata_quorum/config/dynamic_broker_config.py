@@ -150,18 +150,18 @@ def _is_of_one_broker(name: str) -> bool:
 
 
 def _check_times(changed: BrokerConfigLayers) -> None:
-    def told(name: str) -> int:
+    def number_of(name: str) -> int:
         return int(inherited_text(name, changed))
 
-    if told("retention.ms") == 0:
+    if number_of("retention.ms") == 0:
         raise _required("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
-    if told("segment.ms") < 1:
+    if number_of("segment.ms") < 1:
         raise _required("log.roll.ms must be greater than or equal to 1")
-    if told("segment.jitter.ms") < 0:
+    if number_of("segment.jitter.ms") < 0:
         raise _required("log.roll.jitter.ms must be greater than or equal to 0")
     for unit in ("ms", "bytes"):
         name, limit_name = f"log.local.retention.{unit}", f"log.retention.{unit}"
-        local, limit = told(f"local.retention.{unit}"), max(-1, told(f"retention.{unit}"))
+        local, limit = number_of(f"local.retention.{unit}"), max(-1, number_of(f"retention.{unit}"))
         if limit != -1 and local == -1:
             allowed = f"Value must not be -1 as {limit_name} value is set as {limit}."
         elif limit != -1 and local > limit:

@@ -247,8 +247,8 @@ def describe_broker_config(
         broker = BrokerConfigLayers({}, {}, broker.dynamic_default)
     entries = []
     for name, definition in sorted(broker_defs().items()):
-        told = any(name in layer for _, layer in broker.layers())
-        if not told and (definition.internal or for_all):
+        is_set = any(name in layer for _, layer in broker.layers())
+        if not is_set and (definition.internal or for_all):
             continue
         synonyms = tuple(_broker_synonyms(definition, broker))
         if for_all:

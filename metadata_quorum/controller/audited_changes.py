@@ -9,10 +9,10 @@ from odradek.security.audit.auditor import Auditor
 from odradek.wire.api import api_name
 from odradek.wire.structure import Message
 
-__all__ = ["tell_change"]
+__all__ = ["audit_change"]
 
 
-def tell_change(
+def audit_change(
     auditor: Auditor,
     sender: Sender,
     request: Any,

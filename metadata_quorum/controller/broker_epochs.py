@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 
@@ -14,6 +15,7 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None
             ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}"
         )
     if broker.epoch != epoch:
+        reached("controller.stale_broker_epoch_refused")
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH,
             f"Expected broker epoch {broker.epoch}, but got broker epoch {epoch}",

@@ -40,10 +40,10 @@ def with_partition_changes(
 ) -> list[Message]:
     """Add the partition changes that follow from the configuration records of one decision."""
     names = _affected_topics(image, records)
-    tells_of_disks = any(
+    names_disks = any(
         isinstance(record, ConfigRecord) and record.name == TROUBLED_LOG_DIRS for record in records
     )
-    if not names and not tells_of_disks:
+    if not names and not names_disks:
         return list(records)
     builder = ImageBuilder(image)
     for offset, record in enumerate(records, context.next_offset):

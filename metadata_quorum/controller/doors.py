@@ -91,7 +91,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
     named = Counter(request.topic_names)
     named.update(each.name for each in request.topics if each.name is not None and each.topic_id == ZERO_UUID)
     ids = Counter(each.topic_id for each in request.topics if each.name is None)
-    told: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
+    answers: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
     """One answer for each name and for each id."""
 
     def passes(name: str | None, topic_id: bytes) -> bool:
@@ -102,7 +102,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
         else:
             return True  # The decision refuses both at once, and neither.
         if refused is not None:
-            told[name, topic_id] = refused
+            answers[name, topic_id] = refused
         return refused is None
 
     kept = [passes(name, ZERO_UUID) for name in request.topic_names]
@@ -110,7 +110,7 @@ def delete_topics_door(asked: Asked, request: DeleteTopicsRequest) -> Admitted |
     if all(kept):
         return None
     anatomy = anatomy_of(request)
-    return Admitted(anatomy.only(request, kept), anatomy.adding(kept, list(told.values())))
+    return Admitted(anatomy.only(request, kept), anatomy.adding(kept, list(answers.values())))
 
 
 def _refused_id(asked: Asked, topic_id: bytes, times: int) -> DeletableTopicResult | None:
@@ -237,7 +237,7 @@ class ControllerDoors:
 
     def admit(self, principal: str, host: str, message: Message, version: int) -> Admitted | Message:
         """Return the part of a client's request that is decided, or the refusal of the whole. May run in a worker;
-        the caller calls `tell_denials` on the loop afterwards.
+        the caller calls `log_denials` on the loop afterwards.
         """
         request: Any = message
         """A request of the class that the door of its API judges."""
@@ -248,11 +248,11 @@ class ControllerDoors:
         self._judged.append((asked.rights, message.API_KEY))
         return Admitted(message, _as_it_is) if admitted is None else admitted
 
-    def tell_denials(self) -> None:
+    def log_denials(self) -> None:
         """Give the refusals to the audit log."""
         while self._judged:
             rights, api_key = self._judged.popleft()
-            rights.tell_denials(api_key)
+            rights.log_denials(api_key)
 
 
 def _as_it_is(response: Any) -> Any:

@@ -14,7 +14,7 @@ from odradek.metadata_quorum.controller.partitions.assignments import (
     active_replicas,
     assigned,
     bad_assignment,
-    check_told_replicas,
+    check_given_replicas,
     partition_records,
 )
 from odradek.metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
@@ -160,7 +160,7 @@ def _assign(
     image: MetadataImage, topic: CreatableTopic, context: DecisionContext, settings: ControllerSettings
 ) -> list[Assignment]:
     if topic.assignments:
-        return _assign_as_told(image, topic)
+        return _assign_as_given(image, topic)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -184,7 +184,7 @@ def _assign(
     return assigned(image, placed)
 
 
-def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignment]:
+def _assign_as_given(image: MetadataImage, topic: CreatableTopic) -> list[Assignment]:
     if topic.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -195,14 +195,14 @@ def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignm
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
-    told: dict[int, Assignment] = {}
+    given: dict[int, Assignment] = {}
     factor: int | None = None
     for assignment in topic.assignments:
         number = assignment.partition_index
-        if number in told:
+        if number in given:
             raise bad_assignment(f"Found multiple manual partition assignments for partition {number}")
         replicas = list(assignment.broker_ids)
-        check_told_replicas(image, replicas, factor)
+        check_given_replicas(image, replicas, factor)
         factor = len(replicas)
         isr = active_replicas(image, replicas)
         if not isr:
@@ -210,10 +210,10 @@ def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignm
                 "All brokers specified in the manual partition assignment for "
                 f"partition {number} are fenced or in controlled shutdown."
             )
-        told[number] = (replicas, isr)
-    if any(number not in told for number in range(len(told))):
+        given[number] = (replicas, isr)
+    if any(number not in given for number in range(len(given))):
         raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
-    return [told[number] for number in range(len(told))]
+    return [given[number] for number in range(len(given))]
 
 
 def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:

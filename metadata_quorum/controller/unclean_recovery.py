@@ -37,6 +37,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
+from odradek.named_states import reached
 from odradek.wire.messages.broker_heartbeat import TopicPartitionLogInfo
 from odradek.wire.topic_partition import TopicIdPartition
 
@@ -105,6 +106,7 @@ class UncleanRecovery:
                     or info.current_leader_epoch != partition.leader_epoch
                     or info.error_code
                 ):
+                    reached("controller.outdated_report_left_out")
                     continue
                 key = TopicIdPartition(topic.topic_id, info.partition)
                 reports = self._reports.get(key)
@@ -190,6 +192,7 @@ class Recovery:
             if each in last_known or may_lead(each) or self._is_about_to_be_active(partition, each)
         ]
         if not able or not (at_once or self._has_heard(able, reports, last_known, awaited)):
+            reached("controller.reports_waited_for")
             return None
         order = [*last_known, *partition.replicas]
 

@@ -49,7 +49,7 @@ class DescribeAclsHandler:
             return DescribeAclsResponse(0, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
         rights = rights_of(context, authorizer)
         if not may_on_cluster(rights, Operation.DESCRIBE):
-            rights.tell_denials(ApiKey.DESCRIBE_ACLS)
+            rights.log_denials(ApiKey.DESCRIBE_ACLS)
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return DescribeAclsResponse(0, code, code.message)
         return in_slices(self._long_work, _described(self._acls(), asked))

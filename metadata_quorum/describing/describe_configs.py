@@ -90,7 +90,7 @@ class Described(Protocol):
     def long_work(self) -> LongWork: ...
 
 
-class _Told:
+class _Answered:
     """The entries that one answer shows already, by their owner and the wanted keys."""
 
     __slots__ = ("each", "entries", "repeated", "shown")
@@ -122,14 +122,14 @@ class DescribeConfigsHandler:
     def _answer(self, request: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
         # As in Kafka a type that it does not know spoils the whole request.
         sound = all(resource.resource_type in RESOURCES for resource in request.resources)
-        told = _Told()
+        answered = _Answered()
         results = []
         for resource in request.resources:
             kind, name = resource.resource_type, resource.resource_name
             try:
                 if not sound:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                shown, units = self._describe(resource, request, told)
+                shown, units = self._describe(resource, request, answered)
                 if shown is None:
                     results.append(DescribeConfigsResult(TOO_LARGE, TOO_LARGE_MESSAGE, kind, name, []))
                 else:
@@ -141,7 +141,7 @@ class DescribeConfigsHandler:
         return DescribeConfigsResponse(0, results)
 
     def _describe(
-        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, answered: _Answered
     ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
         """Describe a resource: the results, shared by equal ones, and the units; None for a repetition too many.
 
@@ -151,28 +151,30 @@ class DescribeConfigsHandler:
         wanted = frozenset(resource.configuration_keys or ())
         of_none = kind in NAMED_FREELY and name and (kind, name) not in self._broker.image.configs
         owner = (kind, None if of_none else name)
-        before = told.shown.get((owner, wanted))
+        before = answered.shown.get((owner, wanted))
         if before is not None:
-            return (before[0] if told.repeated.has_room(before[1]) else None), 1
-        entries = told.entries.get(owner)
+            return (before[0] if answered.repeated.has_room(before[1]) else None), 1
+        entries = answered.entries.get(owner)
         if entries is None:
-            entries = told.entries[owner] = self._entries(kind, name)
+            entries = answered.entries[owner] = self._entries(kind, name)
         shown = [
-            self._show(entry, kind, request, told) for entry in entries if not wanted or entry.name in wanted
+            self._show(entry, kind, request, answered)
+            for entry in entries
+            if not wanted or entry.name in wanted
         ]
         size = sum(ENTRY_BYTES + len(each.documentation or "") for each in shown)
-        told.shown[owner, wanted] = shown, size
+        answered.shown[owner, wanted] = shown, size
         return shown, RESOURCE_UNITS
 
     def _show(
-        self, entry: ConfigEntry, kind: int, request: DescribeConfigsRequest, told: _Told
+        self, entry: ConfigEntry, kind: int, request: DescribeConfigsRequest, answered: _Answered
     ) -> DescribeConfigsResourceResult:
-        before = told.each.get((kind, entry.name))
+        before = answered.each.get((kind, entry.name))
         if before is not None and before[0] is entry:
             return before[1]
         doc = _doc(kind, entry.name, request.include_documentation)
         result = _shown(entry, request.include_synonyms, doc)
-        told.each[kind, entry.name] = entry, result
+        answered.each[kind, entry.name] = entry, result
         return result
 
     def _entries(self, kind: int, name: str) -> list[ConfigEntry]:
@@ -213,14 +215,14 @@ class DescribeConfigsHandler:
             return entries
         # What stands in the metadata of troubles may be older: a full disk may hold up this node's own metadata.
         stored = self._broker.image.broker_configs(int(name))
-        told = {key: stored.get(key, "") for key in _MARKS}
-        told[TROUBLED_LOG_DIRS] = self._troubles()
+        answered = {key: stored.get(key, "") for key in _MARKS}
+        answered[TROUBLED_LOG_DIRS] = self._troubles()
         own = [
             ConfigEntry(key, value, ConfigSource.DYNAMIC_BROKER_CONFIG, False, True, CONFIG_TYPES["string"])
-            for key, value in told.items()
+            for key, value in answered.items()
             if value
         ]
-        return [*(each for each in entries if each.name not in told), *own]
+        return [*(each for each in entries if each.name not in answered), *own]
 
     def _logger_entries(self, name: str) -> list[ConfigEntry]:
         if not name:

@@ -274,6 +274,7 @@ class ImageBuilder:
         topic.set(record.partition_id, after)
 
     def _clear_elr(self, record: records.ClearElrRecord) -> None:
+        nobody = records.PartitionChangeRecord(eligible_leader_replicas=[], last_known_elr=[])
         names = [record.topic_name] if record.topic_name else [*self._base.topics, *self._changes.names]
         for name in names:
             topic_id = self._topic_id(name)
@@ -284,7 +285,7 @@ class ImageBuilder:
             topic = self._topic(topic_id)
             for number, partition in topic.all_partitions():
                 if partition.elr or partition.last_known_elr:
-                    topic.set(number, attrs.evolve(partition, elr=(), last_known_elr=()))
+                    topic.set(number, merge_partition(partition, nobody, self._interned.tuple))
 
     def _set_config(self, record: records.ConfigRecord) -> None:
         """Store a configuration value. An unreadable one leaves the former value in force."""

@@ -22,22 +22,22 @@ class MetadataErrors:
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
-        self._told: dict[tuple[int, str], Mapping[str, str]] = {}
+        self._logged: dict[tuple[int, str], Mapping[str, str]] = {}
         self.count = 0
         """Values that were not applied since this process began."""
 
     def look(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Log the unreadable values that are new."""
         for resource in delta.changed_configs:
-            told = self._told.pop(resource, {})
+            logged = self._logged.pop(resource, {})
             unreadable: Mapping[str, str] = image.unreadable_configs.get(resource, {})
             for key, text in sorted(unreadable.items()):
-                if told.get(key) != text:
-                    self._tell(resource, key, text, image.configs.get(resource, {}).get(key))
+                if logged.get(key) != text:
+                    self._log_unreadable(resource, key, text, image.configs.get(resource, {}).get(key))
             if unreadable:
-                self._told[resource] = unreadable
+                self._logged[resource] = unreadable
 
-    def _tell(self, resource: tuple[int, str], key: str, text: str, in_force: str | None) -> None:
+    def _log_unreadable(self, resource: tuple[int, str], key: str, text: str, in_force: str | None) -> None:
         self.count += 1
         kind, name = resource
         try:

@@ -1,4 +1,4 @@
-"""Which quota holds for a client: the eight levels of precedence (KIP-13, KIP-55). PURE.
+"""The quota that holds for a client, by the eight levels of precedence (KIP-13, KIP-55). PURE.
 
 The most specific level that has a value decides, for each key by itself:
 

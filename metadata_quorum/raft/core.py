@@ -48,6 +48,7 @@ from odradek.metadata_quorum.raft.messages import (
 )
 from odradek.metadata_quorum.raft.roles import Follower, Leader
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 __all__ = ["RaftCore"]
@@ -89,6 +90,7 @@ class RaftCore(CoreState):
         """Take a replica's request; the answer is an effect, now or later."""
         self._at(now)
         if not isinstance(request, Fetch) and request.epoch > self.epoch + EPOCHS_AHEAD_MAX:
+            reached("raft.epoch_far_ahead_refused")
             self._refuse(request_id, request)
             return
         match request:
@@ -113,10 +115,13 @@ class RaftCore(CoreState):
         """Take the answer of `node_id` to a `Send`."""
         self._at(now)
         if not self._is_over(node_id, request):
+            reached("raft.late_answer_dropped")
             return
         if response.error is not response.error.NONE:
             self._retry_at[node_id] = now + self.config.retry_backoff_seconds
         self.learn(response.epoch, response.leader_id, node_id)
+        if request.epoch != self.epoch:
+            reached("raft.answer_to_earlier_epoch_dropped")
         if request.epoch == self.epoch:
             match request, response:
                 case Vote(), VoteAnswer():
@@ -135,10 +140,11 @@ class RaftCore(CoreState):
         """
         self._at(now)
         if not self._is_over(node_id, request):
+            reached("raft.late_failure_dropped")
             return
         self._retry_at[node_id] = now + self.config.retry_backoff_seconds
         if broken:
-            election.on_broken_connection(self, node_id)
+            election.doubt_leader(self, node_id)
         self._ask()
 
     def append(self, batch: Batch, now: float) -> None:
@@ -206,8 +212,10 @@ class RaftCore(CoreState):
             return
         self.abstains = abstains
         if abstains:
+            reached("raft.abstained")
             election.abstain(self)
         else:
+            reached("raft.took_part_again")
             election.take_part_again(self)
         self._ask()
 

@@ -34,6 +34,7 @@ from odradek.metadata_quorum.raft.roles import (
     check_transition,
 )
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 __all__ = ["CoreState", "RaftConfig"]
@@ -102,16 +103,19 @@ class CoreState:
             FIRST_WAIT + FIRST_WAIT * self.rng.random()
         )
         if self.log.last_epoch > state.leader_epoch:
+            reached("raft.log_ahead_of_saved_state")
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
         if state.leader_id == self.me.node_id:
             # It led this epoch and may have appended records that a crash took: it must not lead the same
             # epoch again. After a loss of power its followers wait for an answer that never comes, so it
             # notifies them (as Kafka does).
+            reached("raft.resigned_after_restart")
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
-            return Resigned(state.leader_epoch, voted, deadline, to_tell=others)
+            return Resigned(state.leader_epoch, voted, deadline, to_notify=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
+            reached("raft.saved_leader_asked_first")
             # It led this epoch, and most likely does still: ask it at once instead of waiting for an election.
             return Follower(
                 state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds
@@ -236,6 +240,7 @@ class CoreState:
                 case Candidate():
                     self.follow(epoch, leader_id, role.voted)
                 case Follower(leader_id=known, has_fetched=False) if known != leader_id:
+                    reached("raft.leader_by_hearsay_replaced")
                     # Any node may have named that leader. A node that has answered as the leader is the
                     # leader.
                     self.follow(epoch, leader_id, role.voted)

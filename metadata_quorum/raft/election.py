@@ -19,6 +19,7 @@ from odradek.metadata_quorum.raft.roles import (
     Unattached,
 )
 from odradek.metadata_quorum.raft.voters import ReplicaKey
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
@@ -56,8 +57,10 @@ def on_time(core: CoreState) -> None:
     match role:
         case Leader():
             if _check_quorum_deadline(core, role) <= core.now:
+                reached("raft.resigned_without_majority")
                 resign(core)
             elif _late_sync_deadline(core, role) <= core.now:
+                reached("raft.resigned_with_late_disk")
                 core.resigned_late_at = core.now
                 resign(core)
             elif role.begin_epoch_deadline <= core.now:
@@ -67,6 +70,7 @@ def on_time(core: CoreState) -> None:
                 if core.may_stand:
                     ask_for_pre_votes(core)
                 else:
+                    reached("raft.observer_lost_its_leader")
                     core.enter(Unattached(role.epoch, role.voted, None, core.random_election_deadline()))
         case _:
             if role.election_deadline > core.now:
@@ -160,8 +164,10 @@ def _back_off(core: CoreState) -> None:
     role = core.role
     assert isinstance(role, Candidate | Prospective)
     if isinstance(role, Prospective) and role.leader_id is not None:
+        reached("raft.went_back_to_its_leader")
         core.follow(role.epoch, role.leader_id, role.voted)
         return
+    reached("raft.backed_off_after_refusals")
     role.backing_off = True
     role.election_deadline = core.now + core.config.election_backoff_seconds_max * core.rng.random()
 
@@ -191,16 +197,16 @@ def ask(core: CoreState) -> None:
                     pre_vote = isinstance(role, Prospective)
                     core.ask(voter.key.node_id, Vote(role.epoch, core.me, voter.key, core.log.end, pre_vote))
         case Leader():
-            _tell_of_epoch(core, role)
+            _announce_epoch(core, role)
         case Resigned():
-            for node_id in role.to_tell:
+            for node_id in role.to_notify:
                 if core.can_ask(node_id, EndEpoch):
                     core.ask(node_id, EndEpoch(role.epoch, core.me.node_id, role.successors))
         case _:
             return
 
 
-def _tell_of_epoch(core: CoreState, role: Leader) -> None:
+def _announce_epoch(core: CoreState, role: Leader) -> None:
     """Send BeginEpoch to the voters that have not fetched lately: they may not know their leader."""
     silent_since = core.now - _begin_epoch_period(core)
     for voter in core.voters.voters:
@@ -209,8 +215,8 @@ def _tell_of_epoch(core: CoreState, role: Leader) -> None:
             continue
         progress = role.progress_of(voter.key)
         fetched = float("-inf") if progress is None else progress.last_fetch
-        if fetched <= silent_since and role.told.get(node_id, float("-inf")) <= silent_since:
-            role.told[node_id] = core.now
+        if fetched <= silent_since and role.announced_at.get(node_id, float("-inf")) <= silent_since:
+            role.announced_at[node_id] = core.now
             core.ask(node_id, BeginEpoch(role.epoch, core.me, voter.key))
 
 
@@ -222,15 +228,19 @@ def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
     that of the candidate".
     """
     if not request.voter.matches(core.me):
+        reached("raft.request_for_other_voter_refused")
         _answer_vote(core, request_id, granted=False, error=ErrorCode.INVALID_VOTER_KEY)
         return
     if request.epoch < core.epoch:
+        reached("raft.vote_of_earlier_epoch_refused")
         _answer_vote(core, request_id, granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
         return
     core.learn(request.epoch, None, request.sender.node_id)
     mine = core.log.end
     up_to_date = (request.log_end.epoch, request.log_end.offset) >= (mine.epoch, mine.offset)
     would = _would_vote(core) if request.pre_vote else _may_vote(core, request.sender)
+    if would and not up_to_date:
+        reached("raft.vote_refused_to_shorter_log")
     granted = up_to_date and would and not core.abstains
     role = core.role
     if granted and not request.pre_vote and role.voted is None:
@@ -246,6 +256,8 @@ def _would_vote(core: CoreState) -> bool:
         case Leader():
             return False
         case Follower(has_fetched=has_fetched):
+            if has_fetched:
+                reached("raft.pre_vote_refused_while_led")
             return not has_fetched
         case _:
             return True
@@ -259,9 +271,13 @@ def _may_vote(core: CoreState, candidate: ReplicaKey) -> bool:
     match role:
         case Unattached() | Prospective():
             if role.voted is not None:
+                if role.voted != candidate:
+                    reached("raft.second_vote_refused")
                 return role.voted == candidate
             return role.leader_id is None
         case _:
+            if isinstance(role, Resigned):
+                reached("raft.vote_refused_after_resigning")
             return False
 
 
@@ -280,6 +296,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
         error = ErrorCode.FENCED_LEADER_EPOCH
     elif request.epoch == core.epoch and core.leader_id not in (None, request.leader.node_id):
         # An epoch has a single leader, so the sender of this is not it.
+        reached("raft.second_leader_refused")
         error = ErrorCode.INVALID_REQUEST
     else:
         core.learn(request.epoch, request.leader.node_id, request.leader.node_id)
@@ -289,6 +306,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
 def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
     """Take a leader's resignation: its first choice is a candidate at once, all other voters give it a head start."""
     if request.epoch < core.epoch:
+        reached("raft.resignation_of_earlier_epoch_refused")
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
         return
     core.learn(request.epoch, None, request.leader_id)
@@ -296,6 +314,7 @@ def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
     if isinstance(role, Unattached | Follower) and role.leader_id in (None, request.leader_id):
         places = [at for at, key in enumerate(request.successors) if key.matches(core.me)]
         if core.is_voter and not core.abstains and places and places[0] == 0:
+            reached("raft.first_successor_stood")
             core.enter(Unattached(role.epoch, role.voted, request.leader_id, core.now))
             ask_for_pre_votes(core)
         else:
@@ -312,11 +331,13 @@ def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAns
     """Count a vote of the present epoch; drop any other."""
     role = core.role
     if not isinstance(role, Prospective | Candidate) or isinstance(role, Prospective) != request.pre_vote:
+        reached("raft.vote_came_too_late")
         return
     if answer.error not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
         return
     voter = core.voters.get(node_id)
     if voter is None or voter.key != request.voter:
+        reached("raft.vote_of_other_replica_dropped")
         # A vote is that of the replica that the request named, not of its node.
         return
     (role.granted if answer.granted else role.rejected).append(node_id)
@@ -325,13 +346,14 @@ def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAns
 
 def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
     if isinstance(core.role, Resigned):
-        core.role.to_tell = [each for each in core.role.to_tell if each != node_id]
+        core.role.to_notify = [each for each in core.role.to_notify if each != node_id]
 
 
-def on_broken_connection(core: CoreState, node_id: int) -> None:
+def doubt_leader(core: CoreState, node_id: int) -> None:
     """Ask for pre-votes soon, since the leader's process may be gone. Voters that still get its answers will refuse."""
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
+        reached("raft.connection_to_leader_broke")
         role.has_fetched = False
         jitter = BROKEN_CONNECTION_JITTER * core.config.election_timeout_seconds * core.rng.random()
         role.fetch_deadline = min(role.fetch_deadline, core.now + jitter)
@@ -363,6 +385,6 @@ def resign(core: CoreState) -> None:
             role.voted,
             core.random_election_deadline(),
             successors=tuple(successors),
-            to_tell=[key.node_id for key in others],
+            to_notify=[key.node_id for key in others],
         )
     )

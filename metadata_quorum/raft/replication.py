@@ -13,6 +13,7 @@ from odradek.metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnap
 from odradek.metadata_quorum.raft.log_state import LogState
 from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer
 from odradek.metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 REPLICAS_MAX = 2000
@@ -38,6 +39,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
         return
     for each, (parked, _) in list(role.parked.items()):
         if parked.replica == request.replica:
+            reached("raft.older_fetch_answered")
             # A replica that asks again no longer waits for the older answer.
             del role.parked[each]
             core.emit(Answer(each, FetchAnswer(core.epoch, core.leader_id, core.high_watermark)))
@@ -51,6 +53,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
     elif isinstance(core.role, Leader):
         role.parked[request_id] = (request, core.now + min(request.wait_ms_max, WAIT_MS_MAX) / 1000)
     else:
+        reached("raft.removed_itself_during_fetch")
         # The promise committed this leader's own removal, and it resigned.
         core.emit(
             Answer(
@@ -69,9 +72,11 @@ def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
         behind = request.offset < log.start_offset
         other_past = request.offset == log.start_offset > 0 and request.last_epoch != log_epoch_at_start(log)
         if behind or other_past or request.last_epoch < _first_epoch(log, snapshot):
+            reached("raft.follower_sent_to_snapshot")
             return FetchAnswer(core.epoch, core.leader_id, core.high_watermark, snapshot=snapshot)
     agreed = log.end_offset_for_epoch(request.last_epoch)
     if agreed.epoch != request.last_epoch or agreed.offset < request.offset:
+        reached("raft.follower_sent_back")
         return FetchAnswer(core.epoch, core.leader_id, core.high_watermark, diverging=agreed)
     return None
 
@@ -100,7 +105,7 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
     progress.end_offset_at_last_fetch = core.log.end_offset
     progress.offset = request.offset
     if request.high_watermark is not None:
-        progress.high_watermark_told = request.high_watermark
+        progress.high_watermark_sent = request.high_watermark
     count_promises(core)
     return progress
 
@@ -109,6 +114,7 @@ def _forget_one(core: CoreState, role: Leader) -> None:
     """Forget the observer that was silent for longest: a client with many names must not fill the memory."""
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
+        reached("raft.observer_forgotten")
         silent = min(observers, key=lambda each: (each.last_fetch, each.key))
         del role.progress[silent.key]
         for request_id, (parked, _) in list(role.parked.items()):
@@ -134,9 +140,12 @@ def count_promises(core: CoreState) -> None:
             promised.append(-1 if progress is None else progress.offset)
     promised.sort(reverse=True)
     offset = promised[core.voters.majority - 1]
+    if core.high_watermark < offset <= role.epoch_start:
+        reached("raft.earlier_epoch_not_counted")
     if offset > role.epoch_start and offset > core.high_watermark:
         core.advance_high_watermark(offset)
         if core.log.voters_offset < offset and not core.is_voter:
+            reached("raft.removed_leader_stepped_down")
             # Thesis 4.2.2: a leader that removes itself steps down once the new set is committed.
             election.resign(core)
         else:
@@ -148,11 +157,11 @@ def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
         return True
     # Before that a leader sends no high watermark, so a follower that knows less must not get endless
     # answers.
-    return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_told
+    return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
 def _answer(core: CoreState, request_id: int, request: Fetch, progress: Progress) -> None:
-    progress.high_watermark_told = core.high_watermark
+    progress.high_watermark_sent = core.high_watermark
     read_offset = request.offset if core.log.end_offset > request.offset else None
     core.emit(Answer(request_id, FetchAnswer(core.epoch, core.leader_id, core.high_watermark), read_offset))
 
@@ -214,17 +223,26 @@ def ask(core: CoreState) -> None:
 def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
     """Take the answer of the present epoch's leader; drop any other."""
     role = core.role
-    if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
+    if not isinstance(role, Follower) or role.leader_id != node_id:
+        reached("raft.fetch_of_other_leader")
         return
-    if answer.epoch != role.epoch:
+    if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
+        reached("raft.leader_without_its_epoch")
+        # A leader remembers its epoch. This node has come back with an empty disk, so it resigns from nothing.
+        election.doubt_leader(core, node_id)
+        return
+    if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:
+        reached("raft.fetch_refused")
         return
     role.fetch_deadline = core.now + core.config.fetch_timeout_seconds
     role.has_fetched = True
     if answer.snapshot is not None:
+        reached("raft.snapshot_wanted")
         role.loading_snapshot = True
         core.emit(LoadSnapshot(node_id, answer.snapshot))
         return
     if answer.diverging is not None:
+        reached("raft.log_cut_at_divergence")
         _truncate(core, answer.diverging)
         return
     for batch in answer.batches:

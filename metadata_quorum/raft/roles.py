@@ -86,7 +86,7 @@ class Progress:
 
     key: ReplicaKey
     offset: int = -1
-    high_watermark_told: int = -1
+    high_watermark_sent: int = -1
     last_fetch: float = float("-inf")
     last_caught_up: float = float("-inf")
     """The last time at which it held all that the log had held at its previous fetch."""
@@ -105,7 +105,7 @@ class Leader:
     began: float
     begin_epoch_deadline: float
     progress: dict[ReplicaKey, Progress] = attrs.field(factory=dict)
-    told: dict[int, float] = attrs.field(factory=dict)
+    announced_at: dict[int, float] = attrs.field(factory=dict)
     """The times at which BeginEpoch was last sent to each node."""
 
     parked: dict[int, tuple[Fetch, float]] = attrs.field(factory=dict)
@@ -136,7 +136,7 @@ class Resigned:
     voted: ReplicaKey | None
     election_deadline: float
     successors: tuple[ReplicaKey, ...] = ()
-    to_tell: list[int] = attrs.field(factory=list)
+    to_notify: list[int] = attrs.field(factory=list)
 
 
 Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Resigned

@@ -129,16 +129,16 @@ class QuorumDriver(Protocol):
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Start a task that ends with the node."""
 
-    def tell_observers(self) -> None:
+    def notify_observers(self) -> None:
         """Notify the observers that something they wait for has changed."""
 
     async def patiently(self, work: Callable[[], T]) -> T:
         """Do something to the disk, in a worker; try again every second while the disk is full."""
 
-    def tell_no_room(self, error: DiskRefused) -> None:
+    def report_no_room(self, error: DiskRefused) -> None:
         """Report a write that the disk refused; it will be tried again. A leader that has other voters resigns in the
         end.
         """
 
-    def tell_room(self) -> None:
+    def report_room(self) -> None:
         """Report that a write has succeeded."""

@@ -61,8 +61,8 @@ def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_vot
     A snapshot that the log does not lead to (loaded from a leader just before a crash) replaces the log, as it would
     have then. Raises `MetadataLogCorrupt`, `DiskError`.
     """
-    told = snapshot_voters(stored) if stored is not None else None
-    first_voters = static_voters if told is None else told
+    stored_voters = snapshot_voters(stored) if stored is not None else None
+    first_voters = static_voters if stored_voters is None else stored_voters
     state = LogState(log.log_start_offset, log.log_start_offset, voter_history=[(-1, first_voters)])
     snapshot = stored.end if stored is not None and stored.end_offset > 0 else None
     if log.log_start_offset > (0 if snapshot is None else snapshot.offset):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from odradek.metadata_quorum.ports import ReplicatedLog
 from odradek.metadata_quorum.raft.log_state import Batch
+from odradek.named_states import reached
 
 __all__ = ["LogTail", "append_batches"]
 
@@ -65,6 +66,7 @@ def append_batches(log: ReplicatedLog, batches: Sequence[Batch]) -> None:
     rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
     if len(rest) < len(batches):
         # The disk was full between two segments: what has got through is one write, the rest another.
+        reached("quorum.tail_split_by_full_disk")
         log.flush()
     if rest:
         data = bytearray().join(batch.data for batch in rest)

@@ -33,6 +33,7 @@ from collections import deque
 from typing import Any
 
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, Log, TaskGroup, renewal_time
+from odradek.named_states import reached
 from odradek.wire.api import api_versions
 from odradek.wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
 from odradek.wire.framing.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
@@ -172,6 +173,7 @@ class Peer:
         now = self._env.clock.monotonic()
         call = PeerCall(message, version, self._env.event(), now)
         if connections.closed:
+            reached("peers.never_sent")
             call.fail(NeverSent(f"{self.address}: this node is stopping"))
             return call
         link = self._link
@@ -204,6 +206,7 @@ class Peer:
             assert link is not None, "a call without a link has failed"
             silent_since = max(link.heard_at, call.asked_at)
             if link.conn is not None and clock.monotonic() - silent_since >= SILENCE_SECONDS:
+                reached("peers.silent_connection_ended")
                 self._end(link, ConnectionLost(f"{self.address}: an earlier request is overdue"))
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self.address} has not answered")
         return call.response
@@ -225,6 +228,7 @@ class Peer:
             self._link = None
         self._left.pop(link, None)
         if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
+            reached("peers.mute_address_distrusted")
             # Treated like a failed attempt: another program took the connection.
             self._connections.addresses.failed(self._known)
         if link.conn is not None:
@@ -255,6 +259,7 @@ class Peer:
             self._end(link, error)
             return
         if link.closed:
+            reached("peers.connected_too_late")
             conn.close()
             return
         link.conn = conn
@@ -283,6 +288,7 @@ class Peer:
             failures = known.failures
             await known.attempt.wait()
             if known.failures > failures:
+                reached("peers.failed_with_another")
                 raise ConnectionLost(f"{self.address} still does not answer")
         return await self._connect_now(known)
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from odradek.env.pausing import pause
 from odradek.env.ports import Env, Event, Workers
 from odradek.metadata_quorum.image.image_builder import ImageBuilder, Interned
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, StoredSnapshot
 from odradek.metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from odradek.metadata_quorum.replica.turns import Turns
+from odradek.named_states import reached
 
 __all__ = ["MetadataPublisher", "Observer"]
 
@@ -85,10 +87,12 @@ class MetadataPublisher:
         for batch in read_batches(data, source=f"metadata log from offset {self.next_offset}"):
             if batch.last_offset < self.next_offset:
                 continue
+            pause()
             self._replay_batch(batch)
             timestamp_ms = max(timestamp_ms, batch.timestamp_ms)
             self.next_offset = batch.last_offset + 1
         if self._builder.in_transaction:
+            reached("quorum.image_waits_for_transaction")
             return None, MetadataDelta(), len(data), timestamp_ms
         return *self._builder.build(), len(data), timestamp_ms
 
@@ -142,6 +146,7 @@ class MetadataPublisher:
 
     def _loaded(self, before: MetadataImage, stored: StoredSnapshot) -> tuple[MetadataImage, MetadataDelta]:
         image = self._image_of(stored)
+        pause()
         return image, difference(before, image)
 
     def _image_of(self, stored: StoredSnapshot) -> MetadataImage:

@@ -26,6 +26,7 @@ from odradek.metadata_quorum.replica.metadata_batches import (
     batch_of_values,
     encode_values,
 )
+from odradek.named_states import reached
 from odradek.wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -83,7 +84,7 @@ class QuorumLeader:
         """The time at which the sync began that is under way; None between two."""
         self._seen_hanging_at = float("inf")
         """The time at which this sync was first seen to take too long."""
-        self._is_late_told = False
+        self._is_late_logged = False
         self.no_room_until = float("-inf")
         self._batches = 0
         self._decisions = 0
@@ -106,6 +107,8 @@ class QuorumLeader:
         The batches of the tail stay: the core has them in its log, so they must come to the disk.
         """
         self._epoch_to_begin = self.epoch = NO_EPOCH
+        if self._waiting:
+            reached("quorum.waiting_decisions_lost")
         self._waiting.clear()
         self.waiting_bytes = 0
 
@@ -215,11 +218,12 @@ class QuorumLeader:
         try:
             last_offset = driver.log.append(data, epoch)
         except DiskRefused as error:
+            reached("quorum.no_room_for_batch")
             self.no_room_until = driver.clock.monotonic() + DISK_FULL_RETRY_SECONDS
-            driver.tell_no_room(error)
+            driver.report_no_room(error)
             return
         self.no_room_until = float("-inf")
-        driver.tell_room()
+        driver.report_room()
         if begins:
             self._epoch_to_begin = NO_EPOCH
             self.epoch = epoch
@@ -263,6 +267,7 @@ class QuorumLeader:
             self._seen_hanging_at = float("inf")
             if batches:
                 await driver.patiently(partial(append_batches, driver.log, batches))
+                reached("quorum.tail_came_to_disk")
                 self._tail.drop(batches)
             end_offset = await driver.patiently(driver.log.flush)
             self._sync_began_at = None
@@ -270,8 +275,8 @@ class QuorumLeader:
             batches = self._tail.batches
             if not batches:
                 break
-        if self._is_late_told:
-            self._is_late_told = False
+        if self._is_late_logged:
+            self._is_late_logged = False
             driver.logger.info("metadata.disk_answers", end_offset=end_offset)
 
     def disk_refused(self) -> None:
@@ -325,12 +330,15 @@ class QuorumLeader:
         now = driver.clock.monotonic()
         if began_at is None or self._late_at() > now or not self._others_suffice:
             return False
-        if not self._is_late_told:
-            self._is_late_told = True
+        if not self._is_late_logged:
+            reached("quorum.disk_was_late")
+            self._is_late_logged = True
             driver.logger.warning("metadata.disk_late", waited_ms=round((now - began_at) * 1000))
         if self.may_write_ahead():
+            reached("quorum.wrote_ahead_of_disk")
             self._write_ahead()
         if now - began_at >= SYNC_SECONDS_MAX:
+            reached("quorum.disk_seen_hanging")
             self._seen_hanging_at = min(self._seen_hanging_at, now)
         return now - self._seen_hanging_at >= SECOND_LOOK_SECONDS
 

@@ -27,6 +27,7 @@ from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
 from odradek.metadata_quorum.replica.quorum_leader import QuorumLeader
 from odradek.metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot
 from odradek.metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 from odradek.wire.messages import fetch
 from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -139,15 +140,16 @@ class QuorumRequests:
         self._count += 1
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
         self._asked[self._count] = _Asked(request, bytes_max, respond)
-        told = [(node_id, self._peers.chosen(listening)) for node_id, listening in endpoints.items()]
+        named = [(node_id, self._peers.chosen(listening)) for node_id, listening in endpoints.items()]
         if decoded.epoch < driver.core.epoch:
-            told = []
-        known = [(node_id, self._peers.said_address_of(node_id)) for node_id, _ in told]
-        for node_id, address in told:
+            named = []
+        known = [(node_id, self._peers.said_address_of(node_id)) for node_id, _ in named]
+        for node_id, address in named:
             self._peers.note_address(node_id, address)
         driver.report(driver.core.receive_request, self._count, decoded)
         for node_id, before in known:
             if driver.core.leader_id != node_id:
+                reached("quorum.address_of_false_leader_dropped")
                 # The sender does not lead, so the address that it claims is dropped: any node may claim one.
                 self._peers.note_address(node_id, before)
 
@@ -161,7 +163,10 @@ class QuorumRequests:
             if effect.read_offset is not None and effect.read_offset >= driver.log.log_start_offset:
                 bytes_max = 1 if driver.env.buggify("quorum.short_read") else asked.bytes_max
                 records = self._decisions.read(effect.read_offset, bytes_max)
+            if effect.read_offset is not None and not records:
+                reached("quorum.records_went_before_answer")
             if not driver.core.has_committed_in_epoch:
+                reached("quorum.high_watermark_withheld")
                 # An earlier leader may have a higher high watermark than this one knows yet.
                 response = attrs.evolve(response, high_watermark=-1)
         leader = None
@@ -407,6 +412,7 @@ class QuorumRequests:
                     ErrorCode.INVALID_REQUEST, f"the voter does not say where its listener {known} is"
                 )
         if self._changes or self._decisions.has_waiting_control or self._is_asking_voter:
+            reached("quorum.second_voter_change_refused")
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed")
         if not driver.has_dynamic_voters:
             raise KafkaError(

@@ -23,6 +23,7 @@ from odradek.metadata_quorum.replica.driver_protocol import (
 )
 from odradek.metadata_quorum.replica.log_reading import snapshot_voters
 from odradek.metadata_quorum.replica.snapshot_transfer import fetch_snapshot
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 from odradek.wire.messages.control_records import KRaftVersionRecord
 from odradek.wire.structure import Message
@@ -78,6 +79,7 @@ class QuorumSnapshots:
 
         def progressed() -> None:
             if not self._is_wanted(epoch):
+                reached("quorum.snapshot_transfer_abandoned")
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader was elected meanwhile")
             driver.report(driver.core.snapshot_progressed)
 
@@ -95,6 +97,7 @@ class QuorumSnapshots:
                 progressed,
             )
         except (KafkaError, ProtocolError, ConnectionLost, DiskRefused) as error:
+            reached("quorum.snapshot_not_loaded")
             driver.logger.warning("metadata.snapshot_not_loaded", error=str(error))
             if self._is_wanted(epoch):
                 driver.report(driver.core.snapshot_failed)
@@ -112,6 +115,7 @@ class QuorumSnapshots:
         if isinstance(effect, InstallSnapshot):
             stored = effect.stored
             if not self._is_wanted(core.epoch) or stored.end_offset <= core.high_watermark:
+                reached("quorum.snapshot_came_too_late")
                 driver.logger.info("metadata.snapshot_not_needed", end_offset=stored.end_offset)
                 core.snapshot_failed(driver.clock.monotonic())
                 return
@@ -120,6 +124,7 @@ class QuorumSnapshots:
             core.snapshot_installed(
                 stored.end, core.voters if voters is None else voters, driver.clock.monotonic()
             )
+            reached("quorum.snapshot_installed")
             self._installed = stored
             driver.logger.info("metadata.snapshot_installed", end_offset=stored.end_offset)
             await driver.patiently(driver.snapshot_store.delete_older)

@@ -69,6 +69,7 @@ from odradek.metadata_quorum.replica.quorum_leader import SYNC_SECONDS_MAX, Quor
 from odradek.metadata_quorum.replica.quorum_requests import QuorumRequests
 from odradek.metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
 from odradek.metadata_quorum.replica.turns import Turns
+from odradek.named_states import reached
 from odradek.wire.structure import Message
 
 __all__ = ["RaftQuorum"]
@@ -76,7 +77,7 @@ __all__ = ["RaftQuorum"]
 T = TypeVar("T")
 
 DISK_FULL_RETRY_SECONDS = 1.0
-TELLING_SECONDS_MAX = 0.5
+NOTIFYING_SECONDS_MAX = 0.5
 """The longest time that a stopping leader takes to send its preferred successors; voters may be dead."""
 LONE_PATIENCE_SECONDS = 10.0
 """The time that a single voter waits for its own disk when it stops."""
@@ -124,9 +125,9 @@ class RaftQuorum:
         """Set when a stopped `run` is done with the disk."""
         self._sleeping_until = float("inf")
         self._earlier = env.event()
-        self._told_no_room = False
+        self._logged_no_room = False
         self._observers: list[Callable[[], None]] = []
-        self._told: tuple[int | None, int, bool, int] = (None, -1, False, -1)
+        self._notified: tuple[int | None, int, bool, int] = (None, -1, False, -1)
         self._electing: tuple[float, int] | None = None
         """The time when this node began to ask for votes, and its epoch then; None while it follows or leads."""
         self.elections = 0
@@ -246,6 +247,7 @@ class RaftQuorum:
             except DiskRefused:
                 if self.is_running:
                     raise
+                reached("quorum.stopped_without_room")
                 # The node stops, so no write waits for room any more.
                 break
             if not worked:
@@ -260,6 +262,7 @@ class RaftQuorum:
         clock = self.clock
         patience = min(clock.monotonic() + self.settings.raft.fetch_timeout_seconds, others_until)
         if self.decisions.epoch >= 0 and self.decisions.high_watermark < self.decisions.end_offset:
+            reached("quorum.drained_before_stop")
             committed = self.env.event()
             end_offset = self.decisions.end_offset
 
@@ -277,8 +280,8 @@ class RaftQuorum:
             self.decisions.unsubscribe(note)
         if self.decisions.epoch >= 0 and self._has_others():
             self.report(self.core.resign)
-            told = clock.monotonic() + TELLING_SECONDS_MAX
-            while self._is_telling() and clock.monotonic() < told:
+            until = clock.monotonic() + NOTIFYING_SECONDS_MAX
+            while self._is_notifying() and clock.monotonic() < until:
                 await clock.sleep_until(clock.monotonic() + self.settings.raft.retry_backoff_seconds)
         self._is_stopped = True
         self._wake.set()
@@ -287,9 +290,9 @@ class RaftQuorum:
     def _has_others(self) -> bool:
         return not self.core.voters.is_only(self.settings.me)
 
-    def _is_telling(self) -> bool:
+    def _is_notifying(self) -> bool:
         role = self.core.role
-        return isinstance(role, Resigned) and bool(role.to_tell)
+        return isinstance(role, Resigned) and bool(role.to_notify)
 
     async def _keep_time(self) -> None:
         clock = self.clock
@@ -352,10 +355,10 @@ class RaftQuorum:
             self._wake.set()
         if core.next_deadline() < self._sleeping_until or self.decisions.may_write_ahead():
             self._earlier.set()
-        self._tell_change()
+        self._notify_change()
         self.peers.own_copy.judge()
 
-    def tell_observers(self) -> None:
+    def notify_observers(self) -> None:
         """Call all subscribers: something has changed that they may wait for."""
         for callback in self._observers:
             callback()
@@ -373,16 +376,16 @@ class RaftQuorum:
                 self.elections += 1
                 self.election_seconds += self.clock.monotonic() - began
 
-    def _tell_change(self) -> None:
+    def _notify_change(self) -> None:
         self._time_election()
         # The core has lost the lead before this driver has: its state is saved in between.
-        told = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
-        if told == self._told:
+        state = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
+        if state == self._notified:
             return
-        if told[:2] != self._told[:2]:
-            self.logger.info("quorum.leader", leader=told[0], epoch=told[1], me=self.settings.me.node_id)
-        self._told = told
-        self.tell_observers()
+        if state[:2] != self._notified[:2]:
+            self.logger.info("quorum.leader", leader=state[0], epoch=state[1], me=self.settings.me.node_id)
+        self._notified = state
+        self.notify_observers()
 
     def perform_later(self, effect: SnapshotEffect) -> None:
         """Perform this effect when all present effects of the core have been performed."""
@@ -416,6 +419,7 @@ class RaftQuorum:
         if self._effects or self._upkeep:
             effect = self._effects.popleft() if self._effects else self._upkeep.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
+                reached("quorum.states_saved_as_one")
                 # No other effect lies in between, so only the newest state has to be saved.
                 effect = self._effects.popleft()
             self._is_blocked = True
@@ -468,20 +472,20 @@ class RaftQuorum:
             except DiskRefused as error:
                 if self._is_stopped:
                     raise
-                self.tell_no_room(error)
+                self.report_no_room(error)
                 await self.clock.sleep_until(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS)
             else:
-                self.tell_room()
+                self.report_room()
                 return result
 
-    def tell_no_room(self, error: DiskRefused) -> None:
+    def report_no_room(self, error: DiskRefused) -> None:
         """Report a write that the disk refused; it will be tried again.
 
         A leader that has other voters gives up its lead at the second refusal, so that one of them can take over.
         """
         self.decisions.disk_refused()
-        if not self._told_no_room:
-            self._told_no_room = True
+        if not self._logged_no_room:
+            self._logged_no_room = True
             self.logger.error(
                 "metadata.disk_full", error=str(error), waiting_bytes=self.decisions.waiting_bytes
             )
@@ -489,9 +493,9 @@ class RaftQuorum:
             self.report(self.core.resign)
         self._earlier.set()
 
-    def tell_room(self) -> None:
-        if self._told_no_room:
-            self._told_no_room = False
+    def report_room(self) -> None:
+        if self._logged_no_room:
+            self._logged_no_room = False
             self.logger.info("metadata.disk_has_room")
 
     # -- being asked --------------------------------------------------------------------------------------------------

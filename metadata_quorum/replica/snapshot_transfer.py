@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskRefused, Env
 from odradek.metadata_quorum.ports import (
     MetadataLogCorrupt,
@@ -21,6 +22,7 @@ from odradek.metadata_quorum.ports import (
 )
 from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -77,6 +79,7 @@ async def fetch_snapshot(
         except MetadataLogCorrupt as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     except Exception:
+        reached("quorum.draft_discarded")
         # Not on cancellation: a crash has no clean-up, and the next start removes drafts.
         draft.discard()
         raise
@@ -104,10 +107,10 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
     found = partitions[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code))
-    told = found.snapshot_id
+    offered = found.snapshot_id
     chunk = bytes(found.unaligned_records or b"")
     if (
-        (told.end_offset, told.epoch) != (snapshot.offset, snapshot.epoch)
+        (offered.end_offset, offered.epoch) != (snapshot.offset, snapshot.epoch)
         or found.position != position
         or not chunk
         or position + len(chunk) > found.size
@@ -162,6 +165,7 @@ def answer_fetch_snapshot(
         error = ErrorCode.SNAPSHOT_NOT_FOUND
     if error is ErrorCode.NONE:
         end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        pause()
         try:
             chunk, size = store.read(end, asked.position, min(request.max_bytes, CHUNK_BYTES_MAX))
         except KafkaError as refusal:
@@ -177,6 +181,7 @@ def answer_fetch_snapshot(
 
 def _leader_error(epoch: int, leader: LeaderView) -> ErrorCode:
     if epoch < leader.epoch:
+        reached("quorum.snapshot_of_earlier_epoch_refused")
         return ErrorCode.FENCED_LEADER_EPOCH
     if epoch > leader.epoch:
         return ErrorCode.UNKNOWN_LEADER_EPOCH

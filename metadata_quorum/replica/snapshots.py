@@ -22,12 +22,14 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskRefused, Env, Log, Workers
 from odradek.metadata_quorum.config.typed_settings import setting
 from odradek.metadata_quorum.image.image_records import records_of
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.ports import OffsetAndEpoch, SnapshotStore
 from odradek.metadata_quorum.replica.checkpoint_files import snapshot_chunks
+from odradek.named_states import reached
 from odradek.wire.structure import Message
 
 __all__ = ["SnapshotSettings", "Snapshotter", "write_snapshot"]
@@ -66,6 +68,7 @@ async def write_snapshot(
     def step() -> bool:
         chunk = next(chunks, None)
         if chunk is not None:
+            pause()
             draft.append(chunk)
         return chunk is not None
 
@@ -161,6 +164,7 @@ class Snapshotter:
                 workers=self._env.workers,
             )
         except DiskRefused as error:
+            reached("quorum.no_room_for_snapshot")
             self._logger.warning("metadata.snapshot_not_written", error=str(error))
             self._bytes += size
             await self._clock.sleep_until(self._clock.monotonic() + DISK_FULL_RETRY_SECONDS)

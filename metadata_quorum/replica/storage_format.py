@@ -91,7 +91,7 @@ def check_cluster_id(cluster_id: str) -> None:
         raise StorageError(f"the cluster id {cluster_id!r} is not UTF-8: give it in ASCII") from None
     if not size:
         raise StorageError(
-            "the cluster id is empty, so no node could be told from another cluster's: `odradek storage random-uuid`"
+            "the cluster id is empty, so no node could be distinguished from another cluster's: `odradek storage random-uuid`"
             " makes one"
         )
     if size > _CLUSTER_ID_BYTES_MAX:
@@ -158,7 +158,7 @@ def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
             raise StorageError(f"Unsupported feature: {name}. Supported features are: {supported}")
         if name == KRAFT_VERSION:
             raise StorageError(
-                "kraft.version follows from how the voters are told: 1 with --standalone, --initial-controllers or "
+                "kraft.version follows from how the voters are named: 1 with --standalone, --initial-controllers or "
                 "--no-initial-controllers, 0 with controller.quorum.voters"
             )
         low, high = SUPPORTED_FEATURES[name]

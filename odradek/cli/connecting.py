@@ -231,11 +231,11 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
             )
         case RequestTimedOut() if changes:
             return CliError(
-                f"{error}: {_PERHAPS_DONE} (`odradek cluster status` tells whether brokers are down)"
+                f"{error}: {_PERHAPS_DONE} (`odradek cluster status` shows whether brokers are down)"
             )
         case RequestTimedOut():
             return CliError(
-                f"{error}. A longer --timeout may help; `odradek cluster status` tells whether brokers or the quorum are down"
+                f"{error}. A longer --timeout may help; `odradek cluster status` shows whether brokers or the quorum are down"
             )
         case UnsupportedByBroker():
             return CliError(
@@ -271,7 +271,7 @@ def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
             return CliError(f"{text}: {_PERHAPS_DONE}")
         case ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             return CliError(
-                f"{text}. Try again later or with a longer --timeout; `odradek quota explain` tells which "
+                f"{text}. Try again later or with a longer --timeout; `odradek quota explain` shows which "
                 "controller_mutation_rate holds"
             )
         case _:

@@ -46,15 +46,15 @@ def decoded_record(topic: str, key: bytes | None, value: bytes | None) -> dict[s
         value_message = None if value is None else decode_coordinator_value(key_message, value)
     except MalformedMessage as error:
         return {"undecodable": str(error)}
-    told = None if value_message is None else _plain(value_message)
-    if told is not None and log == "transaction":
-        number = told["transaction_status"]
+    decoded = None if value_message is None else _plain(value_message)
+    if decoded is not None and log == "transaction":
+        number = decoded["transaction_status"]
         if 0 <= number < len(TRANSACTION_STATES):
-            told["transaction_status"] = TRANSACTION_STATES[number]
+            decoded["transaction_status"] = TRANSACTION_STATES[number]
     return {
         "record": type(key_message).__name__.removesuffix("Key"),
         "decoded_key": _plain(key_message),
-        "decoded_value": told,
+        "decoded_value": decoded,
     }
 
 

@@ -1,4 +1,4 @@
-"""What `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client keys.
+"""The files that `odradek dev --secure` makes: an authority, the nodes' certificate, two users, and files of client keys.
 
 DIR/security holds secrets, for its owner alone. DIR/admin.properties is for the super user `admin`; DIR/client.properties
 for `client`, who has no rights yet. Clients come by SASL_SSL; nodes show each other their certificate.

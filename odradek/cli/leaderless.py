@@ -100,12 +100,12 @@ def find_leaderless(
     logs = client.admin.describe_replica_logs(asked, timeout=patience)
     found = {}
     for key in keys:
-        told = known.get(key)
+        answer = known.get(key)
         replicas = tuple(_replica(node, logs.get((*key, node)), wanted[key]) for node in wanted[key].replicas)
         found[key] = Leaderless(
             key,
-            None if told is None else tuple(dict.fromkeys((*told.isr, *told.elr))),
-            None if told is None else told.last_known_elr,
+            None if answer is None else tuple(dict.fromkeys((*answer.isr, *answer.elr))),
+            None if answer is None else answer.last_known_elr,
             replicas,
         )
     return found
@@ -127,21 +127,21 @@ def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[Top
     }
 
 
-def _replica(node: int, told: Any, partition: Partition) -> Replica:
+def _replica(node: int, answer: Any, partition: Partition) -> Replica:
     from odradek.client.errors import ClientError
     from odradek.wire.errors import ErrorCode, KafkaError
 
-    match told:
+    match answer:
         case None:
             return Replica(node, "DOWN", None)
         case KafkaError(code=ErrorCode.KAFKA_STORAGE_ERROR):
             return Replica(node, "OFFLINE", None)
         case KafkaError():
-            return Replica(node, told.code.name, None)
+            return Replica(node, answer.code.name, None)
         case ClientError():
             return Replica(node, "SILENT", None)
         case _:
-            return Replica(node, "OFFLINE" if node in partition.offline_replicas else "online", told)
+            return Replica(node, "OFFLINE" if node in partition.offline_replicas else "online", answer)
 
 
 def print_leaderless(found: Sequence[Leaderless]) -> None:

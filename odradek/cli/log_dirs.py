@@ -1,4 +1,4 @@
-"""What the commands about log directories share: they ask the brokers that are up, and name those that are not."""
+"""Shared by the commands about log directories: ask the brokers that are up, and name the brokers that are down."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ def disk_troubles(
     found: dict[int, list[TroubledDirectory]] = {}
     if not resources:
         return found
-    for told in client.admin.describe_configs(resources, [TROUBLED_LOG_DIRS], timeout=timeout):
-        troubled = parse_troubles("".join(entry.value or "" for entry in told.entries))
+    for described in client.admin.describe_configs(resources, [TROUBLED_LOG_DIRS], timeout=timeout):
+        troubled = parse_troubles("".join(entry.value or "" for entry in described.entries))
         if troubled:
-            found[int(told.resource.name)] = troubled
+            found[int(described.resource.name)] = troubled
     return found
 
 
@@ -40,9 +40,9 @@ def retiring_directories(client: Client, brokers: Sequence[int], timeout: float)
     if not resources:
         return set()
     return {
-        (int(told.resource.name), path.strip())
-        for told in client.admin.describe_configs(resources, [RETIRING_LOG_DIRS], timeout=timeout)
-        for entry in told.entries
+        (int(described.resource.name), path.strip())
+        for described in client.admin.describe_configs(resources, [RETIRING_LOG_DIRS], timeout=timeout)
+        for entry in described.entries
         for path in (entry.value or "").split(",")
     }
 

@@ -122,7 +122,7 @@ class BrokerLifecycle:
         self._rival_since = 0.0
         self._rival_times = 0
         self._register_until = math.inf
-        self._tell_until: dict[bytes, float] = {}
+        self._report_until: dict[bytes, float] = {}
         """The time by which a controller must have heard of each failed directory; inf once one has."""
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()
@@ -193,9 +193,9 @@ class BrokerLifecycle:
             )
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
-                self._tell_until.pop(log_dir.directory_id, None)
+                self._report_until.pop(log_dir.directory_id, None)
                 continue
-            until = self._tell_until.setdefault(
+            until = self._report_until.setdefault(
                 log_dir.directory_id, now + self._settings.log_dir_failure_ms / 1000
             )
             if now >= until:
@@ -272,8 +272,11 @@ class BrokerLifecycle:
         self._wants_shut_down = True
         self._heartbeat_now.set()
         clock = self._broker.clock
-        told = self._unanswered_max * (ATTEMPT_SECONDS_MIN + self._stop_pause_seconds)
-        silence, longest = max(SHUTDOWN_SILENCE_SECONDS, told), max(SHUTDOWN_SECONDS_MAX, told)
+        asked_seconds = self._unanswered_max * (ATTEMPT_SECONDS_MIN + self._stop_pause_seconds)
+        silence, longest = (
+            max(SHUTDOWN_SILENCE_SECONDS, asked_seconds),
+            max(SHUTDOWN_SECONDS_MAX, asked_seconds),
+        )
         began_at = clock.monotonic()
         while not self.may_shut_down.is_set():
             until = min(began_at + longest, max(began_at, self._answered_at) + silence)
@@ -380,7 +383,7 @@ class BrokerLifecycle:
         response: BrokerHeartbeatResponse | None = await self._ask(request)
         if response is not None and response.error_code == ErrorCode.NONE:
             broker.leaderless.were_heard()
-            self._tell_until.update(dict.fromkeys(request.offline_log_dirs, math.inf))
+            self._report_until.update(dict.fromkeys(request.offline_log_dirs, math.inf))
         return response
 
     async def _ask(self, request: Any) -> Any:

@@ -41,7 +41,7 @@ STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
 
 @attrs.frozen
 class World:
-    """What entrances need of the world beyond the ports; None where there is none of the kind."""
+    """The needs of entrances beyond the ports; None where the node has nothing of the kind."""
 
     open_tls: OpenTls | None = None
     fetch_document: FetchDocument | None = None

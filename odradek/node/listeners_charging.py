@@ -1,4 +1,4 @@
-"""Which listeners charge their clients by quotas: all of a broker's, as long as some quota is there. PORTED."""
+"""Turns the charging of quotas on or off: a broker's listeners charge while any quota is there. PORTED."""
 
 from __future__ import annotations
 

@@ -135,11 +135,11 @@ async def _serve(
             log.info("node.stopping", signal=signal_name)
             stop.set()
 
-        def tell(signal_name: str) -> None:
+        def notify(signal_name: str) -> None:
             with suppress(trio.RunFinishedError):  # a signal that comes when the node has ended
                 token.run_sync_soon(stop_node, signal_name)
 
-        signals.attach(tell, lambda: node.is_starting)
+        signals.attach(notify, lambda: node.is_starting)
 
     await run_node(
         config,

@@ -55,7 +55,7 @@ from odradek.node.listeners_charging import ListenersCharging
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.metrics.page_guard import page_guard
-from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
+from odradek.node.quorum_start import check_refusals, log_role, what_is_missing
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.security.acls.authorizer import Authorizer
 from odradek.serving.api_table import ApiTable
@@ -357,7 +357,7 @@ class Node:
                     self._fail(
                         f"no controller could register this broker within initial.broker.registration.timeout.ms: {missing}"
                     )
-        tell_role(metadata.quorum, self._config, self._log)
+        log_role(metadata.quorum, self._config, self._log)
 
     async def _register_controller(self) -> None:
         assert self._channel is not None
@@ -382,7 +382,7 @@ class Node:
             self._limits,
             self._directories.by_path,
             self._config.metadata_log_dir,
-            self._tell_controller,
+            self._notify_controller,
         ).apply()
         self._entrances.follow(broker)
         await self._directories.load(self._tasks, metadata.committed_image)
@@ -399,7 +399,7 @@ class Node:
         broker.cleaner.run()
         broker.scrubber.run()
         self._tasks.start_soon(broker.timers.run)
-        broker.troubles.heartbeat_now = self._tell_controller
+        broker.troubles.heartbeat_now = self._notify_controller
         watch = DiskWatch(
             self._directories.log_dirs,
             clock,
@@ -619,7 +619,7 @@ class Node:
         if self._broker is not None:
             self._broker.device_answers()
 
-    def _tell_controller(self) -> None:
+    def _notify_controller(self) -> None:
         if self._lifecycle is not None:
             self._lifecycle.heartbeat_now()
 

@@ -9,7 +9,7 @@ from odradek.node.directories import NodeCannotStart
 from odradek.wire.errors import ErrorCode
 from odradek.wire.uuid_text import uuid_to_text
 
-__all__ = ["check_refusals", "tell_role", "what_is_missing"]
+__all__ = ["check_refusals", "log_role", "what_is_missing"]
 
 
 def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
@@ -35,7 +35,7 @@ def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> N
     Fewer controllers of another cluster do not stop the node. Nor do strangers at the addresses that the log names,
     while a bootstrap server may still lead to the voters: they may have moved.
     """
-    if not config.is_controller and quorum.peers.is_told_to_lead:
+    if not config.is_controller and quorum.peers.is_named_leader:
         raise NodeCannotStart(_of_a_voter(config.node_id))
     strangers = [
         node_id
@@ -64,7 +64,7 @@ def _address(quorum: RaftQuorum, node_id: int) -> str:
     return str(node_id) if address is None else f"{address[0]}:{address[1]}"
 
 
-def tell_role(quorum: RaftQuorum, config: NodeConfig, log: Log) -> None:
+def log_role(quorum: RaftQuorum, config: NodeConfig, log: Log) -> None:
     """Log whether this controller votes, and the commands that change it.
 
     Raises `NodeCannotStart` for a broker with the id of a voter.

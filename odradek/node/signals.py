@@ -30,7 +30,7 @@ class StopSignals:
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self._lock = threading.Lock()
-        self._tell: Callable[[str], None] | None = None
+        self._notify: Callable[[str], None] | None = None
         self._is_starting: Callable[[], bool] = lambda: True
         self._came = ""
         self.ended = threading.Event()
@@ -38,20 +38,20 @@ class StopSignals:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
-    def attach(self, tell: Callable[[str], None], is_starting: Callable[[], bool]) -> None:
-        """Call `tell` in the waiting thread with a signal's name, at once if a signal has come already."""
+    def attach(self, notify: Callable[[str], None], is_starting: Callable[[], bool]) -> None:
+        """Call `notify` in the waiting thread with a signal's name, at once if a signal has come already."""
         with self._lock:
-            self._tell, self._is_starting = tell, is_starting
+            self._notify, self._is_starting = notify, is_starting
             if self._came:
-                tell(self._came)
+                notify(self._came)
 
     def _wait(self) -> None:
         while True:
             name = signal.Signals(signal.sigwait(STOP_SIGNALS)).name
             with self._lock:
                 is_first, self._came = not self._came, name
-                if self._tell is not None:
-                    self._tell(name)
+                if self._notify is not None:
+                    self._notify(name)
                 was_starting = self._is_starting()
             if is_first and was_starting and not self.ended.wait(START_STOP_SECONDS_MAX):
                 self._exit(

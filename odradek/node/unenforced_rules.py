@@ -36,7 +36,7 @@ class UnenforcedRules:
                 f"{START_WITHOUT_ACLS}=true and start again"
             )
         if self._unenforced(image):
-            self._tell(image)
+            self._log_unenforced(image)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Look at a newer image: log an error when the first ACLs have come."""
@@ -44,7 +44,7 @@ class UnenforcedRules:
             return
         before, self._acls = self._acls, len(image.access.acls)
         if self._acls and not before and self._config.authorizer is None:
-            self._tell(image)
+            self._log_unenforced(image)
 
     def _unenforced(self, image: MetadataImage) -> bool:
         """True if the image has rules that this node does not enforce. With an authorizer it enforces ACLs."""
@@ -57,11 +57,11 @@ class UnenforcedRules:
         """Count the tokens that let nobody in, because this node has no key for them."""
         return len(image.access.delegation_tokens) if self._config.token_secrets is None else 0
 
-    def _tell(self, image: MetadataImage) -> None:
+    def _log_unenforced(self, image: MetadataImage) -> None:
         access = image.access
         acls = len(access.acls) if self._config.authorizer is None else 0
-        tell = self._log.error if acls else self._log.warning
-        tell(
+        log = self._log.error if acls else self._log.warning
+        log(
             "rules.not_enforced",
             acls=acls,
             delegation_tokens=self._useless_tokens(image),

@@ -12,7 +12,7 @@ from odradek.wire.structure import Message
 
 __all__ = ["AccessNarrator"]
 
-Told: TypeAlias = Iterator[tuple[str, str, str]]
+Sentences: TypeAlias = Iterator[tuple[str, str, str]]
 """Kind, subject and the rest of the sentence."""
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
@@ -22,7 +22,7 @@ class AccessNarrator:
 
     def __init__(self) -> None:
         self._rules: dict[bytes, tuple[str, str]] = {}
-        self.tellers: Mapping[type[Message], Callable[[Any, int], Told]] = {
+        self.narrations: Mapping[type[Message], Callable[[Any, int], Sentences]] = {
             metadata_records.UserScramCredentialRecord: self._user_changed,
             metadata_records.RemoveUserScramCredentialRecord: self._user_removed,
             metadata_records.AccessControlEntryRecord: self._rule_added,
@@ -32,30 +32,30 @@ class AccessNarrator:
             metadata_records.ClientQuotaRecord: self._quota_changed,
         }
 
-    def _user_changed(self, record: Any, _: int) -> Told:
+    def _user_changed(self, record: Any, _: int) -> Sentences:
         yield "user", f"user {record.name}", f"has a password for {_mechanism(record)}"
 
-    def _user_removed(self, record: Any, _: int) -> Told:
+    def _user_removed(self, record: Any, _: int) -> Sentences:
         yield "user", f"user {record.name}", f"has no password for {_mechanism(record)} any longer"
 
-    def _rule_added(self, record: Any, _: int) -> Told:
+    def _rule_added(self, record: Any, _: int) -> Sentences:
         rule = self._rules[bytes(record.id)] = _rule(record)
         principal, what = rule
         yield "acl", f"principal {principal}", f"now {what}"
 
-    def _rule_removed(self, record: Any, _: int) -> Told:
+    def _rule_removed(self, record: Any, _: int) -> Sentences:
         rule = self._rules.pop(bytes(record.id), None)
         if rule is not None:
             principal, what = rule
             yield "acl", f"principal {principal}", f"has lost the rule: {what}"
 
-    def _token_changed(self, record: Any, _: int) -> Told:
+    def _token_changed(self, record: Any, _: int) -> Sentences:
         yield "token", f"delegation token {record.token_id}", f"of {record.owner} is valid"
 
-    def _token_removed(self, record: Any, _: int) -> Told:
+    def _token_removed(self, record: Any, _: int) -> Sentences:
         yield "token", f"delegation token {record.token_id}", "is gone"
 
-    def _quota_changed(self, record: Any, _: int) -> Told:
+    def _quota_changed(self, record: Any, _: int) -> Sentences:
         who = ", ".join(f"{each.entity_type} {each.entity_name or '(default)'}" for each in record.entity)
         text = (
             f"has no {record.key} of its own any longer"

@@ -77,7 +77,7 @@ class _Topic:
 
 
 class Narrator:
-    """The metadata log as sentences: call `load` for the records of a snapshot, then `tell` for the batches after it.
+    """The metadata log as sentences: call `load` for the records of a snapshot, then `narrate` for the batches after it.
 
     `named` collects the names of all topics in the log, also of those that were deleted later. `controllers` collects the
     leader of each epoch.
@@ -97,7 +97,7 @@ class Narrator:
         (`odradek.troubled.log.dirs`)."""
         self._leaving: set[int] = set()
         """Brokers that this batch fences. In a batch, the record of the fence comes after those of its consequences."""
-        self._tellers: dict[type[Message], Callable[[Any, int], Iterator[tuple[str, str, str]]]] = {
+        self._narrations: dict[type[Message], Callable[[Any, int], Iterator[tuple[str, str, str]]]] = {
             metadata_records.RegisterBrokerRecord: self._registered,
             metadata_records.UnregisterBrokerRecord: self._unregistered,
             metadata_records.FenceBrokerRecord: lambda each, _: self._fenced(each.id),
@@ -111,16 +111,18 @@ class Narrator:
             metadata_records.FeatureLevelRecord: self._feature_changed,
             metadata_records.RegisterControllerRecord: self._controller_registered,
             control_records.VotersRecord: self._voters_changed,
-            **AccessNarrator().tellers,
+            **AccessNarrator().narrations,
         }
 
     def load(self, records: Iterable[Message | None]) -> None:
         """Take in the state of a snapshot, without events: it is older than the first event."""
         for record in records:
-            for _ in self._told(record, 0, 0):
+            for _ in self._sentences(record, 0, 0):
                 pass
 
-    def tell(self, offset: int, epoch: int, time_ms: int, records: Iterable[Message | None]) -> list[Event]:
+    def narrate(
+        self, offset: int, epoch: int, time_ms: int, records: Iterable[Message | None]
+    ) -> list[Event]:
         """Turn the records of one batch, which begins at `offset`, into events. Times are in milliseconds since
         1970.
         """
@@ -138,7 +140,7 @@ class Narrator:
             by_quorum = isinstance(record, control_records.LeaderChangeMessage) or (
                 isinstance(record, control_records.VotersRecord) and not self._voters
             )
-            for kind, subject, text in self._told(record, time_ms, epoch):
+            for kind, subject, text in self._sentences(record, time_ms, epoch):
                 events.append(Event(offset + place, time_ms, kind, subject, text, epoch, by_quorum))
         for name, (first, count, replicas) in created.items():
             what = f"has {_counted(count, 'new partition')} with {_counted(replicas, 'replica')}"
@@ -146,12 +148,12 @@ class Narrator:
         # Records of a broker's change stand behind those of its consequences; people want the cause first.
         return sorted(events, key=lambda event: (event.kind != "broker", event.offset))
 
-    def _told(self, record: Message | None, time_ms: int, epoch: int) -> Iterator[tuple[str, str, str]]:
+    def _sentences(self, record: Message | None, time_ms: int, epoch: int) -> Iterator[tuple[str, str, str]]:
         if isinstance(record, control_records.LeaderChangeMessage):
             self._controllers_of[epoch] = record.leader_id
             yield from self._quorum_led(record, time_ms, epoch)
-        elif record is not None and (teller := self._tellers.get(type(record))) is not None:
-            yield from teller(record, time_ms)
+        elif record is not None and (narration := self._narrations.get(type(record))) is not None:
+            yield from narration(record, time_ms)
 
     # -- the quorum -----------------------------------------------------------------------------------------------
 
@@ -186,14 +188,14 @@ class Narrator:
         subject = f"{kind} {record.resource_name}" if record.resource_name else "every broker"
         if record.name == TROUBLED_LOG_DIRS:
             entries = [entry.split(":", 3) for entry in (record.value or "").split(",")]
-            told = [
+            troubles = [
                 f"{path} is {state}" for _, state, _, path in (each for each in entries if len(each) == 4)
             ]
-            self._troubled[record.resource_name] = ", ".join(told)
+            self._troubled[record.resource_name] = ", ".join(troubles)
             yield (
                 "broker",
                 subject,
-                f"says that {', '.join(told)}" if told else "says that its disks are well again",
+                f"says that {', '.join(troubles)}" if troubles else "says that its disks are well again",
             )
             return
         if record.value is None:

@@ -1,4 +1,4 @@
-"""Who asked for the changes in the metadata log, by the lines of controllers' audit logs. Operations, PURE.
+"""The clients behind the changes in the metadata log, by the lines of controllers' audit logs. Operations, PURE.
 
 Kafka's records do not say who asked for them. The active controller's audit log does, with the epoch and the offsets of
 the records. Only one controller writes records in an epoch. So a line is about a record of the log exactly if both

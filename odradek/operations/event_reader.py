@@ -90,6 +90,6 @@ class EventReader:
             return []
         events = []
         for batch in read.batches:
-            events += self._narrator.tell(batch.offset, batch.epoch, batch.time_ms, batch.records)
+            events += self._narrator.narrate(batch.offset, batch.epoch, batch.time_ms, batch.records)
             self._offset = batch.next_offset
         return events

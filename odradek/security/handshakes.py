@@ -52,7 +52,7 @@ _FIRST_TYPES = frozenset((21, 22))
 
 
 class RecordBounds:
-    """Where records begin and end in the bytes of a handshake (RFC 8446, section 5.1). PURE."""
+    """The borders of records in the bytes of a handshake (RFC 8446, section 5.1). PURE."""
 
     __slots__ = ("head", "missing", "received")
 

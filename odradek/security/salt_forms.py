@@ -49,7 +49,7 @@ KAFKAS = "Kafka's number"
 
 @attrs.frozen(order=True)
 class SaltForm:
-    """What a challenge shows of a credential beside the random part. A number of Kafka's has no fixed length: 0."""
+    """The part of a challenge that shows something of a credential. A number of Kafka's has no fixed length: 0."""
 
     alphabet: str
     length: int

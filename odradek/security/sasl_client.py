@@ -24,7 +24,7 @@ class LoginFailed(Exception):
 
 @attrs.frozen
 class Credentials:
-    """Who logs in, and how."""
+    """The user of a login, and its mechanism."""
 
     mechanism: str
     username: str = ""

@@ -162,7 +162,7 @@ class ClientRights(Protocol):
     def remembered(self) -> Mapping[tuple[int, int, str | None], bool]:
         """Return the decisions that hold now, by operation, resource type and name."""
 
-    def tell_denials(self, api_key: int) -> None:
+    def log_denials(self, api_key: int) -> None:
         """Give the refusals of a request to the audit log."""
 
     def for_many(self) -> ClientRights:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
 
+from odradek.named_states import reached
+
 T = TypeVar("T")
 
 REST_SECONDS_MAX = 5.0
@@ -181,6 +183,7 @@ class LongWork:
                     break
                 chooses, mine.event = True, self._new_event()
         except BaseException:
+            reached("serving.long_work_cancelled")
             self.in_progress -= 1
             if not mine.is_next:
                 self._waiting.remove(mine)

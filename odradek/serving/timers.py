@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from odradek.env.ports import Clock, Event, Log
+from odradek.named_states import reached
 
 
 class Timer:
@@ -88,6 +89,7 @@ class Timers:
         except Exception:
             if self._log is None:
                 raise
+            reached("serving.timer_met_a_bug")
             # A bug in one request's timer must not stop the deadlines of all others.
             self._log.exception("timer.bug")
 

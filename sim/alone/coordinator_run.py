@@ -1,4 +1,4 @@
-"""What schedules of a coordinator alone have in common: a partition of three replicas, and a host on each broker. PURE.
+"""Shared by schedules of a coordinator alone: a partition of three replicas, and a host on each broker. PURE.
 
 The partition is that of `sim.alone.replication_alone`. Each broker has a coordinator, whose shard begins and ends as
 leadership comes and goes. It loads its log beside all that goes on.

@@ -160,6 +160,13 @@ class Cluster:
         node.questions.clear()
         node.to_append = False
 
+    def replace_disk(self, node_id: int) -> None:
+        """Give a dead node an empty disk: a new directory without a vote."""
+        old = self.nodes[node_id]
+        assert old.core is None
+        directory_id = bytes([node_id]) * 15 + bytes([old.life])
+        self.nodes[node_id] = Node(ReplicaKey(node_id, directory_id), life=old.life)
+
     def tick(self, node_id: int, seconds: float) -> None:
         """Advance the time for all nodes; this node notices."""
         self.now += seconds
@@ -170,6 +177,12 @@ class Cluster:
         if node.core is not None:
             node.core.tick(self.now)
             self._perform(node)
+
+    def give_up(self, node_id: int) -> None:
+        """Let a node's requests to dead nodes run out of time: no connection has broken."""
+        for question in [each for each in self.unanswered if each.sender == node_id]:
+            self.unanswered.remove(question)
+            self._refuse(question, broken=False)
 
     def flush(self, node_id: int) -> None:
         """Sync all written entries of this node's disk."""

@@ -20,7 +20,7 @@ from odradek.data_plane.log.loading import LoadOptions, open_partition_log
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
+from odradek.data_plane.replication.follower_fetch_session import Position, ReplicaFetchSession
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import Dir, DiskError
@@ -71,7 +71,7 @@ class Fetching:
     leader: int
     connection: int
     request: FetchRequest
-    told: Told | None
+    told: Position | None
     answer: tuple[ErrorCode, Answer | None, int] | None = None
     """The session's error, its part about the partition (None: unchanged), and its id. None before the answer."""
 
@@ -268,7 +268,12 @@ class Broker:
             forgotten_topics_data=forgotten,
         )
         self.fetching = Fetching(
-            self.node_id, self.life, image.leader, self.connection, request, self.session.told.get(replica)
+            self.node_id,
+            self.life,
+            image.leader,
+            self.connection,
+            request,
+            self.session.requested.get(replica),
         )
         return self.fetching
 

@@ -1,4 +1,4 @@
-"""What a run executes of the product: lines, branches, buggify points. SHELL.
+"""Coverage of the product by a run: lines, branches, buggify points. SHELL.
 
 `sys.settrace` follows each line of the packages in `PACKAGES`. A branch is a pair of lines: a conditional jump, and
 where it goes. Jumps that stay within a line are not told apart. The run has the same

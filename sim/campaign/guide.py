@@ -1,4 +1,4 @@
-"""What a campaign has executed of the product so far, and which options reached new code. SHELL.
+"""The code that a campaign has executed so far, and the options that reached new code. SHELL.
 
 It is kept in `coverage.json` in the campaign's directory, so that the next campaign goes on from there.
 """

@@ -55,6 +55,10 @@ class Outcome:
     """Schedules of parts alone that were run after the cluster."""
     alone: str = ""
     """The command for the schedule that failed, where it was not the cluster."""
+    states: Mapping[str, int] = attrs.Factory(dict)
+    """How often the cluster came to each named state of the product."""
+    alone_states: Mapping[str, int] = attrs.Factory(dict)
+    """The same for the schedules of parts alone."""
 
     @classmethod
     def of(cls, result: RunResult, commit: str) -> Outcome:
@@ -79,16 +83,16 @@ class Outcome:
             dict(result.faults),
             result.answers.counts,
             result.answers.served,
+            states=result.states,
         )
 
-    def with_schedules(self, failed: FailedSchedule | None) -> Outcome:
+    def with_schedules(self, failed: FailedSchedule | None, states: Mapping[str, int]) -> Outcome:
         """Return the outcome after the seed's schedules of parts alone, of which one may have failed."""
-        count = sum(SCHEDULES.values())
+        outcome = attrs.evolve(self, schedules=sum(SCHEDULES.values()), alone_states=states)
         if failed is None:
-            return attrs.evolve(self, schedules=count)
+            return outcome
         return attrs.evolve(
-            self,
-            schedules=count,
+            outcome,
             verdict=failed.verdict,
             signature=signature_of(f"{failed.verdict}: {failed.part} alone: {failed.message}"),
             message=failed.message[-MESSAGE_CHARACTERS_MAX:],

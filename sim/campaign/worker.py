@@ -12,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+from odradek.named_states import counting
 from sim.alone.parts import run_schedules
 from sim.campaign.coverage import covered_run
 from sim.campaign.observing import write_timeline
@@ -35,7 +36,10 @@ def main() -> None:
             result = run(job["seed"], options)
         outcome = Outcome.of(result, job["commit"])
         if "parts" in job and outcome.verdict == "ok":
-            outcome = outcome.with_schedules(run_schedules(job["seed"]))
+            states: dict[str, int] = {}
+            with counting(states):
+                failed = run_schedules(job["seed"])
+            outcome = outcome.with_schedules(failed, dict(sorted(states.items())))
         answers.write(line_of(outcome))
         answers.flush()
 

@@ -30,7 +30,7 @@ from odradek.security.acls.rules import (
 )
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.errors import ErrorCode
-from sim.checks.served_records import end_of
+from sim.checks.answers.served_records import end_of
 from sim.checks.watched import Hosted, Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation

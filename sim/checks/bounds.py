@@ -1,4 +1,4 @@
-"""How long a part that could serve may fail: a bound for each fault, from the configured timeouts. PURE.
+"""Bounds of outages: the time that each fault may cost, from the configured timeouts. PURE.
 
 docs/simulation.md has the table for readers, with what sound runs need.
 """
@@ -47,6 +47,8 @@ class Timeouts:
     """The time after which a broker reports that a disk is full."""
     weather: float
     """What the weather may add to a few steps in a row."""
+    unnoticed: float
+    """The time for which followers may not notice that the leader's process has closed its connections."""
 
     @classmethod
     def of(cls, configs: Iterable[NodeConfig], weather: Weather) -> Timeouts:
@@ -63,6 +65,10 @@ class Timeouts:
             longest(DISK_HUNG),
             longest(DISK_FULL),
             _mishaps(weather),
+            # The notice may be late. Then a follower asks again once its request has run out of time.
+            min(weather.late_seconds, longest("controller.quorum.request.timeout.ms"))
+            if weather.late_probability
+            else 0.0,
         )
 
 
@@ -92,7 +98,7 @@ def _mishaps(weather: Weather) -> float:
 
 
 def _election(times: Timeouts) -> float:
-    return 2 * times.election + 1.0 + times.weather
+    return 2 * times.election + 1.0 + times.unnoticed + times.weather
 
 
 def _unheard(times: Timeouts) -> float:

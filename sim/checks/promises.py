@@ -6,7 +6,8 @@
    If its offset is beyond the log's present end, it was decided before, and the platter must have held all of it
    then.
 3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the
-   platter, except as `flush.messages` demands. Below its log start it needs nothing: an empty log may begin within
+   platter, except as `flush.messages` demands. A Fetch of an earlier leader epoch may have waited in a connection, while
+   the log was cut; leaders refuse it. Below its log start it needs nothing: an empty log may begin within
    its only segment, whose name says less. The log start that it sends is that of a restart: by its checkpoint, or by
    the name of its first segment.
 
@@ -28,7 +29,7 @@ from odradek.node.node import Node
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.messages.fetch import FetchPartition
 from odradek.wire.uuid_text import uuid_to_text
-from sim.checks.served_records import is_replica
+from sim.checks.answers.served_records import is_replica
 from sim.checks.stored_logs import StoredLogs, stored_start
 from sim.checks.watched import Hosted, Processes, partition_name
 from sim.checks.wiretap import Exchange
@@ -36,6 +37,8 @@ from sim.history import SafetyViolation
 from sim.machine.disk import SimDisk
 from sim.machine.members import Member
 from sim.machine.platter import Inode
+
+NO_EPOCH = -1
 
 __all__ = ["Promises"]
 
@@ -155,6 +158,8 @@ class Promises:
         broker = node.broker
         partition = None if broker is None else broker.hosted.partition(topic, part.partition)
         if partition is None or partition.log.offline:
+            return
+        if NO_EPOCH < part.current_leader_epoch < partition.leader_epoch:
             return
         self.fetches_seen += 1
         disk = self._processes.world.machine(member.name).disk

@@ -1,4 +1,4 @@
-"""What ListOffsets says, against what was committed and deleted before the question was asked. PURE.
+"""Answers of ListOffsets, against the offsets that were committed and deleted before the question. PURE.
 
 1. The latest offset lies at or above every high watermark that a leader had before the question was asked. So it never
    falls, and all that was acknowledged lies below it (KIP-207). Leaders of later epochs than the answer's do not count:
@@ -97,7 +97,7 @@ class AnswerByTime:
 
 @attrs.define
 class _Question:
-    """What was known when a question was sent."""
+    """The knowledge at the moment when a question was sent."""
 
     epochs: Mapping[TopicIdPartition, int]
     """The leader epochs in which the node that is asked leads."""

@@ -1,4 +1,4 @@
-"""Where logs end by their bytes: in the page cache, or on the platter. PURE.
+"""The ends of logs by their bytes: in the page cache, or on the platter. PURE.
 
 Files are walked from batch to batch, and a walk goes on where the last one ended. A file that was cut and written again
 is walked anew: the last header that was read is no longer at its place.
@@ -6,18 +6,18 @@ is walked anew: the last header that was read is no longer at its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from odradek.data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX
+from odradek.wire.batches.batch_header import CONTROL_MASK, HEADER, HEADER_SIZE, SIZE_PREFIX, BatchHeader
 from odradek.wire.topic_partition import TopicPartition
 from sim.machine.disk import SimDisk
 from sim.machine.platter import Folder, Inode
 
-__all__ = ["StoredLogs", "is_segment", "stored_start"]
+__all__ = ["StoredLogs", "is_segment", "stored_batches", "stored_start"]
 
 _SUFFIX = ".log"
 
@@ -25,6 +25,17 @@ _SUFFIX = ".log"
 def is_segment(name: str) -> bool:
     """True if a file of a log's directory is a segment in use."""
     return name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdigit()
+
+
+def stored_batches(data: bytearray) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield position and header of each whole batch."""
+    position = 0
+    while position + HEADER.size <= len(data):
+        header = BatchHeader._make(HEADER.unpack_from(data, position))
+        if header.batch_length < HEADER.size - SIZE_PREFIX or position + header.size > len(data):
+            return
+        yield position, header
+        position += header.size
 
 
 def stored_start(disk: SimDisk, log: PartitionLog) -> int:
@@ -37,7 +48,7 @@ def stored_start(disk: SimDisk, log: PartitionLog) -> int:
 
 @attrs.define(eq=False)
 class _Walk:
-    """How far a file has been walked: the position behind the last whole batch, and that batch's header."""
+    """The progress of a walk over a file: the position behind the last whole batch, and that batch's header."""
 
     position: int = 0
     next_offset: int = -1

@@ -38,8 +38,12 @@ from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, SIZE_PREFIX
 from odradek.wire.batches.batch_header import Buffer as Bytes
 from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.access import Access
+from sim.checks.answers.given_answers import GivenAnswers
+from sim.checks.answers.served_records import ServedRecords
 from sim.checks.availability import Availability
-from sim.checks.derived_state import DerivedState
+from sim.checks.derived.derived_state import DerivedState
+from sim.checks.derived.metadata_replay import MetadataReplay
+from sim.checks.derived.transactions import TransactionStates
 from sim.checks.groups.fenced_members import FencedMembers
 from sim.checks.groups.told_offsets import ToldOffsets
 from sim.checks.invariants import (
@@ -51,13 +55,10 @@ from sim.checks.invariants import (
     check_bound,
     check_isr_holds,
 )
-from sim.checks.metadata_replay import MetadataReplay
 from sim.checks.min_isr import MinIsr
 from sim.checks.promises import Promises
 from sim.checks.served_offsets import ServedOffsets
-from sim.checks.served_records import ServedRecords
 from sim.checks.stored_marks import StoredMarks
-from sim.checks.transactions import TransactionStates
 from sim.checks.watched import Check, Processes
 from sim.checks.wiretap import Wiretap
 from sim.history import SafetyViolation
@@ -133,6 +134,7 @@ class Watch:
         self.served_records = ServedRecords(processes)
         self.served_offsets = ServedOffsets(processes)
         self.promises = Promises(processes)
+        self.answers = GivenAnswers(processes)
         self.stored_marks = StoredMarks(processes)
         self.min_isr = MinIsr(processes)
         self.metadata_replay = MetadataReplay(processes)
@@ -142,6 +144,7 @@ class Watch:
             self.served_records,
             self.served_offsets,
             self.promises,
+            self.answers,
             self.stored_marks,
             self.min_isr,
             self.metadata_replay,
@@ -243,8 +246,9 @@ class Watch:
         self.committed.see(_METADATA, "metadata log", member.name, headers)
         if not seen.follows_images:
             seen.follows_images = True
-            self._see_image(member.name, metadata.committed_image)
-            metadata.subscribe(lambda image, delta: self._on_image(member.name, image, delta))
+            self._see_image(member, metadata.committed_image)
+            self.answers.newest.see(metadata.committed_image, None)
+            metadata.subscribe(lambda image, delta: self._on_image(member, image, delta))
 
     def _look_at_vote(self, member: Member, seen: _Seen, state: bytes, me: object) -> None:
         if not state or state == seen.quorum_state:
@@ -256,15 +260,17 @@ class Watch:
             voted = (stored["votedId"], stored["votedDirectoryId"])
             self.votes.see((me, epoch), voted, f"the vote of {member.name} in epoch {epoch}")
 
-    def _on_image(self, who: str, image: MetadataImage, delta: MetadataDelta) -> None:
+    def _on_image(self, member: Member, image: MetadataImage, delta: MetadataDelta) -> None:
         try:
-            self._see_image(who, image)
+            self.answers.newest.see(image, delta)
+            self._see_image(member, image)
         except SafetyViolation as error:
             self._world.refute(error)
 
-    def _see_image(self, who: str, image: MetadataImage) -> None:
+    def _see_image(self, member: Member, image: MetadataImage) -> None:
         if image.offset >= 0:
-            self.images.see(who, image.offset, image)
+            self.images.see(member.name, image.offset, image)
+            self.metadata_replay.published(member, image)
 
     # --- partitions
 

@@ -1,4 +1,4 @@
-"""What nodes answered in a run: API x version x error code, counted where a node encodes its answers. PURE.
+"""Counts of the answers in a run: API x version x error code, counted where a node encodes its answers. PURE.
 
 The nodes' own tables of handlers count already (`odradek.serving.api_table`). A process that ends hands its figures
 over, so that a run has those of all its processes.

@@ -134,6 +134,8 @@ class SimDisk:
         self._crash_at = 0
         self.power_is_off = False
         self.on_power_cut: Callable[[], None] | None = None
+        self.before_loss: Callable[[], Callable[[], None]] | None = None
+        """Called before the page cache, or a device, is lost; the function that it returns is called afterwards."""
 
     # --- what a node asks
 
@@ -186,8 +188,11 @@ class SimDisk:
         self.bounded_roots = {}
         self.unsettled = {}
         random = self.random if keep == "random" else None
+        lost = self.before_loss() if self.before_loss is not None and keep != "all" else None
         self.used_bytes = 0
         self._settle(self._root, random, lose_power=keep != "all")
+        if lost is not None:
+            lost()
 
     def _settle(self, folder: Folder, random: Random | None, *, lose_power: bool) -> None:
         folder.locked_by = None
@@ -228,9 +233,12 @@ class SimDisk:
     def replace(self, path: str) -> None:
         """Put an empty, unformatted disk in the place of the one at `path`, which no process has open."""
         *parents, name = path_parts(path)
+        lost = None if self.before_loss is None else self.before_loss()
         above = self.folder_of(self._root, "/".join(parents))
         above.entries[name] = above.durable[name] = Folder()
         self.crash("all")  # counts the remaining bytes
+        if lost is not None:
+            lost()
 
     def peek(self, path: str) -> dict[str, bytes]:
         """Copy the files of a directory, as processes see them; this is no operation of the disk.

@@ -45,7 +45,7 @@ from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Lis
 from sim.machine.disk_files import SimFile
 from sim.machine.events import Agenda
 from sim.machine.links import Line, Links
-from sim.machine.waiting import Signal, Waiter, checkpoint
+from sim.machine.waiting import Signal, Waiter, checkpoint, checkpoint_if_cancelled
 from sim.machine.weather import Weather
 
 BACKLOG = 1024
@@ -448,7 +448,8 @@ class SimListener:
         self._ready = Signal(node)
 
     async def accept(self) -> SimConn:
-        await checkpoint()
+        if self._backlog:
+            await checkpoint()
         while not self._backlog:
             if self._closed:
                 raise ConnectionLost("the listener is closed")
@@ -547,7 +548,7 @@ class SimNetwork:
 
     async def connect(self, host: str, port: int, *, address: str | None = None) -> SimConn:
         host = host if address is None else address
-        await checkpoint()
+        await checkpoint_if_cancelled()
         if not self._node.alive:
             raise ConnectionLost("the node has crashed")
         fabric, node = self._fabric, self._node

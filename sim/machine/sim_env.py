@@ -15,7 +15,14 @@ from sim.machine.disk import SimDisk
 from sim.machine.events import Agenda
 from sim.machine.network import Fabric, SimNetwork
 from sim.machine.trace import Trace
-from sim.machine.waiting import NodeCrashed, Signal, SimEvent, checkpoint, wait_shielded
+from sim.machine.waiting import (
+    NodeCrashed,
+    PausedWork,
+    Signal,
+    SimEvent,
+    checkpoint,
+    checkpoint_if_cancelled,
+)
 from sim.machine.weather import Weather
 
 if TYPE_CHECKING:
@@ -36,6 +43,8 @@ RARITY: Mapping[str, float] = {
 """The factor for points that waste work under way: they fire less often. `NodeEnv.buggify` returns True by chance."""
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
+PAUSE_SHARE = 0.5
+"""The share of a function's pauses at which the loop goes on, if it is held up at all."""
 
 
 class SimEnv:
@@ -78,6 +87,7 @@ class SimEnv:
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")
+        self.pauses = Random(f"pauses/{self._ports_random.getstate()[1][0]}")
         self.clock = NodeClock(agenda, self, rate=clock_rate)
         self.network = SimNetwork(fabric, self)
         self.workers = SimWorkers(self, self._ports_random)
@@ -132,7 +142,8 @@ class SimWorkers:
 
     The function acts first, last or somewhere in between, as the seed draws it for each call. So both the loop and
     the function may find a newer state than when they began. As with threads, a started function runs to its end
-    though the caller be cancelled, unless the node crashes. Unlike with threads it is atomic.
+    though the caller be cancelled, unless the node crashes. It is atomic, unless the weather holds it up: then the loop
+    goes on at some of its pauses (`odradek.env.pausing`).
     """
 
     def __init__(self, env: SimEnv, random: Random) -> None:
@@ -143,7 +154,7 @@ class SimWorkers:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         env, random = self._env, self._random
-        await checkpoint()
+        await checkpoint_if_cancelled()
         if not env.alive:
             raise NodeCrashed
         began = env.agenda.now
@@ -156,25 +167,47 @@ class SimWorkers:
         env.record("work", getattr(function, "__qualname__", "function"), acts_at - began, ends_at - began)
         if acts_at > began:
             await self._until(acts_at)
+        elif ends_at == began:
+            await checkpoint()
         result: T
         failure: Exception | None = None
-        env.disk.is_off_loop = True
         try:
-            result = function(*args)
+            if env.weather.pause_probability and env.pauses.random() < env.weather.pause_probability:
+                result = await self._in_pieces(function, args)
+            else:
+                result = self._off_loop(function, *args)
         except Exception as error:  # noqa: BLE001 - it comes to the caller with the function's end
             failure = error
-        finally:
-            env.disk.is_off_loop = False
         if ends_at > acts_at:
             await self._until(ends_at)
         if failure is not None:
             raise failure
         return result
 
+    def _off_loop(self, act: Callable[..., T], *args: object) -> T:
+        disk = self._env.disk
+        disk.is_off_loop = True
+        try:
+            return act(*args)
+        finally:
+            disk.is_off_loop = False
+
+    async def _in_pieces(self, function: Callable[..., T], args: tuple[object, ...]) -> T:
+        """Run a function from pause to pause, with the loop in between."""
+        env, random = self._env, self._env.pauses
+        work = PausedWork(function, args, lambda: random.random() < PAUSE_SHARE)
+        try:
+            while not self._off_loop(work.go_on):
+                seconds = random.uniform(0.0, env.weather.pause_seconds)
+                await self._until(max(env.agenda.now + seconds, env.hangs_until, self.hangs_until))
+        finally:
+            self._off_loop(work.kill)
+        return work.result()
+
     async def _until(self, moment: float) -> None:
         done = Signal(self._env)
         self._env.agenda.at(moment, done.wake, self._env)
-        await wait_shielded(done)
+        await done.wait(shielded=True)
 
 
 class SimCompanion:

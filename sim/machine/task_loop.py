@@ -43,7 +43,9 @@ def task_loop(
             if rounds % ROUNDS_PER_LOOK == 0:
                 events = yield 0.0
                 runner.io_manager.process_events(events)
-            runner.deadlines.expire(runner.clock.current_time())
+            now = runner.clock.current_time()
+            if runner.deadlines._heap:
+                runner.deadlines.expire(now)
             _run_batch(runner)
     except trio.TrioInternalError:
         raise

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
+from contextvars import copy_context
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
-from outcome import Value
+from outcome import Outcome, Value, capture
 from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio._core._traps import WaitTaskRescheduled
 from trio.lowlevel import Abort, RaiseCancelT, Task
 
+from odradek.env.pausing import at_pauses
+
+T = TypeVar("T")
+HELD_UP = "held-up work"
+"""The name of the threads of `PausedWork`."""
 _WOKEN = Value(None)
 """The outcome of a wait that was woken; a single object, since it is never unwrapped."""
 
@@ -45,8 +52,11 @@ class Signal:
         self._owner = owner
         self._tasks: list[Task] = []
 
-    async def wait(self) -> None:
-        """Wait for the next `wake`. Raises `NodeCrashed` on a node that is dead, or dies meanwhile."""
+    async def wait(self, *, shielded: bool = False) -> None:
+        """Wait for the next `wake`. Raises `NodeCrashed` on a node that is dead, or dies meanwhile.
+
+        `shielded`: wait though the caller be cancelled, as for a thread that cannot be stopped.
+        """
         owner = self._owner
         if not owner.alive:
             await trio.lowlevel.checkpoint()
@@ -56,6 +66,8 @@ class Signal:
         owner.waits[task] = self
 
         def abort(_: RaiseCancelT) -> Abort:
+            if shielded:  # a cancel scope with a shield does the same, and costs more than the wait
+                return Abort.FAILED
             self._tasks.remove(task)
             del owner.waits[task]
             return Abort.SUCCEEDED
@@ -103,9 +115,85 @@ class SimEvent:
 
 checkpoint = trio.lowlevel.checkpoint
 """Let other tasks run."""
+checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+"""Raise where the caller is cancelled; otherwise go on at once."""
 
 
 async def wait_shielded(signal: Signal) -> None:
     """Wait for `signal` though the caller be cancelled, as for a thread that cannot be stopped."""
     with trio.CancelScope(shield=True):
         await signal.wait()
+
+
+class PausedWork(Generic[T]):
+    """A worker's function that the loop runs from pause to pause.
+
+    It is on the stack of a thread of its own, which runs only between a call of `go_on` and its return. So one of the
+    two always waits for the other, and the same seed gives the same order. The thread takes part in the run of trio as the
+    task that waits for it.
+    """
+
+    _running: PausedWork[Any] | None = None
+
+    def __init__(
+        self, function: Callable[..., T], args: tuple[object, ...], pauses: Callable[[], bool]
+    ) -> None:
+        """`pauses` says of each pause whether the loop goes on there."""
+        self._function = function
+        self._args = args
+        self._pauses = pauses
+        self._baton = threading.Semaphore(0)
+        self._returned = threading.Semaphore(0)
+        self._context = copy_context()
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        self._is_killed = False
+        self._outcome: Outcome[T] | None = None
+        at_pauses(PausedWork._pause)
+
+    def go_on(self) -> bool:
+        """Run the function to its next pause; true at its end."""
+        PausedWork._running = self
+        try:
+            if self._thread is None:
+                trio_run = dict(vars(GLOBAL_RUN_CONTEXT))
+                self._thread = threading.Thread(
+                    target=self._main, args=(trio_run,), name=HELD_UP, daemon=True
+                )
+                self._thread.start()
+            else:
+                self._baton.release()
+            self._returned.acquire()
+        finally:
+            PausedWork._running = None
+        if self._is_over:
+            self._thread.join()
+        return self._is_over
+
+    def result(self) -> T:
+        """Return what the function has returned, or raise its error."""
+        assert self._outcome is not None
+        return self._outcome.unwrap()
+
+    def kill(self) -> None:
+        """Make a held-up function raise `NodeCrashed`: its process has crashed, so its clean-up is without effect."""
+        if self._thread is not None and not self._is_over:
+            self._is_killed = True
+            self.go_on()
+
+    def _main(self, trio_run: dict[str, Any]) -> None:
+        vars(GLOBAL_RUN_CONTEXT).update(trio_run)
+        self._outcome = self._context.run(capture, self._function, *self._args)
+        self._is_over = True
+        self._returned.release()
+
+    @staticmethod
+    def _pause() -> None:
+        work = PausedWork._running
+        if work is None:
+            return
+        if not work._is_killed and work._pauses():
+            work._returned.release()
+            work._baton.acquire()
+        if work._is_killed:
+            raise NodeCrashed

@@ -8,6 +8,8 @@ import attrs
 
 TOIL_PROBABILITY = 0.15
 """The share of runs in which CPU takes time."""
+PAUSES_PROBABILITY = 0.2
+"""The share of runs in which the loop goes on amid workers' functions."""
 TORN_SHARE = 0.25
 """The share of torn connections in a run. All of them would cost twice the steps, and show nothing else."""
 LIGHT_SPIKE_PROBABILITY = 0.001
@@ -47,6 +49,10 @@ class Weather:
     worker_spike_probability: float = 0.0
     """The probability that off-loop work takes up to `worker_spike_seconds` longer (a disk that hangs)."""
     worker_spike_seconds: float = 2.0
+    pause_probability: float = 0.0
+    """The probability that a worker's function is held up at some of its pauses."""
+    pause_seconds: float = 0.05
+    """The longest time for which it is held up at one."""
     wake_seconds: float = 0.0
     """The CPU time of each wake of a process; it passes only if this is above 0."""
     long_turn_probability: float = 0.0
@@ -94,6 +100,16 @@ class Weather:
             wake_seconds=random.choice((0.0001, 0.0004, 0.001)),
             long_turn_probability=random.choice((0.0, 0.0002, 0.002)),
             long_turn_seconds=random.choice((0.2, 1.0)),
+        )
+
+    def with_pauses(self, random: Random) -> Weather:
+        """Return a copy in which workers' functions are not atomic in some of all runs."""
+        if random.random() >= PAUSES_PROBABILITY:
+            return self
+        return attrs.evolve(
+            self,
+            pause_probability=random.choice((0.1, 0.5)),
+            pause_seconds=random.choice((0.001, 0.05, 0.5)),
         )
 
     def untorn(self) -> Weather:

@@ -29,6 +29,7 @@ from trio._core import _run as _trio_run
 
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Event, TaskGroup
+from odradek.named_states import counting
 from odradek.serving.node_env import NodeEnv
 from sim.machine.clock import VirtualClock
 from sim.machine.disk import Keep, SimDisk
@@ -89,6 +90,8 @@ class World:
         self.trace = Trace()
         self.fabric = Fabric(self.agenda, self.weather, self._stream("network"), self._stream("torn"))
         self.machines: dict[str, Machine] = {}
+        self.states: dict[str, int] = {}
+        """How often the product came to each of its named states (`sim/census`)."""
         self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
         self._nursery: trio.Nursery | None = None
@@ -361,7 +364,8 @@ class World:
         loop = scheduler["unrolled_run"]
         scheduler["unrolled_run"] = task_loop
         try:
-            results = trio.run(self._main, clock, async_main, args, clock=clock)
+            with counting(self.states):
+                results = trio.run(self._main, clock, async_main, args, clock=clock)
         except BaseExceptionGroup as group:
             raise _only(group) from None
         finally:

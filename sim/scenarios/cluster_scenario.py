@@ -21,8 +21,8 @@ import attrs
 
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Event
+from sim.checks.derived.transactions import still_open
 from sim.checks.quorum_watch import watch_quorum
-from sim.checks.transactions import still_open
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining
@@ -179,6 +179,7 @@ class ClusterScenario:
         self.watch.begin()
         if self.options.profile != "broken":
             self.watch.availability.begin()
+            self.watch.answers.begin(self.watch.tap, self.watch.served_records, self._storm.atlas)
         for member in cluster.members:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)
@@ -278,6 +279,7 @@ class ClusterScenario:
             ),
             **self._clientele.figures(),
             **self._crew.figures(),
+            **{f"held {name}": times for name, times in self.watch.answers.statistics().items() if times},
             **{f"access {name}": times for name, times in self.watch.access.statistics().items() if times},
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }

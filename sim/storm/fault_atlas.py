@@ -46,6 +46,8 @@ class FaultAtlas:
     flips: list[Flip] = attrs.Factory(list)
     made: int = 0
     undone: int = 0
+    rotten: dict[tuple[str, str], None] = attrs.Factory(dict)
+    """Machine and name of the directory of each replica that had damage at some time."""
 
     def flip(self, who: str, path: str, file: bytearray, position: int, mask: int) -> Flip:
         """Damage one byte. Raises `AssertionError` where the model does not allow it."""
@@ -54,6 +56,7 @@ class FaultAtlas:
         file[position] ^= mask
         flip = Flip(who, path, file, position, mask, file[position])
         self.flips.append(flip)
+        self.rotten[who, path.rpartition("/")[0].rpartition("/")[2]] = None
         self.made += 1
         return flip
 

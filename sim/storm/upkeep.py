@@ -1,4 +1,4 @@
-"""What operators do to brokers while clients are at work: rolling restarts, and brokers that leave and return. PORTED.
+"""Upkeep by operators while clients are at work: rolling restarts, and brokers that leave and return. PORTED.
 
 A broker that leaves is stopped and unregistered (KIP-631). It comes back with its disks, under its id, and registers
 anew. Both count as deaths of a process: see the fault model in `sim.storm.storm`.

@@ -12,7 +12,7 @@ def test_a_disk_that_refuses_everything_does_not_fill_another_one_with_lines() -
     clock, log = ManualClock(), KeptLog()
     errors = DiskErrors(clock, log)
     for _ in range(1000):
-        errors.tell("produce.disk_error", topic="t", partition=0, error="full")
+        errors.note("produce.disk_error", topic="t", partition=0, error="full")
     assert len(log.events) == LINES_MAX
     assert log.events[0] == "produce.disk_error"
     assert log.fields[0] == {
@@ -22,6 +22,6 @@ def test_a_disk_that_refuses_everything_does_not_fill_another_one_with_lines() -
         "held_back": 0,
     }
     clock.now_ms += round(INTERVAL_SECONDS * 1000)
-    errors.tell("fetch.disk_error", topic="t", partition=0, error="full")
+    errors.note("fetch.disk_error", topic="t", partition=0, error="full")
     assert log.fields[-1]["held_back"] == 1000 - LINES_MAX
     assert errors.errors == 1001

@@ -77,7 +77,7 @@ def test_lines_are_bounded() -> None:
             for _ in range(times):
                 with pytest.raises(KafkaError) as error:
                     append(log, refused)
-                refusals.tell(Context("PLAINTEXT", "127.0.0.1"), log, refused, error.value)
+                refusals.note(Context("PLAINTEXT", "127.0.0.1"), log, refused, error.value)
         return [line["held_back"] for line in lines]
 
     async def script() -> None:

@@ -1,4 +1,4 @@
-"""Deliberate differences from Apache Kafka, with reasons: docs/compatibility.md tells them, and tests let them pass.
+"""Deliberate differences from Apache Kafka, with reasons: docs/compatibility.md lists them, and tests let them pass.
 
 Each rule of `DELIBERATE` must still match something: see the test.
 """
@@ -204,7 +204,7 @@ NOT_SEEN = {
         ),
         Remark(
             "OffsetFetch, DescribeGroups, DescribeConfigs and DescribeProducers",
-            "tell of one thing as often as a request names it, up to about 2 MiB of such repetitions. What is named "
+            "answer for one thing as often as a request names it, up to about 2 MiB of such repetitions. What is named "
             "again beyond that gets INVALID_REQUEST. Kafka builds whatever a small request that names one group a "
             "thousand times "
             "asks for.",
@@ -277,7 +277,7 @@ NOT_SEEN = {
         ),
         Remark(
             "A DescribeTransactions that names a transaction again and again",
-            "is told of it up to about 2 MiB of repetitions. What is named again beyond that gets INVALID_REQUEST.",
+            "gets it up to about 2 MiB of repetitions. What is named again beyond that gets INVALID_REQUEST.",
         ),
         Remark(
             "A Produce with null records",
@@ -347,7 +347,7 @@ NOT_SEEN = {
         ),
         Remark(
             "Files of certificates",
-            "are followed without being told (docs/security.md). Kafka reads them again when a value of theirs is set.",
+            "are followed without a request (docs/security.md). Kafka reads them again when a value of theirs is set.",
         ),
         Remark(
             "A controller judges the values of brokers",
@@ -359,7 +359,7 @@ NOT_SEEN = {
         ),
         Remark(
             "A broker named `01` or `+1`",
-            "is broker 1. Kafka stores what it is told under that name, where nobody looks.",
+            "is broker 1. Kafka stores its settings under that name, where nobody looks.",
         ),
         Remark(
             "An answered change of a configuration",
@@ -371,7 +371,7 @@ NOT_SEEN = {
             "A disk that is full or does not answer",
             "stays online. (Kafka takes a full one offline, and waits for one that hangs.) Writes get "
             "KAFKA_STORAGE_ERROR. After a few seconds a replica elsewhere leads, if one is in sync (docs/disks.md). "
-            "Brokers tell of it in the "
+            "Brokers report it in the "
             "configuration `odradek.troubled.log.dirs` of their own, which DescribeConfigs shows while it is set.",
         ),
         Remark(
@@ -439,7 +439,7 @@ NOT_SEEN = {
         Remark(
             "A client that has used up its quota",
             "waits until the excess is repaid, so its rate is the quota. Kafka compares a rate over the last windows with the "
-            "quota, and lets some more through. A change of a quota ends the waits; in Kafka they last as they were told.",
+            "quota, and lets some more through. A change of a quota ends the waits; in Kafka they last as long as before.",
         ),
     ),
     "Security": (

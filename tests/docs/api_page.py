@@ -1,4 +1,4 @@
-"""docs/apis.md, made from the tables of a broker and of a controller: `python -m tests.docs.api_page` writes it."""
+"""docs/internals/request-handlers.md, made from the tables of a broker and of a controller: `python -m tests.docs.api_page` writes it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from odradek.wire.structure import Message
 from tests.docs.markdown import ROOT
 from tests.security.table import rights
 
-PATH = ROOT / "docs" / "apis.md"
+PATH = ROOT / "docs" / "internals" / "request-handlers.md"
 TITLE = """# From an API to its code
 
 Where each API that a node serves is handled, decided, guarded and held against Apache Kafka. This page is written by the
-code: `python -m tests.docs.api_page`. [contributing.md](contributing.md#add-an-api) says how an API is added.
+code: `python -m tests.docs.api_page`. [contributing.md](../contributing.md#add-an-api) says how an API is added.
 
 * **Listeners**: `broker` is a listener for clients, `controller` one of the quorum. The handlers are in this order.
 * **Decision**: the function of the active controller that decides the request. A broker forwards such a request.
-* **Right**: the docstring of the door. [acls.md](acls.md) says who judges.
+* **Right**: the docstring of the door. [acls.md](../acls.md) says who judges.
 * **Things**: what gets a result of its own, from the row in `wire/schema/anatomy_rows.py`. `/` leads to an inner list, and
   `*` is a plain value. An API without things is refused as a whole.
 
@@ -68,7 +68,7 @@ def place_of(code: Callable[..., Any]) -> str:
     path = named.__module__.removeprefix("odradek.").replace(".", "/") + ".py"
     if not (ROOT / path).exists():
         path = named.__module__.replace(".", "/") + ".py"
-    return f"[`{named.__qualname__}`](../{path})"
+    return f"[`{named.__qualname__}`](../../{path})"
 
 
 def things_of(key: ApiKey) -> str:
@@ -100,7 +100,7 @@ def _line(key: ApiKey, of_broker: Handlers, of_controller: Handlers) -> str:
             place_of(decide) if decide is not None else "",
             rights()[key][0],
             things_of(key),
-            f"[{Path(cases).name}](../{cases}) |" if (ROOT / cases).exists() else "|",
+            f"[{Path(cases).name}](../../{cases}) |" if (ROOT / cases).exists() else "|",
         )
     )
 

@@ -4,7 +4,7 @@ An event is the first argument of a log's method: `log.info("node.ready", ...)`.
 other way is an error, so that no event can hide:
 
 * as a text, or as one text of two (`"isr.expanded" if grown else "isr.shrunk"`);
-* as a parameter of the function around the call; then calls of that function count (`_tell(options, "log.truncated", ...)`);
+* as a parameter of the function around the call; then calls of that function count (`_report(options, "log.truncated", ...)`);
 * by a local name for the method (`level = log.warning if is_bad else log.info`).
 """
 

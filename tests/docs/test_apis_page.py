@@ -1,4 +1,4 @@
-"""docs/apis.md is what the tables of a broker and of a controller say."""
+"""docs/internals/request-handlers.md is what the tables of a broker and of a controller say."""
 
 from __future__ import annotations
 

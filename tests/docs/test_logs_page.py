@@ -39,10 +39,10 @@ def test_every_log_event_is_documented() -> None:
         ),
         (
             "class Errors:\n"
-            "    def tell(self, event, **fields):\n"
+            "    def note(self, event, **fields):\n"
             "        self._log.error(event, **fields)\n"
-            'errors.tell("fetch.disk_error")\n'
-            'errors.tell("no event")',
+            'errors.note("fetch.disk_error")\n'
+            'errors.note("no event")',
             {"fetch.disk_error": {"error"}},
         ),
         (

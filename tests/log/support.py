@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 from structlog.testing import LogCapture
 
+from odradek.data_plane.log.directory.checkpoints import decode_offsets
 from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
 from odradek.data_plane.log.loading import LoadOptions, open_partition_log
 from odradek.data_plane.log.log_config import LogConfig
@@ -161,3 +162,8 @@ class Node:
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines that were logged under this name."""
         return [dict(entry) for entry in self.captured.entries if entry["event"] == name]
+
+
+def offsets_in(node: Node, name: str) -> dict[tuple[str, int], int]:
+    """Read the file of offsets `name` in the log directory."""
+    return decode_offsets(node.disk.open_dir(ROOT).read_bytes(name))

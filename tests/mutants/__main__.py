@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.mutants.bugs import MUTANTS
+from tests.mutants.bugs import BY_NAME
 from tests.mutants.drivers import DRIVERS
+from tests.mutants.form.normal import normal_text
 from tests.mutants.mutant import CAMPAIGN, Search, search
+from tests.mutants.sealing import seal, stale
 
-BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 CPU_SECONDS_MAX = 120.0
 
 
@@ -28,11 +29,30 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=0, help="where to begin (default: %(default)s)")
     parser.add_argument("--seeds", type=int, help="at most so many, whatever a mutant is given")
     parser.add_argument("--aimed", action="store_true", help="the aimed drivers alone")
+    parser.add_argument(
+        "--seal", action="store_true", help="write down the functions of these mutants as they are now"
+    )
+    parser.add_argument("--all", action="store_true", help="with --seal: those of all mutants")
+    parser.add_argument(
+        "--stale", action="store_true", help="show the mutants whose functions have changed since, and how"
+    )
+    parser.add_argument("--show", metavar="FUNCTION", help="show package.module:function as changes see it")
     options = parser.parse_args()
+    if options.show:
+        print(normal_text(options.show))
+        return 0
+    if options.stale:
+        print("\n\n".join(stale().values()))
+        return 0
     unknown = [name for name in options.names if name not in BY_NAME]
     if unknown:
         parser.error(f"no mutant is called {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
     names = options.names or list(BY_NAME)
+    if options.seal:
+        if not options.names and not options.all:
+            parser.error("--seal takes names, or --all")
+        print("\n".join(seal(names)))
+        return 0
     found: list[Search] = []
     with ProcessPoolExecutor(options.workers) as pool:
         jobs = [

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import count
 
 import attrs
 
-from tests.mutants.patching import patched
+from tests.mutants.form.change import changed
+from tests.mutants.form.normal import normal_text
+from tests.mutants.form.seals import Seals
+from tests.mutants.patching import replaced
 
 Driver = Callable[[int], str]
 """Runs a seed; how it failed, in a line, or nothing."""
@@ -39,28 +42,50 @@ AREAS = {
 
 @attrs.frozen
 class Mutant:
-    """A bug of history. `old` is replaced by `new` in `function`; `also` are further such changes.
+    """A bug: `change` is made to `function` (`form/change.py`); `also` are further functions and their changes.
 
-    `driver` is aimed at it, and shows it in at most `seeds_max` seeds. `aimed_only` says why campaigns need not find it
-    within `CPU_SECONDS_MAX`; it is empty where they must.
+    `history` says what the bug breaks, and where it comes from or what somebody loses by it. `driver` is aimed at it, and shows it
+    in at most `seeds_max` seeds. `aimed_only` says why campaigns need not find it within `CPU_SECONDS_MAX`.
     """
 
     name: str
     history: str
     function: str
-    old: str
-    new: str
-    driver: str
-    seeds_max: int
+    change: str
+    driver: str = CAMPAIGN
+    seeds_max: int = 20
     aimed_only: str = ""
     unseen: str = ""
     """The reason why no driver finds it, and why it stays in the list all the same."""
-    also: tuple[tuple[str, str, str], ...] = ()
+    also: tuple[tuple[str, str], ...] = ()
+    is_blind: bool = False
+    """True for a bug that was planted by somebody who had read no checker."""
 
     @property
-    def changes(self) -> tuple[tuple[str, str, str], ...]:
-        """Function, old text and new text of each change."""
-        return ((self.function, self.old, self.new), *self.also)
+    def changes(self) -> tuple[tuple[str, str], ...]:
+        """Each function with its change."""
+        return ((self.function, self.change), *self.also)
+
+    def bodies(self) -> dict[str, str]:
+        """Return the functions' sources with the bug. Raises `Misfit` if a change does not fit its function."""
+        return {function: changed(normal_text(function), change) for function, change in self.changes}
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Run with the bug."""
+        with ExitStack() as stack:
+            for function, body in self.bodies().items():
+                stack.enter_context(replaced(function, body))
+            yield
+
+    def check_seals(self, seals: Seals) -> None:
+        """Raise `Stale` if a function has changed since somebody looked at it, or `KeyError` if nobody has."""
+        for function, _ in self.changes:
+            seals[self.name, function].check()
+
+    def seal_keys(self) -> list[tuple[str, str, str]]:
+        """Return the area, the function and the mutant's name for each of its seals."""
+        return [(self.area, function, self.name) for function, _ in self.changes]
 
     def __str__(self) -> str:
         return self.name
@@ -114,9 +139,7 @@ def search(
             break
         seeds += 1
         began = time.process_time()
-        with ExitStack() as stack:
-            for change in mutant.changes:
-                stack.enter_context(patched(*change))
+        with mutant.planted():
             verdict = run(seed)
         used += time.process_time() - began
         if not verdict:

@@ -1,62 +1,68 @@
-"""A bug put into one function, for a while: some of its text is replaced, and its code with it.
+"""A function of the product gets another body for a while, in memory.
 
-The function object stays the same, so a module that has imported it by name runs the bug too. The old text must be in
-the function exactly once. Otherwise a mutant would quietly become sound when the code around it changes.
+The function object stays, and its code is replaced. So the bug runs wherever the function has been imported by name, bound
+to an object, or kept as a callback.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from types import CodeType, FunctionType
+
+from tests.mutants.form.normal import definition_of, find
 
 
 @contextmanager
 def patched(function: str, old: str, new: str) -> Iterator[None]:
-    """Run with `new` instead of `old` in `function` ("package.module:Class.method")."""
+    """Run with `new` instead of `old` in the source of `function` ("package.module:Class.method")."""
+    with replaced(function, changed_source(function, old, new)):
+        yield
+
+
+def changed_source(function: str, old: str, new: str) -> str:
+    """Return the function's source with `old` replaced. Raises `ValueError` unless it is there exactly once."""
+    source = inspect.getsource(find(function))
+    if source.count(old) != 1:
+        raise ValueError(f"{function} has {source.count(old)} times {old!r}")
+    return source.replace(old, new)
+
+
+@contextmanager
+def replaced(function: str, source: str) -> Iterator[None]:
+    """Run with `source` as the body of `function`."""
     target = find(function)
     sound = target.__code__
-    target.__code__ = changed_code(target, old, new)
+    target.__code__ = compiled(target, source)
     try:
         yield
     finally:
         target.__code__ = sound
 
 
-def find(function: str) -> FunctionType:
-    """The function, or the getter of the property, of this name."""
-    module, _, path = function.partition(":")
-    found: object = import_module(module)
-    for part in path.split("."):
-        found = inspect.getattr_static(found, part)
-    if isinstance(found, property):
-        found = found.fget
-    if isinstance(found, (staticmethod, classmethod)):
-        found = found.__func__
-    if not isinstance(found, FunctionType):
-        raise TypeError(f"{function} is no function of ours: {found!r}")
-    return found
-
-
-def changed_code(function: FunctionType, old: str, new: str) -> CodeType:
-    """The function's code with `old` replaced. Raises `ValueError` unless it is there exactly once."""
-    text = inspect.getsource(function)
-    if text.count(old) != 1:
-        raise ValueError(f"{function.__qualname__} has {text.count(old)} times {old!r}")
-    tree = ast.parse(textwrap.dedent(text.replace(old, new)))
-    definition = tree.body[0]
-    assert isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef))
+def compiled(function: FunctionType, source: str) -> CodeType:
+    """Compile a source to code that may stand in a function. Raises `ValueError` if it needs what the function lacks."""
+    definition = definition_of(source)
     definition.decorator_list = []
-    # Annotations of the bug's text are as lazy as those of the module that it goes into.
-    tree.body.insert(0, ast.parse("from __future__ import annotations").body[0])
-    module = compile(tree, inspect.getfile(function), "exec")
-    code = next(
-        each for each in module.co_consts if isinstance(each, CodeType) and each.co_name == definition.name
-    )
-    if code.co_freevars != function.__code__.co_freevars:
-        raise ValueError(f"{function.__qualname__} is a closure")
-    return code
+    sound = function.__code__
+    # Variables of an enclosing function, `__class__` among them, must be variables of one here, too.
+    outer = ast.parse("def outer():\n pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [*(ast.parse(f"{name} = None").body[0] for name in sound.co_freevars), definition]
+    # Annotations are as lazy as those of the module that the function stands in.
+    tree = ast.parse("from __future__ import annotations")
+    tree.body.append(outer)
+    ast.fix_missing_locations(ast.increment_lineno(tree, sound.co_firstlineno - 1))
+    (around,) = _codes(compile(tree, sound.co_filename, "exec"))
+    (code,) = _codes(around)
+    if code.co_freevars != sound.co_freevars:
+        raise ValueError(
+            f"{function.__qualname__} has the outer variables {sound.co_freevars}, not {code.co_freevars}"
+        )
+    return code.replace(co_qualname=sound.co_qualname)
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    return [each for each in code.co_consts if isinstance(each, CodeType)]

@@ -8,11 +8,25 @@ from __future__ import annotations
 import pytest
 
 from odradek.data_plane.replication.truncation import truncation_offset
-from tests.mutants.__main__ import BY_NAME, table
-from tests.mutants.bugs import MUTANTS
+from tests.mutants.__main__ import table
+from tests.mutants.bugs import BY_NAME, MUTANTS
 from tests.mutants.drivers import DRIVERS
+from tests.mutants.form.normal import find
+from tests.mutants.form.seals import Seals, read
 from tests.mutants.mutant import Mutant, search
-from tests.mutants.patching import changed_code, find, patched
+from tests.mutants.patching import compiled
+
+HARMLESS = Mutant(
+    "harmless",
+    "",
+    "odradek.data_plane.replication.truncation:truncation_offset",
+    """
+    - epoch < 0
+    + 0 > epoch
+    """,
+    "replication",
+    3,
+)
 
 FAST = {
     "metadata-acknowledged-before-sync": 2,
@@ -49,35 +63,39 @@ def test_a_bug_of_history_is_found_within_few_seeds(name: str) -> None:
     assert name in table([found])
 
 
+@pytest.fixture(scope="module")
+def seals() -> Seals:
+    """All seals."""
+    return read()
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_each_patch_still_fits_its_function(mutant: Mutant) -> None:
-    """Code moves on; a mutant whose text is gone would be sound, and missed for the wrong reason."""
+def test_each_mutant_fits_the_functions_that_were_sealed(mutant: Mutant, seals: Seals) -> None:
+    """Code moves on: a mutant whose function has changed may be sound, and would be missed for the wrong reason.
+
+    Look whether the bug is still a bug, mend the change if not, and run `python -m tests.mutants --seal NAME`.
+    """
     assert mutant.driver in DRIVERS
-    for function, old, new in mutant.changes:
-        assert changed_code(find(function), old, new) != find(function).__code__
+    mutant.check_seals(seals)
+    for function, body in mutant.bodies().items():
+        assert compiled(find(function), body) != find(function).__code__
 
 
-def test_a_patch_is_taken_back() -> None:
-    """A module that has the function by name runs the bug, while it is there."""
-    name = "odradek.data_plane.replication.truncation:truncation_offset"
+def test_there_are_seals_for_mutants_only(seals: Seals) -> None:
+    """A seal whose mutant is gone goes, too."""
+    assert set(seals) == {(mutant, function) for each in MUTANTS for _, function, mutant in each.seal_keys()}
+
+
+def test_a_bug_runs_where_its_function_is_known_by_name() -> None:
+    """A module that has imported the function runs the bug, while it is there."""
+    mutant = HARMLESS
     sound = truncation_offset.__code__
-    with patched(name, "if epoch < 0:", "if epoch < 1:"):
+    with mutant.planted():
         assert truncation_offset.__code__ is not sound
     assert truncation_offset.__code__ is sound
-    with pytest.raises(ValueError, match="0 times"):
-        changed_code(truncation_offset, "no such text", "")
 
 
 def test_what_is_not_found_is_missed() -> None:
     """A harmless change is reported as missed, since every seed passes."""
-    harmless = Mutant(
-        "harmless",
-        "",
-        "odradek.data_plane.replication.truncation:truncation_offset",
-        "epoch < 0",
-        "0 > epoch",
-        "replication",
-        3,
-    )
-    found = search(harmless, DRIVERS)
+    found = search(HARMLESS, DRIVERS)
     assert found.line() == "harmless MISSED seeds=3 (no seed has failed)"

@@ -524,9 +524,9 @@ def test_one_line_per_second_and_peer() -> None:
     complain(11.2, "a")
     assert log.told[2:] == [("a", 3)], "two held back, and this one"
     complain(11.3, "a")
-    complaints.tell_held_back(11.6)
+    complaints.log_held_back(11.6)
     assert log.told[3:] == [], "not due yet for a; nothing to tell of b, who is forgotten"
-    complaints.tell_held_back(12.2)
+    complaints.log_held_back(12.2)
     assert log.told[3:] == [("a", 1)]
     complain(12.3, "b")
     assert log.told[4:] == [("b", 1)], "a new peer"
@@ -540,8 +540,8 @@ def test_complaints_of_many_peers_take_bounded_memory() -> None:
     for number in range(3 * PEERS_MAX):
         complaints.protocol_error(1.0, "size -1", peer=f"10.0.{number >> 8}.{number & 255}", client_id=None)
     assert len(log.told) == PEERS_MAX + 1
-    complaints.tell_held_back(2.0)
+    complaints.log_held_back(2.0)
     assert log.told[-1] == ("others", 2 * PEERS_MAX - 1)
-    complaints.tell_held_back(3.0)
+    complaints.log_held_back(3.0)
     complaints.protocol_error(3.0, "size -1", peer="10.9.9.9", client_id=None)
     assert log.told[-1] == ("10.9.9.9", 1), "all are forgotten"

@@ -328,3 +328,18 @@ def test_an_empty_partition_costs_less_than_700_bytes() -> None:
         tracemalloc.stop()
         assert len(image.topics) == topics
         assert used / (topics * partitions) < 700
+
+
+def test_the_removal_of_eligible_leaders_is_a_change_of_the_partition() -> None:
+    """ClearElrRecord gives each partition that it changes its next partition epoch, as Kafka's brokers and controllers do."""
+    first, _ = replayed(
+        MetadataImage.empty("c"),
+        records.TopicRecord("t", T1),
+        partition(T1, 0, eligible_leader_replicas=[2]),
+        partition(T1, 1),
+    )
+    image, delta = replayed(first, records.ClearElrRecord("t"))
+    changed, same = image.topics["t"].partitions.values()
+    assert (changed.elr, changed.partition_epoch, changed.leader_epoch) == ((), 1, 0)
+    assert same.partition_epoch == 0
+    assert delta.changed_topics == {"t": (0,)}

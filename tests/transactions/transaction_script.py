@@ -265,7 +265,7 @@ def _partitions(words: list[str]) -> frozenset[tuple[str, int]]:
 
 
 def _tell_transaction(each: Transaction) -> str:
-    parts = [f"{each.transactional_id}: {each.status.told} {each.producer_id}/{each.producer_epoch}"]
+    parts = [f"{each.transactional_id}: {each.status.shown} {each.producer_id}/{each.producer_epoch}"]
     if each.client_version:
         parts.append(f"v{each.client_version}")
     if each.partitions:

@@ -152,6 +152,6 @@ ODD: Mapping[ApiKey, str] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "a refusal at the door names each partition, with empty lists",
     ApiKey.DESCRIBE_QUORUM: "one refused partition is shared by all with the same number: there may be tens of thousands",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "a refusal has one result for each user, without the user's name",
-    ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, whom the message alone does not tell",
+    ApiKey.CREATE_DELEGATION_TOKEN: "a refusal names the owner and who asked, which the message alone does not show",
 }
 """APIs whose refusals are code, and why."""

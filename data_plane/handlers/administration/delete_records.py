@@ -6,6 +6,7 @@ from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.named_states import reached
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.steps import Work, in_slices
 from odradek.serving.timers import Timer
@@ -73,6 +74,7 @@ class DelayedDelete(Delayed):
 
     def _time_out(self) -> None:
         if not self.is_late and self.desk.clock.monotonic() < self.own_disk_until:
+            reached("delete_records.waited_for_own_disk")
             self.is_late = True
             self.timer = self.desk.timers.at(self.own_disk_until, self._time_out)
             self.check()

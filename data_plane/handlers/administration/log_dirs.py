@@ -57,10 +57,10 @@ class DescribeLogDirsHandler:
         results = []
         for log_dir in placement.log_dirs:
             moving_in = self._disks.moves.in_directory(log_dir)
-            told = yield from _describe(log_dir, moving_in, wanted, placement.cordoned, now_ms)
+            answer = yield from _describe(log_dir, moving_in, wanted, placement.cordoned, now_ms)
             if include_cleaning and (log_dir.offline_reason is None or log_dir.is_released):
-                told.health = _health(log_dir, self._scrubber.statistics()[log_dir.path])
-            results.append(told)
+                answer.health = _health(log_dir, self._scrubber.statistics()[log_dir.path])
+            results.append(answer)
         results += [_offline(path) for path in placement.unavailable]
         return DescribeLogDirsResponse(0, ErrorCode.NONE, results)
 
@@ -90,17 +90,17 @@ def _describe(
         yield 1
         if wanted is None or index in wanted.get(topic, ()):
             lag = max(0, log.high_watermark - log.log_end_offset)
-            told = DescribeLogDirsPartition(index, log.size_bytes, lag, False)
+            answer = DescribeLogDirsPartition(index, log.size_bytes, lag, False)
             if now_ms is not None and log.config.is_compacted:
-                told.cleaning = _cleaning(log, now_ms)
+                answer.cleaning = _cleaning(log, now_ms)
                 yield len(log.segments)
-            topics.setdefault(topic, []).append(told)
+            topics.setdefault(topic, []).append(answer)
     for move in moving_in:
         topic, index = move.partition.log.topic, move.partition.log.partition
         yield 1
         if wanted is None or index in wanted.get(topic, ()):
-            told = DescribeLogDirsPartition(index, move.size_bytes, move.lag, True)
-            topics.setdefault(topic, []).append(told)
+            answer = DescribeLogDirsPartition(index, move.size_bytes, move.lag, True)
+            topics.setdefault(topic, []).append(answer)
     space = log_dir.space
     return DescribeLogDirsResult(
         ErrorCode.NONE,
@@ -136,7 +136,7 @@ def _health(log_dir: LogDir, scrub: Mapping[str, float]) -> DiskHealth:
 def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
     """Describe the state of a compacted log, as the cleaner's next look would find it."""
     plan, state = plan_log(view_of(log), now_ms), log.cleaning
-    told = LogCleaning(
+    answer = LogCleaning(
         first_dirty_offset=plan.first_dirty_offset,
         clean_bytes=plan.clean_bytes,
         dirty_bytes=plan.dirty_bytes,
@@ -144,11 +144,11 @@ def _cleaning(log: PartitionLog, now_ms: int) -> LogCleaning:
         uncleanable_reason=state.uncleanable_reason,
     )
     if state.last_pass is not None:
-        told.last_pass_ended_ms = state.last_pass.ended_ms
-        told.last_pass_ms = round(1000 * state.last_pass.seconds)
-        told.last_pass_bytes_before = state.last_pass.bytes_before
-        told.last_pass_bytes_after = state.last_pass.bytes_after
-    return told
+        answer.last_pass_ended_ms = state.last_pass.ended_ms
+        answer.last_pass_ms = round(1000 * state.last_pass.seconds)
+        answer.last_pass_bytes_before = state.last_pass.bytes_before
+        answer.last_pass_bytes_after = state.last_pass.bytes_after
+    return answer
 
 
 class AlterReplicaLogDirsHandler:

@@ -1,1 +1,1 @@
-"""What a broker's clients may ask: a door before each handler."""
+"""Rights of a broker's clients: a door before each handler."""

@@ -58,7 +58,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
         """Require DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it."""
 
         def with_operations(response: MetadataResponse) -> MetadataResponse:
-            _tell_operations(asked, request, response)
+            _fill_operations(asked, request, response)
             return response
 
         if request.topics is None or (asked.version < METADATA_EMPTY_MEANS_NONE and not request.topics):
@@ -73,9 +73,9 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
         ):
             return Admitted(request, with_operations)
         creates = request.allow_auto_topic_creation and creates_topics()
-        told = [_metadata_refusal(asked, each, creates) for each in request.topics]
-        refused = list({(t.name, t.topic_id): t for t in told if t is not None}.values())
-        allowed = [each for each, refusal in zip(request.topics, told, strict=True) if refusal is None]
+        refusals = [_metadata_refusal(asked, each, creates) for each in request.topics]
+        refused = list({(t.name, t.topic_id): t for t in refusals if t is not None}.values())
+        allowed = [each for each, refusal in zip(request.topics, refusals, strict=True) if refusal is None]
 
         def merge(response: MetadataResponse) -> MetadataResponse:
             response.topics = [*(response.topics if allowed else ()), *refused]
@@ -110,7 +110,7 @@ def _metadata_refusal(
     return MetadataResponseTopic(_DENIED, name, ZERO_UUID, name in INTERNAL_TOPICS, [], NOT_REQUESTED)
 
 
-def _tell_operations(asked: Asked, request: MetadataRequest, response: MetadataResponse) -> None:
+def _fill_operations(asked: Asked, request: MetadataRequest, response: MetadataResponse) -> None:
     if request.include_topic_authorized_operations:
         for topic in response.topics:
             if topic.name is not None and topic.error_code != _DENIED:

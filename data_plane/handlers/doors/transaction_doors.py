@@ -97,7 +97,7 @@ def _hide_topics(
 describe_transactions_door = then(
     needing(each=on_transactional_id(Operation.DESCRIBE)),
     _hide_topics,
-    "DESCRIBE on each transactional id; of its topics those are told that the client may DESCRIBE.",
+    "DESCRIBE on each transactional id; of its topics the answer has those that the client may DESCRIBE.",
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from odradek.data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from odradek.data_plane.log.log_types import FileRange
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskError, Workers
 from odradek.serving.contract import Delayed
 from odradek.wire.errors import ErrorCode
@@ -73,6 +74,7 @@ def _warm(ranges: list[FileRange]) -> None:
     for found in ranges:
         position, end = found.position, found.position + found.count
         while position < end:
+            pause()
             count = found.file.pread_into(
                 memoryview(scratch)[: min(WARM_CHUNK_BYTES, end - position)], position
             )
@@ -108,7 +110,7 @@ async def answer_when_warm(
         for workers, ranges in _by_workers(job, attempt, cold):
             await workers.run(_warm, ranges)
     except DiskError as error:
-        job.desk.disk_errors.tell("fetch.disk_error", error=str(error))
+        job.desk.disk_errors.note("fetch.disk_error", error=str(error))
         _refuse_unreadable(job, attempt, cold, error)
     if delayed.answer is None:
         attempt.release()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from odradek.data_plane.log.log_types import LogRead
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import DiskError
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import HEADER_SIZE, iter_batches
 from odradek.wire.errors import KafkaError
 
@@ -29,6 +30,7 @@ def read_records(
         try:
             behind = log.read(found.next_offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
         except (KafkaError, DiskError):
+            reached("fetch.error_behind_empty_batches")
             # The next request meets the error, and reports it.
             break
         if behind.file is None:

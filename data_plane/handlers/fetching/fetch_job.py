@@ -28,6 +28,7 @@ from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.data_plane.replication.throttle import ReplicationThrottle
 from odradek.data_plane.replication.waiting_fetches import Until
 from odradek.env.ports import DiskError
+from odradek.named_states import reached
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.serving.contract import ClientRights, Context, PinsFiles
 from odradek.serving.shared_parts import shared
@@ -229,7 +230,7 @@ class FetchJob:
                 attempt.must_answer = True
             attempt.answers.append((fetched, answer))
         if attempt.must_answer and self.rights is not None:
-            self.rights.tell_denials(ApiKey.FETCH)
+            self.rights.log_denials(ApiKey.FETCH)
 
     def _may_read(self, rights: ClientRights, fetched: FetchedPartition) -> bool:
         """True if the client may read the topic now; a follower may, as long as it acts for the cluster."""
@@ -317,7 +318,7 @@ class FetchJob:
         """Answer for a log that has nothing at this offset, or that cannot be read."""
         log = partition.log
         if isinstance(error, DiskError):
-            self.desk.disk_errors.tell(
+            self.desk.disk_errors.note(
                 "fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -417,7 +418,7 @@ class FetchJob:
         served = []
         for fetched, answer in attempt.answers:
             if session is not None:
-                news = self._note_told(fetched, answer)
+                news = self._note_answered(fetched, answer)
                 if plan.incremental and not news:
                     continue
                 if answer.records:
@@ -485,7 +486,7 @@ class FetchJob:
         ):
             fetched.settle()
 
-    def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
+    def _note_answered(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
         """Remember this partition's answer; true if it holds news for the session (KIP-227)."""
         news = bool(
             answer.records
@@ -551,5 +552,6 @@ def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffs
     if epoch < 0 or fetched.fetch_offset < partition.log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
+        reached("fetch.divergence_answered")
         return EpochEndOffset(epoch, end_offset)
     return None

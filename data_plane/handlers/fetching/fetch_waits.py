@@ -17,6 +17,7 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.waiting_fetches import Mark, Until
 from odradek.env.ports import DiskError
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import HEADER_SIZE
 from odradek.wire.errors import KafkaError
 
@@ -33,6 +34,7 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
         if partition is None:
             continue
         if _range_is_cut(partition.log, fetched.fetch_offset, job.upper_bound(partition.log), answer.records):
+            reached("fetch.answered_at_segment_end")
             return None
         found.append((fetched, partition, answer.records))
     growing = len(found) - len(attempt.full)

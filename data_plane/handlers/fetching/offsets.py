@@ -10,6 +10,7 @@ from odradek.data_plane.log.segments.walked_times import WalkBudget
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError, Event, FileClosed, Workers
+from odradek.named_states import reached
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.steps import Work, in_slices, run_through
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -192,10 +193,11 @@ class ListOffsetsHandler:
         except KafkaError as error:
             return _failed(asked, error.code)
         except FileClosed:
+            reached("offsets.log_went_while_searched")
             # Deleted, moved away, or its directory has failed, while the worker read it.
             return _failed(asked, self._partitions.lost_error(partition))
         except DiskError as error:
-            self._desk.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
+            self._desk.disk_errors.note("list_offsets.disk_error", topic=topic, error=str(error))
             return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)
         return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
 
@@ -225,6 +227,7 @@ def find_offset(
         bound = log.log_end_offset
     if timestamp == LATEST:
         if lags:
+            reached("offsets.latest_not_known_yet")
             raise _not_available(version)
         return -1, bound, partition.leader_epoch
     if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= LIST_OFFSETS_EARLIEST_LOCAL):

@@ -19,6 +19,7 @@ from odradek.data_plane.groups.state import OffsetKey
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.grouping.named_partitions import sorted_out
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
+from odradek.named_states import reached
 from odradek.serving.answer_size import TOO_LARGE, RepeatedSize
 from odradek.serving.contract import Context, Result
 from odradek.serving.steps import Steps, Work
@@ -162,26 +163,26 @@ class OffsetFetchHandler:
             yield 1
         answers = yield from self._groups.ask_all(version, [(each.group_id, each) for each in asked.values()])
         fetched: dict[tuple[str, str | None, int], FetchedOffsets] = dict(zip(asked, answers, strict=True))
-        telling = _Telling(self._desk.image, version, request.require_stable)
-        told = []
+        answering = _Answering(self._desk.image, version, request.require_stable)
+        results = []
         for group in groups:
             key = (group.group_id, group.member_id, group.member_epoch)
-            told.append((yield from telling.tell(group, fetched[key])))
+            results.append((yield from answering.answer(group, fetched[key])))
         if version >= OFFSET_FETCH_GROUPS:
-            return OffsetFetchResponse(0, groups=told)
-        return (yield from _single(told[0]))
+            return OffsetFetchResponse(0, groups=results)
+        return (yield from _single(results[0]))
 
 
-class _Telling:
+class _Answering:
     """The answer to one OffsetFetch. All offsets of a group are collected once, however often it is named."""
 
     __slots__ = (
+        "_answered",
         "_by_id",
         "_image",
         "_is_full",
         "_repeated",
         "_require_stable",
-        "_told",
         "_version",
         "_whole",
     )
@@ -194,10 +195,12 @@ class _Telling:
         self._repeated = RepeatedSize()
         self._is_full = False
         self._whole: dict[str, list[OffsetFetchResponseTopics]] = {}
-        self._told: dict[tuple[str, str | bytes, int], None] = {}
+        self._answered: dict[tuple[str, str | bytes, int], None] = {}
         """(group, name or id of a topic, partition) of the offsets in the answer."""
 
-    def tell(self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets) -> Work[OffsetFetchResponseGroup]:
+    def answer(
+        self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets
+    ) -> Work[OffsetFetchResponseGroup]:
         yield 1
         group_id = group.group_id
         code = TOO_LARGE if self._is_full else fetched.code
@@ -262,11 +265,11 @@ class _Telling:
             partitions = []
             for index in asked.partition_indexes:
                 answer = self._partition(name, asked.topic_id, index, fetched, missing)
-                if (group_id, key, index) in self._told:
+                if (group_id, key, index) in self._answered:
                     self._repeat(_bytes(answer))
                     if self._is_full:
                         return []
-                self._told[group_id, key, index] = None
+                self._answered[group_id, key, index] = None
                 partitions.append(answer)
                 yield 1
             (unknown if missing else topics).append(
@@ -292,6 +295,8 @@ def _fetched_partition(
     code = missing or fetched.code
     value = None if code else fetched.offsets.get((name, index))
     if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
+        if value is not None:
+            reached("groups.offset_of_earlier_topic_hidden")
         # Also offsets that were committed for another topic of this name.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(

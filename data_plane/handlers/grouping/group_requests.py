@@ -139,15 +139,15 @@ class DescribeGroupsHandler:
                 group.authorized_operations = GROUP_OPERATIONS
             yield 1
         repeated = RepeatedSize()
-        told: list[DescribedGroup] = []
-        untold = dict(described)
+        results: list[DescribedGroup] = []
+        unanswered = dict(described)
         for group_id in request.groups:
             group = described[group_id]
-            if untold.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
+            if unanswered.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
                 group = DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
-            told.append(group)
+            results.append(group)
             yield 1
-        return DescribeGroupsResponse(0, told)
+        return DescribeGroupsResponse(0, results)
 
 
 def _described_bytes(group: DescribedGroup) -> int:

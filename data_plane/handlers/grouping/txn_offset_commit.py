@@ -69,7 +69,7 @@ class TxnOffsetCommitHandler:
         if shard is None:
             return offsets.refuse(ErrorCode.NOT_COORDINATOR)
         if shard.is_loading:
-            return offsets.refuse(_told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version))
+            return offsets.refuse(_code_at_version(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version))
         guard = self._guard(shard, version, request)
         if isinstance(guard, ErrorCode):
             return offsets.refuse(guard)
@@ -88,7 +88,7 @@ class TxnOffsetCommitHandler:
         )
         (codes,) = yield from self._groups.ask_all(version, [(request.group_id, commit)])
         for partition, code in zip(offsets.accepted, codes, strict=True):
-            partition.error_code = _told(code, version)
+            partition.error_code = _code_at_version(code, version)
         return offsets.response
 
     def _shard(self, group_id: str) -> Shard | None:
@@ -164,11 +164,11 @@ def _refusal(code: ErrorCode, version: int) -> ErrorCode:
         return ErrorCode.INVALID_TXN_STATE
     if code is ErrorCode.NETWORK_EXCEPTION:
         # After this error older clients ask again, without a search for another coordinator.
-        return _told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version)
-    return _told(code, version)
+        return _code_at_version(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, version)
+    return _code_at_version(code, version)
 
 
-def _told(code: ErrorCode, version: int) -> ErrorCode:
+def _code_at_version(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < TXN_OFFSET_COMMIT_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return code

@@ -136,7 +136,7 @@ class BatchesLeft:
             some = [self._batch(each) for each in range(at, min(at + PARTITIONS_PER_TURN, len(self._left)))]
             if self.budget.is_unusual or (yield in_worker(workers.small, _inflate, some, self.budget)):
                 yield in_turn(workers.large, batch.inflate, ANY_SIZE)
-            batch.tell_size()
+            batch.note_size()
         elif self._turns_at_once > 0:
             self._turns_at_once -= 1
             yield until(0.0)

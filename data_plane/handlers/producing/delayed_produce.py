@@ -7,6 +7,7 @@ from odradek.data_plane.handlers.leader_hints import leader_endpoints
 from odradek.data_plane.handlers.producing.producing_desk import ProducingDesk
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
+from odradek.named_states import reached
 from odradek.serving.contract import Delayed
 from odradek.serving.timers import Timer
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -144,6 +145,7 @@ class DelayedProduce(Delayed):
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
         """Fail a batch whose partition was deleted, is on a failed disk, or has another leader."""
+        reached("produce.leadership_lost_while_waiting")
         code = self.partitions.lost_error(partition)
         set_error(answer, code, None)
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
@@ -152,6 +154,7 @@ class DelayedProduce(Delayed):
 
     def _time_out(self) -> None:
         for waiter in self.pending:
+            reached("produce.replicas_came_too_late")
             set_error(waiter.answer, ErrorCode.REQUEST_TIMED_OUT, None)
         self._forget()
         for _, answer in self.unsynced:

@@ -26,6 +26,7 @@ from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
+from odradek.named_states import reached
 from odradek.serving.contract import CLOSE, Context, Result
 from odradek.serving.shared_parts import shared
 from odradek.serving.steps import TURN, Steps
@@ -261,13 +262,14 @@ class ProduceHandler:
         """Answer for a batch that was refused, or not written, or whose append met a bug: no matter of other partitions."""
         log = partition.log
         if isinstance(error, DiskError):
-            self._desk.disk_errors.tell(
+            self._desk.disk_errors.note(
                 "produce.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return _error_answer(
                 data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"
             )
         if not isinstance(error, KafkaError):
+            reached("produce.append_met_a_bug")
             self._desk.log.exception(
                 "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
             )
@@ -275,7 +277,7 @@ class ProduceHandler:
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
-            self._refusals.tell(context, log, data.records, error)
+            self._refusals.note(context, log, data.records, error)
         # A batch may keep its error, whose frames hold all of the request: a circle until the next collection.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)

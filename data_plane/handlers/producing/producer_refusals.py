@@ -25,7 +25,7 @@ class ProducerRefusals:
         self._budget = LineBudget(clock)
         self._log = log
 
-    def tell(self, context: Context, log: PartitionLog, batch: Buffer, error: KafkaError) -> None:
+    def note(self, context: Context, log: PartitionLog, batch: Buffer, error: KafkaError) -> None:
         """Log a `batch` that `log` refused with one of `PRODUCER_ERRORS`, so its header was found good."""
         held_back = self._budget.take()
         if held_back is None:

@@ -23,7 +23,7 @@ from odradek.wire.messages.describe_producers import (
 )
 
 PRODUCER_BYTES = 40
-Told = dict[tuple[str, int], PartitionResponse]
+Answered = dict[tuple[str, int], PartitionResponse]
 """The answers by topic and partition. Plain tuples: a request may repeat a partition a million times."""
 
 
@@ -38,15 +38,15 @@ class DescribeProducersHandler:
         return in_slices(self._desk.long_work, self._answer(request))
 
     def _answer(self, request: DescribeProducersRequest) -> Work[DescribeProducersResponse]:
-        told: Told = {}
+        answered: Answered = {}
         repeated = RepeatedSize()
         topics = []
         for topic in request.topics:
-            topics.append(TopicResponse(topic.name, (yield from self._topic(topic, told, repeated))))
+            topics.append(TopicResponse(topic.name, (yield from self._topic(topic, answered, repeated))))
         return DescribeProducersResponse(0, topics)
 
     def _topic(
-        self, topic: TopicRequest, told: Told, repeated: RepeatedSize
+        self, topic: TopicRequest, answered: Answered, repeated: RepeatedSize
     ) -> Work[list[PartitionResponse]]:
         reason = invalid_topic_name_reason(topic.name)
         if reason is not None:
@@ -57,9 +57,9 @@ class DescribeProducersHandler:
         else:
             partitions = []
             for index in topic.partition_indexes:
-                answer = told.get((topic.name, index))
+                answer = answered.get((topic.name, index))
                 if answer is None:
-                    answer = told[topic.name, index] = self._describe(topic.name, index)
+                    answer = answered[topic.name, index] = self._describe(topic.name, index)
                     yield 1 + len(answer.active_producers)
                 elif not repeated.has_room(PRODUCER_BYTES * (1 + len(answer.active_producers))):
                     answer = PartitionResponse(index, TOO_LARGE, TOO_LARGE_MESSAGE, [])

@@ -21,6 +21,7 @@ from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard
 from odradek.data_plane.ports import VerifiedPartition
 from odradek.data_plane.replication.served_partitions import ServedPartitions
 from odradek.env.ports import DiskError
+from odradek.named_states import reached
 from odradek.serving.steps import Steps
 from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, TRANSACTIONAL_MASK, BatchHeader
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -119,6 +120,7 @@ class TransactionalBatches:
                 partition = None if hosted is None else hosted.partitions.get(data.index)
                 place = (topic_at, partition_at)
                 if partition is None or hosted is None or not partition.is_leader:
+                    reached("produce.leader_went_before_verification")
                     # The append will find the error, unless this broker has begun to lead until then.
                     self._refused[place] = NotVerified(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     continue
@@ -201,6 +203,7 @@ class TransactionalBatches:
         place = (topic_at, partition_at)
         refused = self._refused.get(place)
         if refused is not None:
+            reached("produce.unverified_batch_refused")
             raise refused
         return self._guards.get(place, ONGOING)
 

@@ -27,10 +27,10 @@ class WriteTxnMarkersHandler:
     def handle(self, context: Context, request: WriteTxnMarkersRequest) -> Result:
         if not (context.client_id or "").startswith(BROKERS):
             for marker in request.markers[:LINES_MAX]:
-                self._tell(context, marker)
+                self._log_marker(context, marker)
         return in_slices(self._desk.long_work, self._writer.write_all(request))
 
-    def _tell(self, context: Context, marker: WritableTxnMarker) -> None:
+    def _log_marker(self, context: Context, marker: WritableTxnMarker) -> None:
         """Log that a client that is no broker ends a transaction: an operator wants to know its address."""
         held_back = self._budget.take()
         if held_back is not None:

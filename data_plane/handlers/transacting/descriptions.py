@@ -25,7 +25,7 @@ from odradek.wire.messages.list_transactions import TransactionState as ListedSt
 
 DESCRIBED_BYTES = 100
 """About the size of a transaction without partitions."""
-STATUSES = {status.told: status for status in TransactionStatus}
+STATUSES = {status.shown: status for status in TransactionStatus}
 
 
 class DescribeTransactionsHandler:
@@ -48,17 +48,17 @@ class DescribeTransactionsHandler:
             described[transactional_id] = _described(transactional_id, answer)
             yield 1 + len(described[transactional_id].topics)
         repeated = RepeatedSize()
-        told: list[DescribedState] = []
-        untold = set(described)
+        responses: list[DescribedState] = []
+        unanswered = set(described)
         for transactional_id in request.transactional_ids:
             each = described[transactional_id]
-            if transactional_id in untold:
-                untold.remove(transactional_id)
+            if transactional_id in unanswered:
+                unanswered.remove(transactional_id)
             elif not repeated.has_room(_described_bytes(each)):
                 each = DescribedState(TOO_LARGE, transactional_id)
-            told.append(each)
+            responses.append(each)
             yield 1
-        return DescribeTransactionsResponse(0, told)
+        return DescribeTransactionsResponse(0, responses)
 
 
 def _described_bytes(each: DescribedState) -> int:
@@ -74,7 +74,7 @@ def _described(transactional_id: str, answer: Transaction | ErrorCode) -> Descri
     return DescribedState(
         ErrorCode.NONE,
         transactional_id,
-        answer.status.told,
+        answer.status.shown,
         answer.timeout_ms,
         answer.start_ms,
         answer.producer_id,
@@ -128,7 +128,7 @@ class ListTransactionsHandler:
             shard.submit(Ask(ListTransactions(), 0, answers.receiver(), now_ms))
             yield DECISION_UNITS
         states: list[TransactionsState | ErrorCode] = yield answers
-        told = []
+        responses = []
         for state in states:
             if isinstance(state, ErrorCode):
                 if state is ErrorCode.NOT_COORDINATOR:
@@ -137,6 +137,6 @@ class ListTransactionsHandler:
             for transactional_id in sorted(state.transactions):
                 each = state.transactions[transactional_id]
                 if is_listed(each):
-                    told.append(ListedState(transactional_id, each.producer_id, each.status.told))
+                    responses.append(ListedState(transactional_id, each.producer_id, each.status.shown))
                 yield 1
-        return ListTransactionsResponse(0, ErrorCode.NONE, unknown, told)
+        return ListTransactionsResponse(0, ErrorCode.NONE, unknown, responses)

@@ -1,4 +1,4 @@
-"""Which batches of transactions a pass removes, as Kafka's `CleanedTransactionMetadata` has it. PURE.
+"""The choice of the transactional batches that a pass removes, as Kafka's `CleanedTransactionMetadata` has it. PURE.
 
 What an aborted transaction has written goes with the first pass, and its keys do not count. A marker stays as long as
 its transaction has batches. The first pass that finds none gives the marker a delete horizon, as for a tombstone; a

@@ -37,6 +37,7 @@ from odradek.env.ports import (
     TaskGroup,
 )
 from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.named_states import reached
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from odradek.wire.errors import KafkaError
@@ -296,9 +297,11 @@ class LogCleaner:
         try:
             report = await run.run()
         except (CleaningAborted, FileClosed) as error:
+            reached("cleaner.pass_aborted")
             self._log.info("log.cleaning_aborted", **where, reason=str(error))
             return True
         except _UNCLEANABLE as error:
+            reached("cleaner.log_set_aside")
             self._set_aside(log, error)
             return True
         except (NoRoom, CompanionLost, DiskError, MemoryError) as error:

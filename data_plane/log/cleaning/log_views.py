@@ -10,6 +10,7 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.segments.segment import NO_TIMESTAMP, Segment
 from odradek.data_plane.log.segments.segment_times import is_known, modified_ms, walk_times
 from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget, newest_in
+from odradek.env.pausing import pause
 from odradek.env.ports import File
 from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header
 
@@ -56,6 +57,7 @@ def read_timestamps(log: PartitionLog, now_ms: int) -> None:
     segments = log.segments
     dirty = first_dirty_offset(view_of(log))
     for segment, after in pairwise(segments):
+        pause()
         newest = segment.newest_timestamp_ms(config.index_interval_bytes)
         is_dirty = after.base_offset > dirty
         if is_dirty and config.min_compaction_lag_ms > 0 and segment.size and not is_known(segment):

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 One numpy array of slots: 16 bytes of hash, and 8 of an offset plus one (zero: the slot is empty). Addressing is open:
 a hash names its first slot and its step. The number of slots is prime, so each step visits all of them. All keys of a
-call take their steps together. Keys are told apart by their hashes alone (as in Kafka); the hash is secret, see
+call take their steps together. Keys are distinguished by their hashes alone (as in Kafka); the hash is secret, see
 `key_hash`.
 
 Where two keys of one call want one empty slot, the later write wins, and the other one goes on. numpy writes equal

@@ -27,6 +27,7 @@ from odradek.data_plane.log.parts.cleaning_state import PassReport
 from odradek.data_plane.log.segments.aborted_index import AbortedTransaction
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import Clock, CompanionFailed, CompanionLost, DiskError, Workers
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from odradek.wire.batches.batch_header import BatchHeader
 from odradek.wire.errors import KafkaError
@@ -55,7 +56,7 @@ class Loop(Protocol):
 
 @attrs.frozen
 class PassSettings:
-    """What a pass needs to know beside its log. Sizes are in bytes."""
+    """The settings of a pass. Sizes are in bytes."""
 
     secret: bytes
     dedupe_bytes: int
@@ -108,6 +109,7 @@ class PassRun:
         if log.recovery_point < self.plan.end_offset:
             await run(log.flush)
         if log.durability.truncations != truncations:
+            reached("cleaner.plan_outdated")
             # The plan's end may lie within a segment now.
             return None
         end_offset = min(self.plan.end_offset, cleanable_end(log))
@@ -160,6 +162,7 @@ class PassRun:
             finally:
                 group.release()
             if self._mapped.is_full:
+                reached("cleaner.map_full")
                 break
             # What cleaning has removed at a segment's end is clean as well.
             map_end = max(map_end, end_offset)
@@ -248,6 +251,7 @@ class PassRun:
         run = self.workers.run
         size = sum(source.size for source in group.sources)
         if self.free_bytes() < size + ROOM_SPARE_BYTES:
+            reached("cleaner.no_room")
             raise NoRoom(f"a cleaned segment may take {size} bytes, and {self.free_bytes()} are free")
         cleaned = await run(cleaning.begin_segment, group)
         try:
@@ -258,6 +262,7 @@ class PassRun:
             for source, end_offset in zip(group.sources, ends, strict=True):
                 last = await self._clean_source(cleaning, cleaned, source, end_offset) or last
             if not self._is_changed:
+                reached("cleaner.segment_left_as_it_was")
                 cleaning.note_unchanged(size)
                 await run(cleaned.discard)
                 return cleaning.abort_reason is None

@@ -1,4 +1,4 @@
-"""What to clean: which log is dirtiest, until which offset, and which segments become one. PURE.
+"""The plan of a pass: the dirtiest log, the offset where it ends, and the segments that become one. PURE.
 
 The rules are those of Kafka's `LogCleanerManager` and `Cleaner.groupSegmentsBySize`. Sizes are in bytes, times in
 milliseconds.

@@ -31,6 +31,7 @@ from odradek.data_plane.log.cleaning.pass_values import (
     OffsetMapTooSmall,
     PassRules,
 )
+from odradek.env.pausing import pause
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import (
     HEAD,
@@ -120,6 +121,7 @@ class RecordLoop:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
             OffsetMapTooSmall: one batch does not fit into an empty map.
         """
+        pause()
         data = _read_batches(source, position, end, bytes_max)
         mapped = Mapped()
         group = RecordPlaces()
@@ -205,6 +207,7 @@ class RecordLoop:
         """
         if self._rules is None:
             raise AssertionError("the map is not complete")
+        pause()
         data = _read_batches(source, position, end, bytes_max)
         cleaned = Cleaned()
         out: list[bytes | bytearray | memoryview] = []
@@ -354,7 +357,7 @@ class RecordLoop:
 
 @attrs.frozen
 class _Verdict:
-    """What stays of each batch of a group."""
+    """The records that stay, for each batch of a group."""
 
     kept: list[int]
     """The number of records of each batch that stay."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from odradek.data_plane.log.log_config import LONG_MAX
 from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint, checkpoint_lines
 from odradek.env.ports import Dir, FileMissing
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
@@ -76,5 +77,6 @@ def take_clean_shutdown(directory: Dir) -> int | None:
         fields = json.loads(data)
         epoch = int(fields["brokerEpoch"]) if fields["version"] == _CLEAN_SHUTDOWN_VERSION else -1
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        reached("log.clean_shutdown_without_epoch")
         return _UNKNOWN_BROKER_EPOCH
     return epoch if 0 <= epoch <= LONG_MAX else _UNKNOWN_BROKER_EPOCH

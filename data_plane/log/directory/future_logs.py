@@ -39,6 +39,7 @@ from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.segments.segment import remove_if_present
 from odradek.env.ports import Dir, DiskError, FileMissing, Log
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 CAUGHT_UP_FILE = "caught-up"
@@ -265,9 +266,11 @@ def _settle(
     live = f"{key.topic}-{key.partition}"
     is_here = assigned(key, read_topic_id(directory, directory.list())) == log_dir.directory_id
     if any(live in names for names in listed.values()) or not is_here:
+        reached("moves.swap_undone_at_start")
         directory.remove(CAUGHT_UP_FILE)
         directory.sync()
         return
+    reached("moves.swap_finished_at_start")
     _take_name(log_dir.directory, name, live)
     log.info("partition.moved", topic=key.topic, partition=key.partition, directory=log_dir.path, at="start")
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from odradek.env.ports import Dir, DiskError, DiskHung
+from odradek.named_states import reached
 
 T = TypeVar("T")
 
@@ -72,6 +73,7 @@ class LateChanges:
             if error.goes_on:
                 if self._late is not None:
                     raise AssertionError(f"{self._directory.path}: two changes go on at once") from error
+                reached("log.change_goes_on_late")
                 change.is_late = True
                 self._late = change
             raise

@@ -52,6 +52,7 @@ from odradek.data_plane.log.directory.watched_workers import WatchedWorkers
 from odradek.data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.env.pausing import pause
 from odradek.env.ports import (
     Dir,
     DiskError,
@@ -541,8 +542,11 @@ class LogDir:
         self._is_closed = True
         try:
             for log in list(self.logs.values()):
+                pause()
                 log.close()
+            pause()
             self.checkpoints.write_all()
+            pause()
             self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except DiskError as error:
             self.offline_reason = str(error)
@@ -574,11 +578,11 @@ class LogDir:
         if room.note(now, *self.space):
             for log in self.logs.values():
                 log.home.set_short(room.is_short)
-            told = {"free_bytes": room.free_bytes, "reserve_bytes": room.reserve_bytes}
+            fields = {"free_bytes": room.free_bytes, "reserve_bytes": room.reserve_bytes}
             if room.is_short:
-                self.context.log.warning("directory.reserve_reached", directory=self.path, **told)
+                self.context.log.warning("directory.reserve_reached", directory=self.path, **fields)
             else:
-                self.context.log.warning("directory.reserve_left", directory=self.path, **told)
+                self.context.log.warning("directory.reserve_left", directory=self.path, **fields)
         if room.is_short and self.full_since is None:
             self.full_since = self.refused_at = now
         hours = room.hours_left

@@ -39,6 +39,7 @@ from odradek.env.ports import (
     never,
 )
 from odradek.metadata_quorum.config.typed_settings import setting
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 _TICK_SECONDS = 1.0
@@ -137,7 +138,7 @@ class Background:
 
         At the next look all segments without readers give up theirs.
         """
-        self._told_postponed = False
+        self._logged_postponed = False
         """True once this look has logged that a flush was refused."""
         self._retention_is_unfinished = False
         """True if retention has had no time to learn how old all records are: it goes on at the next look."""
@@ -179,7 +180,7 @@ class Background:
         if self._log_dir.is_suspected:
             await self._log_dir.workers.run(self._log_dir.directory.settle)
             self._log_dir.device_answers()
-        self._told_postponed = False
+        self._logged_postponed = False
         context.agreed_clock.observe()
         if self.wants_descriptors:
             self._give_up_descriptors()
@@ -274,9 +275,10 @@ class Background:
             if error.operation == "sync":
                 # Pages with promised room have none: they are lost like those of any failed sync.
                 raise
+            reached("log.flush_postponed")
             self._log_dir.disk_refused(error)
-            if not self._told_postponed:
-                self._told_postponed = True
+            if not self._logged_postponed:
+                self._logged_postponed = True
                 self._log_dir.context.log.warning("log.flush_postponed", topic=log.topic, reason=str(error))
 
     # --- the rest
@@ -365,6 +367,7 @@ class Background:
     async def _remove_doomed(self, now_ms: int) -> None:
         workers = self._log_dir.workers
         if self._log_dir.is_suspected:
+            reached("log.removal_put_off")
             # A late change may still work where these are.
             return
         await self._rename_refused()

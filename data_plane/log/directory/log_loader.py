@@ -123,14 +123,14 @@ class LogLoader:
     ) -> list[PartitionLog]:
         """Open some logs; try again every second while the process is out of descriptors or memory."""
         clock, path = self.context.clock, self.directory.path
-        told = False
+        is_logged = False
         while True:
             try:
                 return await self.workers.run_long(self._load_some, partitions, buffer)
             except ResourcesShort as error:
-                if not told:
+                if not is_logged:
                     self.context.log.error("log_dir.load_waits", directory=path, reason=str(error))
-                told = True
+                is_logged = True
                 await clock.sleep_until(clock.monotonic() + _LOAD_RETRY_SECONDS)
 
     def _load_some(

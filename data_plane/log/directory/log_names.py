@@ -17,6 +17,7 @@ import attrs
 
 from odradek.data_plane.log.directory.late_changes import LateChanges
 from odradek.env.ports import Dir, DiskError, DiskFull, DiskHung
+from odradek.named_states import reached
 
 __all__ = ["LogNames", "Rename"]
 
@@ -56,11 +57,13 @@ class LogNames:
     def check_free(self, name: str) -> None:
         """Raise `DiskHung` or `DiskFull` if no log may be made under this name yet."""
         if name in self._refused:
+            reached("log.name_waits_for_room")
             path = self._directory.path
             raise DiskFull(
                 path, f"{path}/{name}", "create", 0, "no room to set aside the log that had this name"
             )
         if name in self._reserved or any(each.name == name for each in self._renames):
+            reached("log.name_waits_for_disk")
             path = self._directory.path
             raise DiskHung(path, f"{path}/{name}", "create", 0, "the device does not answer")
 

@@ -29,6 +29,7 @@ from odradek.data_plane.log.parts.cleaning_state import NEVER_CLEANED
 from odradek.data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from odradek.data_plane.log.segments.segment import remove_if_present, write_whole
 from odradek.env.ports import Dir, DiskRefused, Log
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["OffsetCheckpoints"]
@@ -61,6 +62,7 @@ class OffsetCheckpoints:
         try:
             return read_offsets(self._directory, name)
         except MalformedCheckpoint as error:
+            reached("log.checkpoint_unreadable")
             # Without a checkpoint more is recovered than needed, and nothing is lost.
             path = self._directory.path
             self._log.warning("log_dir.checkpoint_unreadable", directory=path, file=name, error=str(error))

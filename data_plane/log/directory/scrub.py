@@ -12,7 +12,9 @@ import attrs
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.rot import Rot
 from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.env.pausing import pause
 from odradek.env.ports import File, UncachedFile
+from odradek.named_states import reached
 
 CHUNK_BYTES = 4 << 20
 
@@ -39,6 +41,7 @@ class SegmentScrub:
         """Check the next few batches, about as much as `buffer` holds (blocking). The first damage; raises `DiskError`."""
         if self._reader is None:
             self._reader = self.file.open_past_cache()
+        pause()
         scan = SegmentScan(
             self._reader, self.position, self.end, self.next_offset, check_crc=True, buffer=buffer
         )
@@ -46,12 +49,14 @@ class SegmentScrub:
         for _ in scan:
             if scan.position >= stop_at:
                 break
+        pause()
         self.position, self.next_offset = scan.position, scan.next_offset
         if self.is_done or scan.damage is not None:
             # Here, in the worker: the last descriptor of a large removed file takes long to close.
             self._close_reader()
         if scan.damage is None:
             return None
+        reached("rot.found_by_scrub")
         return Rot(self.file.path, scan.position, scan.next_offset, scan.damage)
 
     def close(self) -> None:

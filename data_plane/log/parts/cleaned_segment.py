@@ -26,6 +26,7 @@ from odradek.data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.data_plane.log.segments.segment_index import SegmentIndex
+from odradek.env.pausing import pause
 from odradek.env.ports import Dir, File
 from odradek.wire.batches.batch_header import BatchHeader, Buffer, iter_batches
 from odradek.wire.batches.records import empty_batch
@@ -110,6 +111,7 @@ class CleanedSegment:
             raise AssertionError(
                 f"{segment.file.path}: no segment can hold {segment.size + len(batches)} bytes up to {next_offset}"
             )
+        pause()
         position = segment.file.append(batches)
         if position != segment.size:
             raise AssertionError(
@@ -135,6 +137,7 @@ class CleanedSegment:
                 f"{self.segment.file.path} ends at {self.next_offset}, its sources at {last.next_offset}"
             )
         self._check_wanted()
+        pause()
         segment = self.segment
         index = segment.index
         if index is None:

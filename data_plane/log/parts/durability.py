@@ -14,6 +14,7 @@ from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_home import LogHome
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
+from odradek.env.pausing import pause
 from odradek.env.ports import DiskFull
 
 _NOTHING = (0, 0)
@@ -93,6 +94,7 @@ class Durability:
         listed = segments.segments
         recovery_point = self.recovery_point
         no_room: DiskFull | None = None
+        pause()
         # The epoch of a log without records is useless, and thousands of logs begin one at every start.
         if epochs.is_dirty and end_offset:
             with self._home.small_files():
@@ -104,11 +106,15 @@ class Durability:
                         no_room = error
         segments.sync_topic_id()
         for segment, following in pairwise(listed):
+            pause()
             if following.base_offset > recovery_point or segment.needs_sync:
                 segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))
+        pause()
         if end_offset > recovery_point or listed[-1].needs_sync:
             listed[-1].flush()
+        pause()
         segments.sync_entry()
+        pause()
         if no_room is not None:
             raise no_room
         # Another flush, which began later, may have ended before this one.

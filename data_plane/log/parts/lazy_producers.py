@@ -11,6 +11,7 @@ from odradek.data_plane.log.parts.producer_recovery import rebuild_producers, wr
 from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.parts.verification import ONGOING, VerificationGuard, Verifications
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 _NONE = -1
@@ -70,6 +71,7 @@ class LazyProducers:
         if state is not None:
             return _stable_offset(state, high_watermark, log_start_offset)
         if not self.is_settled:
+            reached("log.producers_not_read_yet")
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return high_watermark
 

@@ -163,7 +163,7 @@ class LogHome:
         def failed(error: Exception) -> None:
             self.settle()
             undone()
-            self._tell(error)
+            self._report(error)
 
         owner = self.owner
         try:
@@ -179,7 +179,7 @@ class LogHome:
             raise
         except KafkaError as error:
             undone()
-            self._tell(error)
+            self._report(error)
             raise
         except DiskError:
             undone()
@@ -195,7 +195,7 @@ class LogHome:
         self.is_unsettled = False
         self._judge()
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         """Report the error that has stopped a change to the owner: a failure, or a disk without room
         (`needing_room`).
         """
@@ -209,7 +209,7 @@ class LogHome:
     # --- failures
 
     @contextmanager
-    def telling_failures(self) -> Iterator[None]:
+    def reporting_failures(self) -> Iterator[None]:
         """Report errors within to the owner, on the loop."""
         try:
             yield

@@ -21,6 +21,7 @@ from odradek.data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.env.ports import Dir, DiskHung, DiskRefused, FileMissing
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
 from odradek.wire.batches.transaction_markers import parse_marker
@@ -166,6 +167,7 @@ def aborted_in(
     try:
         return segment.load_aborted()
     except DamagedTransactionIndex:
+        reached("log.aborted_index_repaired")
         repair = partial(_repair_aborted, directory, segments, segment, index_interval_bytes)
         return directory.in_time(repair, _keep)
 

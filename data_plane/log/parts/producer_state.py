@@ -46,6 +46,7 @@ from odradek.data_plane.log.parts.producer_entry import (
     silent_since,
 )
 from odradek.metadata_quorum.features import EPOCHS_GROW_LEVEL
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import SEQUENCE_MASK
 from odradek.wire.batches.transaction_markers import EndMarker
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -139,14 +140,17 @@ class ProducerState:
             )
             if duplicate is not None:
                 return duplicate
+            reached("log.sequence_gap_refused")
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Out of order sequence number for producer {producer_id}: {base_sequence} "
                 f"(incoming seq. number), {last_sequence} (current end sequence number)",
             )
         if epoch < known_epoch:
+            reached("log.producer_of_earlier_epoch_refused")
             raise _old_epoch(producer_id, epoch, known_epoch)
         if base_sequence and known_epoch != NO_EPOCH:
+            reached("log.epoch_begun_in_the_middle_refused")
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Invalid sequence number for new epoch of producer {producer_id}: {base_sequence} "
@@ -211,8 +215,10 @@ class ProducerState:
             and entry.current_txn_first_offset >= 0
             and epoch != EPOCH_MAX
         ):
+            reached("log.marker_of_earlier_epoch_refused")
             raise _old_epoch(producer_id, epoch, entry.epoch)
         if coordinator_epoch < entry.coordinator_epoch:
+            reached("log.marker_of_earlier_coordinator_refused")
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"Invalid coordinator epoch for producer {producer_id}: {coordinator_epoch} (zombie), "

@@ -33,7 +33,7 @@ def roll(
         old.begin(now_ms, old.jitter_ms)
         return
     home = segments.home
-    with home.telling_failures():
+    with home.reporting_failures():
         write = partial(_write, segments, producers, config, log_end_offset, now_ms, new_base)
         fresh = home.directory.in_time(write, _leave)
     segments.mark_dirty()

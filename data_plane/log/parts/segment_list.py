@@ -30,6 +30,7 @@ from odradek.data_plane.log.segments.segment import (
     sync_file,
 )
 from odradek.env.ports import DiskError, DiskFull, DiskHung, DiskRefused, File, FileClosed, FileMissing
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -214,6 +215,7 @@ class SegmentList:
     def undo_append(self, size: int, error: DiskError) -> None:
         """Cut the remains of a failed append. A directory where even that fails is offline."""
         if isinstance(error, DiskRefused):
+            reached("log.append_undone")
             self.home.refused(error)
             file = self.active.file
             try:
@@ -221,6 +223,7 @@ class SegmentList:
                     self.home.change(lambda: file.truncate(size), _nothing_more)
                 return
             except DiskHung as failure:
+                reached("log.append_undone_late")
                 # It is cut before anything else is done here.
                 self.home.refused(failure)
                 return
@@ -301,6 +304,7 @@ class SegmentList:
             except FileMissing:
                 continue
             except DiskFull:
+                reached("log.removed_for_lack_of_room")
                 # No room for the longer name: the file goes at once, which makes room. Readers have it open.
                 remove_if_present(directory, name)
                 continue

@@ -34,6 +34,7 @@ from odradek.data_plane.log.segments.segment import (
     remove_if_present,
 )
 from odradek.env.ports import Dir, FileMissing
+from odradek.named_states import reached
 
 __all__ = ["begin_swap", "end_swap", "put_in_order"]
 
@@ -79,6 +80,7 @@ def put_in_order(directory: Dir, names: list[str], on_undone: Callable[[str, str
         first = min(map(_base_offset, cleaned))
         for name in swapped:
             if _base_offset(name) >= first:
+                reached("recovery.half_begun_swap_undone")
                 remove_if_present(directory, name)
         swapped = [name for name in swapped if _base_offset(name) < first]
     for name in cleaned:
@@ -86,6 +88,7 @@ def put_in_order(directory: Dir, names: list[str], on_undone: Callable[[str, str
     for name in _logs(swapped):
         damage = _damage(directory, name, ours)
         if damage is not None and name.removesuffix(SWAP_SUFFIX) in ours:
+            reached("recovery.damaged_cleaned_segment_undone")
             on_undone(name, damage)
             undone = [each for each in swapped if _base_offset(each) == _base_offset(name)]
             for each in undone:
@@ -118,6 +121,7 @@ def _remove_sources(directory: Dir, swapped: list[str], names: list[str]) -> Non
     logs = _logs(swapped)
     if not logs:
         return
+    reached("recovery.swap_finished")
     start = min(map(_base_offset, logs))
     end = max(_scan(directory, name).next_offset for name in logs)
     if start < _last_base(names):

@@ -25,6 +25,7 @@ from odradek.data_plane.log.segments.scan import SegmentScan
 from odradek.data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.data_plane.log.segments.walked_times import WalkedTimes
 from odradek.env.ports import Dir, DiskHung, DiskRefused, File, FileClosed, FileMissing
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import HEAD, HEAD_SIZE, HEADER_SIZE, MAGIC, SIZE_PREFIX
 
@@ -181,6 +182,7 @@ class Segment:
             truncate_file(self.directory, self.name(INDEX_SUFFIX), offsets * OFFSET_ENTRY_BYTES)
             truncate_file(self.directory, self.name(TIME_INDEX_SUFFIX), times * TIME_ENTRY_BYTES)
         except DiskRefused:
+            reached("log.index_cut_by_removal")
             self.remove_index_files()
             return
         self.index_is_written = (offsets, times)
@@ -267,6 +269,7 @@ class Segment:
             except (DamagedIndex, FileMissing):
                 if self.is_removed:
                     raise self._removed() from None
+                reached("log.index_rebuilt")
                 return self._rebuild_in_time(interval)
             if self.is_removed:
                 raise self._removed()
@@ -465,6 +468,7 @@ class Segment:
         except CorruptBatch:
             if not position:
                 raise
+            reached("log.index_misled_a_search")
             self.rebuild_damaged_index(interval)
             return self._scan_for(offset, file, 0, RELATIVE_OFFSET_MAX + self.base_offset)
 
@@ -572,6 +576,7 @@ class Segment:
         try:
             self.file.sync()
         except FileMissing:
+            reached("log.sync_overtaken")
             # Otherwise retention, a truncation or the end of the log has overtaken the flush.
             if not self.is_removed:
                 raise

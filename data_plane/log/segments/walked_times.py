@@ -49,7 +49,7 @@ class WalkBudget:
 
 
 class WalkedTimes:
-    """What a walk over the first `position` bytes of a segment has found."""
+    """The result of a walk over the first `position` bytes of a segment."""
 
     __slots__ = (
         "_blocks",

@@ -1,1 +1,1 @@
-"""What clients may do and use: ACLs, users, delegation tokens, quotas, as decisions of the controller."""
+"""The controller's decisions about access: ACLs, users, delegation tokens, quotas."""

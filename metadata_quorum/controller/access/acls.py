@@ -94,10 +94,10 @@ def delete_acls(
             large = batch_too_large()
             return Decision((), refuse(request, large.code, large.message))
         matches = asked.matcher()
-        told = sorted(acl_id for acl_id, acl in candidates if matches(acl) and acl_id not in gone)
-        gone.update(dict.fromkeys(told))
+        matching = sorted(acl_id for acl_id, acl in candidates if matches(acl) and acl_id not in gone)
+        gone.update(dict.fromkeys(matching))
         results.append(
-            DeleteAclsFilterResult(ErrorCode.NONE, None, [_deleted(acls[acl_id]) for acl_id in told])
+            DeleteAclsFilterResult(ErrorCode.NONE, None, [_deleted(acls[acl_id]) for acl_id in matching])
         )
     records = [RemoveAccessControlEntryRecord(acl_id) for acl_id in gone]
     try:

@@ -49,6 +49,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from odradek.wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -94,6 +95,8 @@ def register_broker(
     if not amended:
         # A broker that had been unregistered may still be an eligible leader, and cannot prove that it left cleanly.
         clean = existing is not None and existing.epoch == request.previous_broker_epoch
+        if existing is not None and not clean:
+            reached("controller.broker_came_back_uncleanly")
         leaving = {request.broker_id: context.now_ms if clean else AT_ONCE}
         records += leave_isrs(image, leaving, basis, unclean=not clean, log_dirs=request.log_dirs)
     record = RegisterBrokerRecord(
@@ -144,6 +147,7 @@ def _check_registration(
         alive = sessions.is_valid(existing.broker_id, context.now_ms) and not existing.in_controlled_shutdown
         holds_locks = not set(existing.log_dirs).isdisjoint(request.log_dirs)
         if alive and not holds_locks:
+            reached("controller.living_double_refused")
             raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     if request.is_migrating_zk_broker:
         raise KafkaError(
@@ -201,6 +205,7 @@ def heartbeat(
     sessions = basis.sessions
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
+        reached("controller.heartbeat_of_earlier_life_refused")
         return Decision([], BrokerHeartbeatResponse(0, ErrorCode.STALE_BROKER_EPOCH))
     sessions.touch(broker.broker_id, context.now_ms, request.current_metadata_offset)
     caught_up = request.current_metadata_offset >= broker.epoch
@@ -208,6 +213,7 @@ def heartbeat(
     records += _directories_cordoned(broker, request.cordoned_log_dirs)
     if records:
         # What follows must not lead to a directory that has just been lost.
+        reached("controller.directory_lost")
         image = _after(image, records, context)
         broker = image.brokers[broker.broker_id]
     reported = basis.recovery.note(image, broker, request.topic_partition_log_info_list)
@@ -218,6 +224,7 @@ def heartbeat(
     if broker.fenced:
         # A broker that was allowed to stop returns with a new registration, not with a heartbeat.
         if request.want_shut_down or stopping:
+            reached("controller.fenced_broker_may_stop")
             shut_down = True
         elif not want_fence and caught_up:
             fenced = False
@@ -338,6 +345,7 @@ def fence_expired(
     expired = sessions.expired(image, context.now_ms)
     if not expired:
         return Decision(go_on_leaving(image, basis), [])
+    reached("controller.session_expired")
     records = fence(image, [image.brokers[broker_id] for broker_id in expired], context.now_ms, basis)
     for broker_id in expired:
         sessions.remove(broker_id)

@@ -35,6 +35,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -61,7 +62,7 @@ def assign_replicas_to_dirs(
         return Decision([], AssignReplicasToDirsResponse(0, error.code, []))
     broker = image.brokers[request.broker_id]
     records: list[Message] = []
-    told: dict[TopicIdPartition, None] = {}
+    seen: dict[TopicIdPartition, None] = {}
     directories = []
     for directory in request.directories:
         topics = []
@@ -70,10 +71,10 @@ def assign_replicas_to_dirs(
             for asked in topic.partitions:
                 key = TopicIdPartition(topic.topic_id, asked.partition_index)
                 code = ErrorCode.NONE
-                if key not in told:
+                if key not in seen:
                     code, record = _assign(image, broker, *key, directory.id, basis)
                     if record is not None:
-                        told[key] = None
+                        seen[key] = None
                         records.append(record)
                 answers.append(AssignReplicasToDirsResponsePartitionData(asked.partition_index, code))
             topics.append(AssignReplicasToDirsResponseTopicData(topic.topic_id, answers))
@@ -98,6 +99,7 @@ def _assign(
     if broker.broker_id not in partition.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
     if partition.directory_of(broker.broker_id) == directory:
+        reached("controller.assignment_repeated")
         return ErrorCode.NONE, None
     rules = topic_rules(image, basis, topic)
     online = directory in broker.log_dirs

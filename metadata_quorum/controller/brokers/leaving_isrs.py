@@ -33,6 +33,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
+from odradek.named_states import reached
 from odradek.wire.structure import Message
 
 __all__ = ["AT_ONCE", "begin_waiting", "go_on_leaving", "leave_isrs", "sorted_topics"]
@@ -72,6 +73,7 @@ def leave_isrs(
             away = tuple(each for each in partition.isr if each in leaving or not _is_active(image, each))
             removed = _removed(partition, gone, away, leaving, sessions)
             if removed is None:
+                reached("controller.leaving_waits_for_heartbeats")
                 removed = tuple(each for each in gone if _is_homeless(partition, each, log_dirs))
                 waits.update(each for each in gone if each in partition.isr and each not in removed)
             rules = rules or topic_rules(image, basis, topic)

@@ -24,6 +24,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -64,7 +65,7 @@ def alter_partition(
                 continue
             key = TopicIdPartition(asked.topic_id, number)
             partition = changed.get(key, topic.partitions.get(number))
-            isr = _told_isr(data, context.api_version)
+            isr = _requested_isr(data, context.api_version)
             code = _check(image, request.broker_id, partition, data, isr)
             if code != ErrorCode.NONE or partition is None:
                 answers.append(_refused(number, code))
@@ -86,9 +87,10 @@ def alter_partition(
             # A reassignment that this change has completed may have moved the leadership away. That is a record and
             # an error at once: the leader that was has to wait for the metadata.
             if record is not None and record.leader not in (request.broker_id, NO_LEADER_CHANGE):
+                reached("controller.leader_moved_by_its_own_change")
                 answers.append(_refused(number, ErrorCode.NEW_LEADER_ELECTED))
             else:
-                answers.append(_told(number, partition))
+                answers.append(_answer(number, partition))
         responses.append(AlterPartitionResponseTopicData(asked.topic_id, answers))
     return Decision(records, AlterPartitionResponse(0, ErrorCode.NONE, responses))
 
@@ -97,7 +99,7 @@ def _refused(number: int, code: ErrorCode) -> AlterPartitionResponsePartitionDat
     return AlterPartitionResponsePartitionData(number, code)
 
 
-def _told(number: int, partition: PartitionImage) -> AlterPartitionResponsePartitionData:
+def _answer(number: int, partition: PartitionImage) -> AlterPartitionResponsePartitionData:
     return AlterPartitionResponsePartitionData(
         partition_index=number,
         error_code=ErrorCode.NONE,
@@ -109,7 +111,7 @@ def _told(number: int, partition: PartitionImage) -> AlterPartitionResponseParti
     )
 
 
-def _told_isr(data: AlterPartitionRequestPartitionData, api_version: int) -> list[BrokerState]:
+def _requested_isr(data: AlterPartitionRequestPartitionData, api_version: int) -> list[BrokerState]:
     if api_version >= ALTER_PARTITION_BROKER_EPOCHS:
         return data.new_isr_with_epochs
     return [BrokerState(broker_id, UNKNOWN_BROKER_EPOCH) for broker_id in data.new_isr]
@@ -127,12 +129,15 @@ def _check(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # A leader with a higher epoch than this controller has talked with a newer controller.
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
+        reached("controller.asked_by_a_later_state")
         return ErrorCode.NOT_CONTROLLER
     if data.leader_epoch < partition.leader_epoch:
+        reached("controller.isr_of_earlier_leader_refused")
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker_id != partition.leader:
         return ErrorCode.INVALID_REQUEST
     if data.partition_epoch < partition.partition_epoch:
+        reached("controller.isr_of_earlier_state_refused")
         return ErrorCode.INVALID_UPDATE_VERSION
     members = [state.broker_id for state in isr]
     is_set = len(set(members)) == len(members)
@@ -145,6 +150,7 @@ def _check(
     ):
         return ErrorCode.INVALID_REQUEST
     if not all(_is_eligible(image, partition, state) for state in isr):
+        reached("controller.ineligible_member_refused")
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

@@ -32,7 +32,7 @@ def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
     return [replica for replica in replicas if image.brokers[replica].is_active]
 
 
-def check_told_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
+def check_given_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
     """Check one partition's assignment by hand. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
@@ -69,13 +69,13 @@ def partition_records(
     """
     troubled = {each for ids in image.troubled_directories.values() for each in ids}
     directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
-    told: dict[tuple[int, ...], list[bytes]] = {}
+    known_directories: dict[tuple[int, ...], list[bytes]] = {}
     records = []
     for number, (replicas, isr) in enumerate(assignments, first):
         assert is_subset(isr, replicas), f"in sync on {isr}, but the replicas are {replicas}"
         key = tuple(replicas)
-        if key not in told:
-            told[key] = [directories[replica] for replica in replicas]
+        if key not in known_directories:
+            known_directories[key] = [directories[replica] for replica in replicas]
         records.append(
             PartitionRecord(
                 partition_id=number,
@@ -85,7 +85,7 @@ def partition_records(
                 leader=next((each for each in isr if directories[each] not in troubled), isr[0]),
                 leader_epoch=0,
                 partition_epoch=0,
-                directories=told[key],
+                directories=known_directories[key],
             )
         )
     return records

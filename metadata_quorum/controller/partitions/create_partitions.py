@@ -9,7 +9,7 @@ from odradek.metadata_quorum.controller.partitions.assignments import (
     active_replicas,
     assigned,
     bad_assignment,
-    check_told_replicas,
+    check_given_replicas,
     partition_records,
 )
 from odradek.metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
@@ -92,9 +92,9 @@ def _grow(
     if asked.assignments is None:
         assignments = _place(image, context, additional, factor)
     else:
-        told = [assignment.broker_ids for assignment in asked.assignments]
+        given = [assignment.broker_ids for assignment in asked.assignments]
         assignments = [
-            _as_told(image, number, replicas, factor) for number, replicas in enumerate(told, present)
+            _as_given(image, number, replicas, factor) for number, replicas in enumerate(given, present)
         ]
     return [*partition_records(image, topic.topic_id, present, assignments)]
 
@@ -107,8 +107,8 @@ def _place(image: MetadataImage, context: DecisionContext, count: int, factor: i
     return assigned(image, placed)
 
 
-def _as_told(image: MetadataImage, number: int, replicas: list[int], factor: int) -> Assignment:
-    check_told_replicas(image, replicas, factor)
+def _as_given(image: MetadataImage, number: int, replicas: list[int], factor: int) -> Assignment:
+    check_given_replicas(image, replicas, factor)
     isr = active_replicas(image, replicas)
     if not isr:
         raise bad_assignment(

@@ -42,6 +42,7 @@ from odradek.metadata_quorum.image.metadata_image import (
     PartitionImage,
     is_subset,
 )
+from odradek.named_states import reached
 from odradek.wire.messages.metadata_records import PartitionChangeRecord
 from odradek.wire.topic_partition import TopicIdPartition
 
@@ -219,6 +220,7 @@ def _least_loss(
     at_once = election is Election.UNCLEAN
     has_candidates = bool(target.isr or target.elr)
     if has_candidates and not at_once:
+        reached("controller.members_waited_for")
         return None
 
     def may_lead(replica: int) -> bool:
@@ -229,10 +231,13 @@ def _least_loss(
     if recovery is not None:
         found = recovery.elect(key, partition, last_known, may_lead, at_once=at_once)
         if found is not None:
+            reached("controller.longest_log_elected")
             return found
     if (recovery is None or at_once) and not has_candidates and last_known and may_lead(last_known[0]):
+        reached("controller.last_known_leader_elected")
         return last_known[0]
     if at_once:
+        reached("controller.elected_uncleanly")
         return next((each for each in _empty_last(target) if acceptable(partition, each)), None)
     return None
 
@@ -250,6 +255,7 @@ def _empty_last(target: _Target) -> tuple[int, ...]:
 def _lead(target: _Target, leader: int) -> None:
     target.leader = leader
     if leader not in target.isr:
+        reached("controller.eligible_replica_elected")
         target.isr = (leader,)
         target.elr = tuple(each for each in target.elr if each != leader)
 

@@ -15,7 +15,7 @@ from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
 from odradek.metadata_quorum.controller.limits import check_batch
 from odradek.metadata_quorum.controller.partitions.assignments import (
     bad_assignment,
-    check_told_replicas,
+    check_given_replicas,
     default_directory,
 )
 from odradek.metadata_quorum.controller.partitions.partition_change import (
@@ -26,6 +26,7 @@ from odradek.metadata_quorum.controller.partitions.partition_change import (
 from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -116,7 +117,7 @@ def _reassign(
     wanted: list[int],
     allow_factor_change: bool,
 ) -> PartitionChangeRecord | None:
-    check_told_replicas(image, wanted, None)
+    check_given_replicas(image, wanted, None)
     if not allow_factor_change:
         _check_factor(partition, wanted)
     removing = tuple(sorted(set(partition.replicas) - set(wanted)))
@@ -162,6 +163,7 @@ def _cancel(
                 f"Unable to revert partition assignment for {topic.name}:{number} because it would require an "
                 "unclean leader election."
             )
+        reached("controller.reassignment_cancelled_uncleanly")
         isr = ()
     return change_partition(
         topic.topic_id,
@@ -186,16 +188,16 @@ def list_partition_reassignments(
     topics: list[OngoingTopicReassignment] = []
     if request.topics is None:
         for name in sorted(image.topics):
-            _tell(image.topics[name], list(image.topics[name].partitions), topics)
+            _add_ongoing(image.topics[name], list(image.topics[name].partitions), topics)
     else:
         for asked in request.topics:
             topic: TopicImage | None = image.topics.get(asked.name)
             if topic is not None:
-                _tell(topic, asked.partition_indexes, topics)
+                _add_ongoing(topic, asked.partition_indexes, topics)
     return Decision([], ListPartitionReassignmentsResponse(0, ErrorCode.NONE, None, topics))
 
 
-def _tell(topic: TopicImage, numbers: list[int], topics: list[OngoingTopicReassignment]) -> None:
+def _add_ongoing(topic: TopicImage, numbers: list[int], topics: list[OngoingTopicReassignment]) -> None:
     ongoing = []
     for number in numbers:
         partition = topic.partitions.get(number)

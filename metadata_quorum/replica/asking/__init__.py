@@ -1,1 +1,1 @@
-"""What a replica of the quorum asks others, and where it finds them."""
+"""The requests of a quorum replica to other nodes, and the addresses of these."""

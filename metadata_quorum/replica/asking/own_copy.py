@@ -22,6 +22,7 @@ from odradek.metadata_quorum.raft.voters import VoterSet
 from odradek.metadata_quorum.replica.asking.voter_places import Place, VoterPlaces
 from odradek.metadata_quorum.replica.asking.voter_search import Outcome, VoterSearch
 from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
 __all__ = ["OwnCopy"]
@@ -98,7 +99,8 @@ class OwnCopy:
             now = clock.monotonic()
             if found is not None:
                 alone_since = now
-                self._tell_found(found)
+                reached("quorum.own_copy_found")
+                self._log_found(found)
                 driver.report(driver.core.abstain, True)
             elif is_here or now - alone_since >= window:
                 self.found_at = None
@@ -124,7 +126,7 @@ class OwnCopy:
         core, me = self._driver.core, self._settings.me
         return Vote(core.epoch, me, me, OffsetAndEpoch(number, max(core.log.last_epoch, 0)), pre_vote=True)
 
-    def _tell_found(self, found: Place) -> None:
+    def _log_found(self, found: Place) -> None:
         """Write one line for each place where a copy appears."""
         if found != self.found_at:
             here = "{1}:{2}".format(*self._settings.endpoints[0])

@@ -24,6 +24,7 @@ from odradek.metadata_quorum.replica.asking.voter_places import Place, VoterPlac
 from odradek.metadata_quorum.replica.asking.voter_search import Outcome, VoterSearch
 from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
 from odradek.metadata_quorum.replica.peers import NeverSent
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 from odradek.wire.messages.update_raft_voter import KRaftVersionFeature, Listener, UpdateRaftVoterRequest
 from odradek.wire.structure import ZERO_UUID
@@ -32,7 +33,7 @@ __all__ = ["QuorumPeers"]
 
 FIRST_BOOTSTRAP_ID = -2
 """Bootstrap servers have addresses but no ids yet: they are asked under -2, -3 and so on, as in Kafka."""
-FAILURES_TOLD_AT_ONCE = 3
+FAILURES_LOGGED_AT_ONCE = 3
 SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
@@ -58,7 +59,7 @@ class QuorumPeers:
         """The error codes with which nodes have refused this one since their last good answer."""
         self.leader_high_watermark = -1
         """The largest high watermark that a leader has sent to this node, -1 before."""
-        self.is_told_to_lead = False
+        self.is_named_leader = False
         """True if the last answer named this very node as the leader: it led before, or another node has its id."""
         self._failures: dict[int, int] = {}
         """Failed requests in a row, by node."""
@@ -150,7 +151,7 @@ class QuorumPeers:
             await self._count_failure(node_id)
             if isinstance(error, KafkaError) and error.code is not ErrorCode.REQUEST_TIMED_OUT:
                 self.refusals[node_id] = error.code
-                self._tell_refused(node_id, error)
+                self._log_refused(node_id, error)
             driver.report(driver.core.request_failed, node_id, request, broken=False)
 
     def _take(self, node_id: int, request: Request, outcome: Outcome) -> None:
@@ -159,12 +160,13 @@ class QuorumPeers:
         assert response is not None
         self._failures.pop(node_id, None)
         self.refusals.pop(node_id, None)
-        self.is_told_to_lead = response.leader_id == self._settings.me.node_id
+        self.is_named_leader = response.leader_id == self._settings.me.node_id
         known = [(each, self._addresses.get(each)) for each in outcome.addresses]
         self._addresses.update(outcome.addresses)
         driver.report(driver.core.receive_response, node_id, request, response)
         for each, before in known:
             if driver.core.leader_id != each:
+                reached("quorum.claimed_leader_address_undone")
                 # Another node has wrongly claimed to lead. The address came from that node too.
                 self.note_address(each, before)
         if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
@@ -200,6 +202,7 @@ class QuorumPeers:
             logged = self._logged(voter)
             self.note_address(voter.node_id, None)
             if self._places.note_found(voter, outcome.place, logged):
+                reached("quorum.voter_found_elsewhere")
                 self._driver.logger.info(
                     "quorum.voter_found", voter=voter.node_id, address=str(outcome.place)
                 )
@@ -238,7 +241,8 @@ class QuorumPeers:
         others = [(each.place, self._places.note_answer(voter, each.place, now)) for each in answers]
         for place, other in others:
             if other is not None:
-                self._tell_copied(voter, place, other)
+                reached("quorum.voter_at_two_places")
+                self._log_copied(voter, place, other)
                 both = KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT, f"voter {voter} answers at {other} and {place}"
                 )
@@ -246,7 +250,7 @@ class QuorumPeers:
         self._copied.discard(voter)
         return answers[0]
 
-    def _tell_copied(self, voter: ReplicaKey, one: Place, other: Place) -> None:
+    def _log_copied(self, voter: ReplicaKey, one: Place, other: Place) -> None:
         """Log that a voter answers at two addresses: one line until it answers at one again."""
         if voter not in self._copied:
             self._copied.add(voter)
@@ -260,14 +264,14 @@ class QuorumPeers:
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
         """Count a failure, and pause. `paused`: the next request waits for the next attempt to reach the node in any case."""
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
-        if failures > FAILURES_TOLD_AT_ONCE and not paused:
+        if failures > FAILURES_LOGGED_AT_ONCE and not paused:
             clock = self._driver.clock
             backoff = self._settings.raft.retry_backoff_seconds * 2 ** min(
-                failures - FAILURES_TOLD_AT_ONCE, 16
+                failures - FAILURES_LOGGED_AT_ONCE, 16
             )
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
-    def _tell_refused(self, node_id: int, error: KafkaError) -> None:
+    def _log_refused(self, node_id: int, error: KafkaError) -> None:
         """Log one line for each row of failures: they repeat many times a second."""
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
@@ -277,7 +281,7 @@ class QuorumPeers:
             is_first = self.leader_high_watermark < 0
             self.leader_high_watermark = high_watermark
             if is_first:
-                self._driver.tell_observers()
+                self._driver.notify_observers()
 
     # -- the voter's own entry ------------------------------------------------------------------------------------------
 

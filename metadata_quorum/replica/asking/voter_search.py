@@ -17,6 +17,7 @@ from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer, Request, R
 from odradek.metadata_quorum.replica import wire_messages
 from odradek.metadata_quorum.replica.asking.voter_places import Place, VoterPlaces
 from odradek.metadata_quorum.replica.driver_protocol import QuorumDriver
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError
 
 __all__ = ["Outcome", "VoterSearch"]
@@ -129,5 +130,6 @@ def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
     offset, epoch = request.offset, request.last_epoch
     for batch in response.batches:
         if batch.base_offset != offset or not epoch <= batch.epoch <= response.epoch:
+            reached("quorum.unfitting_batch_refused")
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{batch} does not continue offset {offset}")
         offset, epoch = batch.last_offset + 1, batch.epoch

@@ -49,7 +49,7 @@ def register(groups: Groups) -> None:
     remove.add_argument("--dry-run", action="store_true", help="only show the rules")
     add_connection_options(remove)
     check = add_command(
-        commands, "check", _check, "tell whether a user may do something, and which rule decides"
+        commands, "check", _check, "show whether a user may do something, and which rule decides"
     )
     _add_rule_options(check)
     check.add_argument(

@@ -41,7 +41,7 @@ def register(groups: Groups) -> None:
     get.add_argument(
         "--explain",
         action="store_true",
-        help="explain each key, and tell which ones of a topic fight (with --json: everything that is known)",
+        help="explain each key, and show which keys of a topic contradict each other (with --json: everything that is known)",
     )
     add_connection_options(get)
 
@@ -126,8 +126,8 @@ def _get(args: argparse.Namespace) -> int:
         entries = [entry for entry in entries if entry.source is not ConfigSource.DEFAULT_CONFIG]
     if args.json:
         documents = [_document(entry) for entry in entries]
-        told = [{"key": key, "text": text} for key, text in fights]
-        more = {"conflicts": told} if of_topic else {}
+        shown = [{"key": key, "text": text} for key, text in fights]
+        more = {"conflicts": shown} if of_topic else {}
         print_json({"kind": args.kind, "name": args.name, "configs": documents, **more})
     elif args.explain:
         _explain(entries, fights)

@@ -161,7 +161,7 @@ def _spans(
             complain(
                 f"{key} is read up to offset {stable_end}, where an open transaction begins, with "
                 f"{counted(end - stable_end, 'offset')} behind it (`odradek txn find-hanging "
-                f"--topic {key.topic} --max-transaction-timeout 0` tells whose it is)"
+                f"--topic {key.topic} --max-transaction-timeout 0` shows whose it is)"
             )
         found[key] = (start, stable_end)
     return found

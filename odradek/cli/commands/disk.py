@@ -79,17 +79,17 @@ def _demote(args: argparse.Namespace) -> int:
     with connected(args) as client, changing():
         args.broker = [broker]
         asked = ask_log_dirs(client, args)
-        known = [each.path for told in asked.brokers for each in told.directories]
+        known = [each.path for described in asked.brokers for each in described.directories]
         if asked.brokers and asked.brokers[0].error is not None:
             raise call_failure(asked.brokers[0].error)
         if path not in known and asked.brokers:
             raise CliError(f"broker {broker} has no log directory {path} (it has: {', '.join(known)})")
         if not asked.brokers and not args.undo:
             raise CliError(f"broker {broker} is down: it leads nothing")
-        (told,) = client.admin.describe_configs([resource], [DEMOTED_LOG_DIRS])
-        if told.error is not None:
-            raise call_failure(told.error)
-        before = demoted_paths("".join(entry.value or "" for entry in told.entries))
+        (described,) = client.admin.describe_configs([resource], [DEMOTED_LOG_DIRS])
+        if described.error is not None:
+            raise call_failure(described.error)
+        before = demoted_paths("".join(entry.value or "" for entry in described.entries))
         wanted = [each for each in before if each != path] + ([] if args.undo else [path])
         if set(wanted) != set(before):
             change = (

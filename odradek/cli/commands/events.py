@@ -78,7 +78,7 @@ def register_events(commands: Groups) -> None:
         type=Path,
         action="append",
         metavar="FILE|DIR",
-        help="the audit log of a controller (repeat for each controller): tell who asked for each change",
+        help="the audit log of a controller (repeat for each controller): show who asked for each change",
     )
     events.add_argument(
         "--by",
@@ -103,22 +103,22 @@ def _events(args: argparse.Namespace) -> int:
         if not args.follow:
             _named_once(args, client, reader.topics)
         if args.since is not None:
-            told = [event for event in backlog if event.time_ms >= args.since]
+            chosen = [event for event in backlog if event.time_ms >= args.since]
         elif args.all:
-            told = backlog
+            chosen = backlog
         elif args.json:
-            told = backlog[-args.last :]
+            chosen = backlog[-args.last :]
         else:
-            told = [event for same in _sentences(backlog)[-args.last :] for event in same]
-        if reader.begins_at and len(told) == len(backlog):
+            chosen = [event for same in _sentences(backlog)[-args.last :] for event in same]
+        if reader.begins_at and len(chosen) == len(backlog):
             complain(
                 f"history begins at offset {reader.begins_at}: a snapshot holds only the results of earlier events"
             )
-        _print(args, told, authors)
+        _print(args, chosen, authors)
         if authors is not None:
-            begin = told[0].offset if told and len(told) < len(backlog) else 0
+            begin = chosen[0].offset if chosen and len(chosen) < len(backlog) else 0
             shown = [event for event in everything if event.offset >= begin]
-            _tell_gaps(authors, shown, reader.controllers)
+            _print_gaps(authors, shown, reader.controllers)
         if args.follow:
             sys.stdout.flush()
             for news in reader.read(_POLL_MS):
@@ -135,10 +135,10 @@ def _connected_to_leader(
         yield controller
 
 
-def _named_once(args: argparse.Namespace, client: Client, told: Collection[str]) -> None:
+def _named_once(args: argparse.Namespace, client: Client, known: Collection[str]) -> None:
     """Raise `CliError` for a topic that is neither in the log nor in the cluster now."""
     for name, _ in args.topic or ():
-        if name not in told and name not in client.metadata([name]).topics:
+        if name not in known and name not in client.metadata([name]).topics:
             raise CliError(
                 f"topic {name} does not exist, and the metadata log does not mention it "
                 "(`odradek topic list`; --follow waits for one)"
@@ -198,7 +198,7 @@ def _asked_by(args: argparse.Namespace, authors: EventAuthors, events: Iterable[
             yield event
 
 
-def _tell_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
+def _print_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping[int, int]) -> None:
     """Report what the audit logs leave out."""
     gaps = authors.gaps(events, controllers)
     if gaps:
@@ -227,8 +227,8 @@ def _print(args: argparse.Namespace, events: list[Event], authors: EventAuthors 
         return
     for same in _sentences(events, authors):
         first = same[0]
-        subject, told = _together(same, first.text)
-        line = f"{subject} {told}"
+        subject, text = _together(same, first.text)
+        line = f"{subject} {text}"
         line = paint(_COLOURS[first.kind], line) if first.kind in _COLOURS else line
         author = None if authors is None else authors.author(first)
         say(plain(f"{_clock(first.time_ms)}  {line}" + ("" if author is None else f" [{author}]")))

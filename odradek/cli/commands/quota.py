@@ -66,7 +66,7 @@ def register(groups: Groups) -> None:
         remove.add_argument(f"--{option}", action="store_true", help=f"only that of {described}")
     remove.add_argument("--dry-run", action="store_true", help="only show what would go")
     add_connection_options(remove)
-    explain = add_command(commands, "explain", _explain, "tell which quotas hold for a client, and why")
+    explain = add_command(commands, "explain", _explain, "show which quotas hold for a client, and why")
     explain.add_argument(
         "--user", default="ANONYMOUS", metavar="NAME", help="(default: ANONYMOUS, without a login)"
     )

@@ -210,10 +210,10 @@ def _print_description(each: TransactionDescription, now_ms: int) -> None:
 
 def _producers(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        (told,) = client.admin.describe_producers([(args.topic, args.partition)]).values()
-    if told.error is not None:
-        raise call_failure(told.error)
-    found = sorted(told.producers, key=lambda each: each.producer_id)
+        (described,) = client.admin.describe_producers([(args.topic, args.partition)]).values()
+    if described.error is not None:
+        raise call_failure(described.error)
+    found = sorted(described.producers, key=lambda each: each.producer_id)
     if args.json:
         print_json(
             {
@@ -267,7 +267,7 @@ def _abort(args: argparse.Namespace) -> int:
             return _abort_on_partition(args, client)
     raise CliError(
         "name the transaction by --transactional-id, or by --topic, --partition and --start-offset together "
-        "(`odradek txn find-hanging` tells which)",
+        "(`odradek txn find-hanging` shows which)",
         USAGE,
     )
 
@@ -350,7 +350,7 @@ def _check_abandoned(args: argparse.Namespace, client: Client) -> None:
             continue
         name, state = each.transaction.transactional_id, each.transaction.state
         if each.prospect.value == "ending":
-            advice = "wait for its markers (`odradek txn find-hanging` tells if one is refused)"
+            advice = "wait for its markers (`odradek txn find-hanging` shows whether one is refused)"
         else:
             advice = (
                 f"`odradek txn abort --transactional-id {shlex.quote(name)}` aborts it on all its partitions"

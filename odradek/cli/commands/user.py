@@ -107,12 +107,12 @@ def _known(client: Client, users: list[str] | None) -> dict[str, Mapping[str, in
     from odradek.wire.errors import ErrorCode, KafkaError
 
     found: dict[str, Mapping[str, int]] = {}
-    for user, told in client.admin.describe_user_scram_credentials(users).items():
-        if isinstance(told, KafkaError):
-            if told.code is not ErrorCode.RESOURCE_NOT_FOUND:
-                raise told
-            told = {}
-        found[user] = told
+    for user, described in client.admin.describe_user_scram_credentials(users).items():
+        if isinstance(described, KafkaError):
+            if described.code is not ErrorCode.RESOURCE_NOT_FOUND:
+                raise described
+            described = {}
+        found[user] = described
     return found
 
 

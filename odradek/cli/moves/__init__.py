@@ -1,1 +1,1 @@
-"""What commands that move partitions and their leaders share."""
+"""Commands that move partitions and their leaders, and the code that they share."""

@@ -39,10 +39,10 @@ def broker_configs(client: Client, broker: int) -> dict[str, str]:
     keys = [CORDONED_KEY, RETIRING_LOG_DIRS, RELEASED_LOG_DIRS, RATE_KEY, RATE_BEFORE]
     keys += ["log.dirs", "log.dir", "metadata.log.dir"]
     resource = ConfigResource(ResourceType.BROKER, str(broker))
-    (told,) = client.admin.describe_configs([resource], keys)
-    if told.error is not None:
-        raise call_failure(told.error)
-    return {entry.name: entry.value or "" for entry in told.entries}
+    (described,) = client.admin.describe_configs([resource], keys)
+    if described.error is not None:
+        raise call_failure(described.error)
+    return {entry.name: entry.value or "" for entry in described.entries}
 
 
 def set_broker_configs(client: Client, broker: int, changes: Sequence[AlterConfig]) -> None:

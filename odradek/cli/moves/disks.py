@@ -100,10 +100,10 @@ def _directories(client: Client, broker: int, *, with_health: bool = False) -> t
     known = [each.node_id for each in cluster.brokers]
     if broker not in known:
         raise CliError(f"there is no broker {broker} (brokers: {', '.join(map(str, known))})")
-    (told,) = client.admin.describe_log_dirs([broker], include_cleaning=with_health)
-    if told.error is not None:
-        raise call_failure(told.error)
-    return told.directories
+    (described,) = client.admin.describe_log_dirs([broker], include_cleaning=with_health)
+    if described.error is not None:
+        raise call_failure(described.error)
+    return described.directories
 
 
 def _metadata_directory(configs: Mapping[str, str]) -> str:
@@ -129,7 +129,7 @@ def _retire(args: argparse.Namespace) -> int:
                 raise CliError(
                     f"{path} of broker {broker} is released already: the broker's next start takes it back"
                 )
-            return _tell_emptied(args, [])
+            return _print_emptied(args, [])
         if args.cancel:
             return _cancel(client, args, configs)
         if _metadata_directory(configs) == path:
@@ -157,7 +157,7 @@ def _retire(args: argparse.Namespace) -> int:
         _carry_out(client, args, broker, again, emptied=path)
         if not args.keep:
             _release(client, broker, path)
-    return _tell_emptied(args, moves)
+    return _print_emptied(args, moves)
 
 
 def _release(client: Client, broker: int, path: str) -> None:
@@ -184,7 +184,7 @@ def _is_released(client: Client, broker: int, path: str) -> bool:
     return found is not None and found.health is not None and found.health.is_released
 
 
-def _tell_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
+def _print_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
     broker, path = args.directory
     if args.json:
         print_json(

@@ -161,7 +161,7 @@ def _refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
 
 
 def _start(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:
-    with changing(), _throttles_told(args):
+    with changing(), _printing_throttles(args):
         if args.throttle is not None:
             client.admin.throttle_moves(moves, args.throttle)
         return client.admin.alter_partition_reassignments(
@@ -174,7 +174,7 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
 
     shown = _Shown()
     try:
-        with changing(), _throttles_told(args):
+        with changing(), _printing_throttles(args):
             if args.throttle is not None:
                 client.admin.throttle_moves(moves, args.throttle)
             try:
@@ -199,7 +199,7 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
 
 
 @contextmanager
-def _throttles_told(args: argparse.Namespace) -> Iterator[None]:
+def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
     """Print what to do about throttles when the block fails: they stay, for the moves that go on."""
     try:
         yield

@@ -1,1 +1,1 @@
-"""What commands read and write: the standard streams, records as text, and how far a stream has come."""
+"""Input and output of commands: the standard streams, records as text, and how far a stream has come."""

@@ -126,9 +126,9 @@ def find_hanging_transactions(
     ]
     if topic is not None and partition is not None and not keys:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {partition}")
-    told = yield from describe_producers(core, keys, timeout=deadline - core.now)
+    by_partition = yield from describe_producers(core, keys, timeout=deadline - core.now)
     old = {
-        key: [each for each in _open(told[key]) if now_ms - each.last_timestamp > older_than_ms]
+        key: [each for each in _open(by_partition[key]) if now_ms - each.last_timestamp > older_than_ms]
         for key in keys
     }
     old = {key: producers for key, producers in old.items() if producers}
@@ -136,17 +136,17 @@ def find_hanging_transactions(
     producer_ids = sorted({each.producer_id for producers in old.values() for each in producers})
     transactions = yield from _transactions_of(core, producer_ids, deadline)
     found = [
-        _judged(key, producer, told[key], spans[key], transactions.get(producer.producer_id))
+        _judged(key, producer, by_partition[key], spans[key], transactions.get(producer.producer_id))
         for key, producers in old.items()
         for producer in producers
     ]
-    errors = {key: each.error for key, each in told.items() if each.error is not None}
-    refused = yield from _refused_markers(core, told, deadline)
+    errors = {key: each.error for key, each in by_partition.items() if each.error is not None}
+    refused = yield from _refused_markers(core, by_partition, deadline)
     return HangingSearch(tuple(found), refused, len(keys), errors)
 
 
 def _refused_markers(
-    core: ClientCore, told: Mapping[TopicPartition, PartitionProducers], deadline: float
+    core: ClientCore, by_partition: Mapping[TopicPartition, PartitionProducers], deadline: float
 ) -> Operation[tuple[RefusedMarker, ...]]:
     """List the markers that these partitions refuse, of all transactions whose outcome is decided.
 
@@ -167,7 +167,7 @@ def _refused_markers(
             continue
         index = coordinator_partition(transaction.transactional_id, max(1, len(epochs)))
         for key in transaction.partitions:
-            for producer in told[key].producers if key in told else ():
+            for producer in by_partition[key].producers if key in by_partition else ():
                 marker = RefusedMarker(*key, transaction, producer, epochs.get(index, _UNKNOWN))
                 if producer.producer_id == transaction.producer_id and _refuses(marker):
                     found.append(marker)
@@ -185,9 +185,9 @@ def _coordinator_epochs(core: ClientCore, deadline: float) -> Operation[dict[int
     return {index: each.leader_epoch for index, each in topic.partitions.items()}
 
 
-def _open(told: PartitionProducers) -> list[ActiveProducer]:
+def _open(by_partition: PartitionProducers) -> list[ActiveProducer]:
     """List the producers with open transactions, the earliest transaction first."""
-    found = [each for each in told.producers if each.current_transaction_start_offset >= 0]
+    found = [each for each in by_partition.producers if each.current_transaction_start_offset >= 0]
     return sorted(found, key=lambda each: each.current_transaction_start_offset)
 
 
@@ -218,7 +218,7 @@ def _is_gone(error: CallError) -> bool:
 def _judged(
     key: TopicPartition,
     producer: ActiveProducer,
-    told: PartitionProducers,
+    by_partition: PartitionProducers,
     span: OffsetSpan | CallError,
     transaction: TransactionDescription | None,
 ) -> OldTransaction:
@@ -233,7 +233,7 @@ def _judged(
         key.topic,
         key.partition,
         producer,
-        holds=_open(told)[0] is producer,
+        holds=_open(by_partition)[0] is producer,
         held_back=None if isinstance(span, Exception) else max(0, span.end - start),
         prospect=prospect,
         transaction=transaction,

@@ -328,38 +328,38 @@ def _directory(answer: Any) -> LogDirDescription:
     )
 
 
-def _health(told: Any) -> DirectoryHealth | None:
-    if told is None:
+def _health(answer: Any) -> DirectoryHealth | None:
+    if answer is None:
         return None
     return DirectoryHealth(
-        told.reserve_bytes,
-        told.is_short,
-        told.fill_bytes_per_second,
-        told.seconds_left if told.seconds_left >= 0 else None,
-        told.sync_us,
-        told.usual_sync_us,
-        told.is_slow,
-        told.is_stalled,
-        told.errors,
-        told.scrub_percent,
-        told.scrub_ended_ms if told.scrub_ended_ms >= 0 else None,
-        told.scrub_rotten,
-        told.is_released,
+        answer.reserve_bytes,
+        answer.is_short,
+        answer.fill_bytes_per_second,
+        answer.seconds_left if answer.seconds_left >= 0 else None,
+        answer.sync_us,
+        answer.usual_sync_us,
+        answer.is_slow,
+        answer.is_stalled,
+        answer.errors,
+        answer.scrub_percent,
+        answer.scrub_ended_ms if answer.scrub_ended_ms >= 0 else None,
+        answer.scrub_rotten,
+        answer.is_released,
     )
 
 
-def _cleaning(told: Any) -> ReplicaCleaning | None:
-    if told is None:
+def _cleaning(answer: Any) -> ReplicaCleaning | None:
+    if answer is None:
         return None
-    was_cleaned = told.last_pass_ended_ms >= 0
+    was_cleaned = answer.last_pass_ended_ms >= 0
     return ReplicaCleaning(
-        first_dirty_offset=told.first_dirty_offset,
-        clean_bytes=told.clean_bytes,
-        dirty_bytes=told.dirty_bytes,
-        is_under_way=told.is_under_way,
-        uncleanable_reason=told.uncleanable_reason,
-        last_pass_ended_ms=told.last_pass_ended_ms if was_cleaned else None,
-        last_pass_ms=told.last_pass_ms if was_cleaned else None,
-        last_pass_bytes_before=told.last_pass_bytes_before if was_cleaned else None,
-        last_pass_bytes_after=told.last_pass_bytes_after if was_cleaned else None,
+        first_dirty_offset=answer.first_dirty_offset,
+        clean_bytes=answer.clean_bytes,
+        dirty_bytes=answer.dirty_bytes,
+        is_under_way=answer.is_under_way,
+        uncleanable_reason=answer.uncleanable_reason,
+        last_pass_ended_ms=answer.last_pass_ended_ms if was_cleaned else None,
+        last_pass_ms=answer.last_pass_ms if was_cleaned else None,
+        last_pass_bytes_before=answer.last_pass_bytes_before if was_cleaned else None,
+        last_pass_bytes_after=answer.last_pass_bytes_after if was_cleaned else None,
     )

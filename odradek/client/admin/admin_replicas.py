@@ -89,12 +89,12 @@ def _ask(
         keys = ((name, index) for name, index, _ in asked)
         return asking(request, keys, lambda key: ListOffsetsPartition(key.partition, timestamp=timestamp))
 
-    def take(response: Any, asked: list[Replica]) -> Iterable[tuple[Replica, _Told]]:
+    def take(response: Any, asked: list[Replica]) -> Iterable[tuple[Replica, _Final]]:
         node = asked[0][2]
         for key, error, result in results_in(response):
             answer = (result.timestamp, result.offset, result.leader_epoch)
             # As a value: `scatter` would repeat a call with an error that may pass until the time is up.
-            yield (*key, node), _Told(answer if error is None else error)
+            yield (*key, node), _Final(answer if error is None else error)
 
     if not replicas:
         return {}
@@ -106,11 +106,11 @@ def _ask(
         take,
         deadline=deadline_of(core, timeout),
     )
-    return {each: told.answer if isinstance(told, _Told) else told for each, told in found.items()}
+    return {each: final.answer if isinstance(final, _Final) else final for each, final in found.items()}
 
 
 @attrs.frozen
-class _Told:
+class _Final:
     """The answer of a broker, which is final."""
 
     answer: _Answer

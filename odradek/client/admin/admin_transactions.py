@@ -135,12 +135,12 @@ def list_transactions(
         versions=(LIST_TRANSACTIONS_PATTERN if transactional_id_pattern is not None else 0, None),
     )
     found = []
-    for node, told in outcomes.items():
-        if isinstance(told, Exception):
-            raise told
+    for node, outcome in outcomes.items():
+        if isinstance(outcome, Exception):
+            raise outcome
         found += [
             TransactionListing(each.transactional_id, node, each.producer_id, each.transaction_state)
-            for each in told
+            for each in outcome
         ]
     return sorted(found, key=lambda each: (each.transactional_id, each.coordinator))
 
@@ -235,11 +235,11 @@ def abort_transaction(
 
     deadline = deadline_of(core, timeout)
     key = TopicPartition(topic, partition)
-    told = yield from describe_producers(core, [key], timeout=deadline - core.now)
-    failure = told[key].error
+    producers = yield from describe_producers(core, [key], timeout=deadline - core.now)
+    failure = producers[key].error
     if failure is not None:
         raise failure
-    by_start = {each.current_transaction_start_offset: each for each in told[key].producers}
+    by_start = {each.current_transaction_start_offset: each for each in producers[key].producers}
     producer = by_start.get(start_offset) if start_offset >= 0 else None
     if producer is None:
         raise KafkaError(

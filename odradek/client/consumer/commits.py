@@ -29,6 +29,7 @@ from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Operation, Signal, Wait
 from odradek.client.errors import ClientClosed, ClientError, RequestTimedOut
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.structure import ZERO_UUID
 from odradek.wire.topic_partition import TopicPartition
@@ -213,6 +214,7 @@ class Commits:
                 break
             pending = {key: pending[key] for key in kept_out}
         if refused:
+            reached("client.commit_refused")
             error = CommitRefused(refused)
             membership = self._membership
             if membership is not None and who.generation >= 0 and who == membership.member:
@@ -237,6 +239,7 @@ class Commits:
         membership = self._membership
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
+                reached("client.commit_gave_up_on_assignment")
                 text = "the group was assigning partitions until the time was up"
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
             yield Wait(until=batch.deadline, signals=(self._arrived,))
@@ -270,6 +273,7 @@ class Commits:
         if membership.member != who:
             return membership.goes_on_from(who) and self._are_held(batch, kept_out)
         if membership.state is MembershipState.JOINING:
+            reached("client.commit_waits_for_join")
             while membership.member == who and membership.state is MembershipState.JOINING:
                 if core.now >= batch.deadline or not self._are_held(batch, kept_out):
                     return False

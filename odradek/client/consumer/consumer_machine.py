@@ -7,7 +7,7 @@ member of the group. They meet the application's calls in the `Subscription`. A 
 
 1. `take(now, what)`: records that are there already, if nothing else is due. It returns at once.
 2. Otherwise `wait(timeout)`, an operation, until there is something to take or the time is up. Its result may be a
-   `RebalanceEvent`: the shell calls the listener, then `told(event)`, and begins again.
+   `RebalanceEvent`: the shell calls the listener, then `notified(event)`, and begins again.
 
 Records are taken in the application's own thread, so a poll that is interrupted has not lost any.
 
@@ -48,6 +48,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import RequestTimedOut
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class ConsumerMachine:
             positions=self.positions,
         )
         self._event: RebalanceEvent | None = None
-        self._on_told: Callable[[], None] | None = None
+        self._on_notified: Callable[[], None] | None = None
         self._gave_up = False
         self.records_taken = 0
 
@@ -156,6 +157,7 @@ class ConsumerMachine:
 
     def _position_failed(self, state: PartitionState, error: Exception) -> None:
         if self.subscription.partitions.get(state.key) is not state:
+            reached("client.position_of_former_partition_dropped")
             return  # given up meanwhile
         state.error = error
         self._fetching.ready[state] = None
@@ -318,7 +320,7 @@ class ConsumerMachine:
         if membership.fenced is not None:
             if self.subscription.partitions:
                 owned = list(self.subscription.partitions)
-                return self._tell(RebalanceKind.LOST, owned, lambda: self.subscription.assign([]))
+                return self._begin_event(RebalanceKind.LOST, owned, lambda: self.subscription.assign([]))
             raise membership.fenced.with_traceback(None)
         membership.polled()
         if membership.state is MembershipState.PREPARING:
@@ -333,12 +335,13 @@ class ConsumerMachine:
         """Prepare a join: commit, and give up partitions as the protocol demands."""
         owned = list(self.subscription.partitions)
         if membership.lost:
-            return self._tell(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
+            return self._begin_event(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
         yield from self.commits.commit_before_rebalance(owned)
         if membership.state is not MembershipState.PREPARING or membership.lost:
+            reached("client.rebalance_moved_on")
             return None  # the world moved on meanwhile: the next turn sees to it
         if not membership.cooperative:
-            return self._tell(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
+            return self._begin_event(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
         kept = [key for key in owned if key.topic in self.subscription.topics]
         gone = [key for key in owned if key.topic not in self.subscription.topics]
 
@@ -347,7 +350,7 @@ class ConsumerMachine:
             if membership.state is MembershipState.PREPARING:
                 membership.prepared()
 
-        return self._tell(RebalanceKind.REVOKED, gone, give_up)
+        return self._begin_event(RebalanceKind.REVOKED, gone, give_up)
 
     def _give_up_all(self, membership: GroupMembership) -> None:
         self.subscription.assign([])
@@ -369,7 +372,7 @@ class ConsumerMachine:
                 self.subscription.assign(kept)
                 self._gave_up = True
 
-            return self._tell(RebalanceKind.REVOKED, gone, give_up)
+            return self._begin_event(RebalanceKind.REVOKED, gone, give_up)
         new = [key for key in given if key not in owned]
         self.subscription.assign(given)
         self._stir()
@@ -381,9 +384,9 @@ class ConsumerMachine:
                 if gave_up:
                     membership.want_rejoin("partitions were given up for others")
 
-        return self._tell(RebalanceKind.ASSIGNED, new, adopted, always=True)
+        return self._begin_event(RebalanceKind.ASSIGNED, new, adopted, always=True)
 
-    def _tell(
+    def _begin_event(
         self,
         kind: RebalanceKind,
         keys: list[TopicPartition],
@@ -402,13 +405,13 @@ class ConsumerMachine:
             level = WARNING if kind is RebalanceKind.LOST else INFO
             self.core.notes.add(level, f"partitions {kind.value}: {named}")
         self._event = RebalanceEvent(kind, keys)
-        self._on_told = then
+        self._on_notified = then
         return self._event
 
-    def told(self, event: RebalanceEvent) -> None:
+    def notified(self, event: RebalanceEvent) -> None:
         """Called when the listener has returned from this event (even if it raised)."""
         if event is self._event:
-            then, self._event, self._on_told = self._on_told, None, None
+            then, self._event, self._on_notified = self._on_notified, None, None
             if then is not None:
                 then()
             self._stir()
@@ -423,7 +426,7 @@ class ConsumerMachine:
             return None
         kind = RebalanceKind.LOST if membership.lost else RebalanceKind.REVOKED
         self._event = None
-        return self._tell(kind, owned, lambda: None)
+        return self._begin_event(kind, owned, lambda: None)
 
     def leave(self, reason: str, timeout: float) -> Operation[None]:
         """Wait for commits that were asked for, stop reading, and leave the group."""

@@ -156,12 +156,12 @@ class RebalanceKind(Enum):
 
 @attrs.frozen
 class RebalanceEvent:
-    """A call that a listener must get. The machine goes on when the shell reports its end (`ConsumerMachine.told`)."""
+    """A call that a listener must get. The machine goes on when the shell reports its end (`ConsumerMachine.notified`)."""
 
     kind: RebalanceKind
     partitions: list[TopicPartition]
 
-    def tell(self, listener: Any) -> Any:
+    def call(self, listener: Any) -> Any:
         """Call the listener's method for this event. Returns its result: an awaitable if the method is async."""
         if self.kind is RebalanceKind.ASSIGNED:
             return listener.on_partitions_assigned(self.partitions)

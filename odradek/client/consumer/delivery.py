@@ -24,6 +24,7 @@ from odradek.client.consumer.consumer_types import (
 )
 from odradek.client.consumer.record_runs import LastShapes
 from odradek.client.consumer.subscription import Chunk, PartitionState
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import BatchHeader, check_crc, parse_header
 from odradek.wire.batches.records import records
@@ -86,6 +87,7 @@ class Delivery:
 
     def _raise_error(self, state: PartitionState) -> None:
         if isinstance(state.error, (NoOffsetForPartition, TruncationDetected)):
+            reached("client.position_error_raised_again")
             # Raise it again at each poll, until the application seeks: a loop that misses it would wait for
             # ever, or skip records.
             raise state.error.with_traceback(None)

@@ -36,6 +36,7 @@ from odradek.client.consumer.subscription import Chunk, PartitionState, Subscrip
 from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.errors import broker_error, error_code
+from odradek.named_states import reached
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -153,6 +154,7 @@ class Fetching:
         for state in self._subscription.partitions.values():
             if self._was_made_anew(state):
                 if not state.chunks and not state.returned and state.error is None:
+                    reached("client.topic_made_anew_while_reading")
                     self._reset(state)
                 continue
             if not self._is_fetchable(state) or state.retry_at > now:
@@ -226,6 +228,7 @@ class Fetching:
             asked[state.key] = (state, state.serial, offset)
         request = session.request(wanted, with_ids=with_ids)
         if len(session.partitions) < len(wanted) or session.is_part:
+            reached("client.fetch_of_earlier_position_not_counted")
             # An answer counts only where the broker was asked from the present position.
             asked = {key: asked[key] for key, want in wanted.items() if session.partitions.get(key) == want}
         request.max_wait_ms = settings.fetch_max_wait_ms if long_poll and not session.is_part else 0
@@ -266,11 +269,13 @@ class Fetching:
         code = ErrorCode.NONE if call.error is not None else error_code(call.response.error_code)
         if call.error is not None or code is not ErrorCode.NONE:
             if code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                reached("client.fetch_session_lost")
                 session.lost()
                 return
             session.start_over()
             self.last_error = call.error or broker_error(code, None, f"fetch from broker {node}")
             if code is ErrorCode.INVALID_FETCH_SESSION_EPOCH:
+                reached("client.fetch_session_out_of_step")
                 return
             failures = self._node_failures.get(node, 0)
             self._node_failures[node] = failures + 1
@@ -358,6 +363,7 @@ class Fetching:
             # Back to the leader: the broker near us may not be a replica any more (KIP-392).
             state.preferred_replica = None
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
+                reached("client.leader_hint_followed")
                 # The position has to be checked with the new leader first (`Positions`).
                 self._news.notify()
                 return
@@ -368,9 +374,11 @@ class Fetching:
     def _out_of_range(self, node: int, state: PartitionState) -> None:
         """Handle OFFSET_OUT_OF_RANGE. Only the leader's answer counts, because a follower may be behind (KIP-392)."""
         if state.preferred_replica == node:
+            reached("client.nearer_replica_lags")
             state.preferred_replica = None
             return
         if state.chunks or state.returned:
+            reached("client.out_of_range_put_off")
             # What was fetched before is still good; the same offset is asked for again once that is used up.
             state.retry_at = self._core.now + self._core.backoff(state.failures)
             state.failures += 1

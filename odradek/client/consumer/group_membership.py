@@ -57,6 +57,7 @@ from odradek.client.core.notes import ERROR, INFO, WARNING
 from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -250,6 +251,7 @@ class GroupMembership:
                     yield Wait(signals=[self._turned])
             except (KafkaError, ClientError) as error:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_INSTANCE_ID:
+                    reached("client.instance_id_taken")
                     self._fence(error)
                     continue
                 self._become(_IDLE)
@@ -287,6 +289,7 @@ class GroupMembership:
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fence(error)
         elif self.state is _JOINING and code is not ErrorCode.UNKNOWN_MEMBER_ID:
+            reached("client.refusal_during_join_passed_over")
             return  # the answer to the join says more
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
@@ -299,6 +302,7 @@ class GroupMembership:
         core = self._core
         interval_ends = self.last_poll + self._settings.max_poll_interval_ms / 1000
         if core.now >= interval_ends:
+            reached("client.left_for_not_polling")
             yield from self._leave_for_not_polling()
             return
         call = self._heartbeat
@@ -491,6 +495,7 @@ class GroupMembership:
             if self.state is not _JOINING:
                 raise _Rejoin
             if until is not None and core.now >= until and not call.done:
+                reached("client.coordinator_probed")
                 # This call is behind the JoinGroup, so its answer means nothing. But a coordinator that lost
                 # its power and is back refuses the bytes: a client that only waits would never notice.
                 core.call(
@@ -507,6 +512,7 @@ class GroupMembership:
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             raise _Rejoin
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            reached("client.membership_lost")
             had_partitions = bool(self._subscription.partitions)
             keep_id = code is ErrorCode.ILLEGAL_GENERATION
             if had_partitions:

@@ -24,6 +24,7 @@ from odradek.client.core.operation import Call, Operation, Signal, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import in_parts, known_leaders
 from odradek.client.errors import ClientError, error_code, is_retriable
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 
@@ -129,6 +130,7 @@ class Positions:
             commits = yield from self._coordinator.committed(keys, deadline=deadline)
         for state, serial in zip(states, serials, strict=True):
             if not state.needs_committed or state.serial != serial:
+                reached("client.committed_position_came_too_late")
                 continue
             commit = commits.get(state.key)
             if commit is not None:
@@ -170,6 +172,7 @@ class Positions:
         )
         young = {key: LATEST for key, listed in found.items() if listed.offset < 0}
         if young:
+            reached("client.no_record_that_young")
             # No record is that young: go on with the next record to come.
             found |= yield from list_offsets(
                 self._core, young, timeout=timeout, isolation_level=self._isolation_level
@@ -239,6 +242,7 @@ class Positions:
         if end_offset >= state.fetch_offset and end_epoch >= 0:
             return
         if end_offset >= state.position and end_epoch >= 0:
+            reached("client.fetched_beyond_truncation_dropped")
             state.drop_fetched()
             state.validated_epoch = -1
             if state.fetch_epoch > end_epoch:

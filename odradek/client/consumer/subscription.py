@@ -19,6 +19,7 @@ import attrs
 
 from odradek.client.consumer.consumer_records import BatchRecords
 from odradek.client.consumer.consumer_types import ConsumerRecord
+from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["Chunk", "PartitionState", "Subscription"]
@@ -182,6 +183,7 @@ class Subscription:
         }
         for key, state in old.items():
             if key not in self.partitions:
+                reached("client.fetched_records_given_up")
                 # Another member may read the partition by now, or this one from another position: a poll must
                 # not return old records.
                 state.drop_fetched()

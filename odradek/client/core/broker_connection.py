@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from odradek.client.core.operation import Call
 from odradek.client.errors import UnsupportedByBroker, error_code
+from odradek.named_states import reached
 from odradek.security.sasl_client import LoginFailed, SaslClient
 from odradek.wire.api import ApiKey, api_versions
 from odradek.wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -234,6 +235,7 @@ class BrokerConnection:
         code = error_code(response.error_code)
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         if code is ErrorCode.UNSUPPORTED_VERSION and event.api_version == 0 and not self._versions:
+            reached("client.versions_asked_again")
             # KIP-511: the answer names the versions of ApiVersions that the broker has. Asked for once more only.
             self._versions = ranges or {int(ApiKey.API_VERSIONS): (0, 0)}
             ours = api_versions(ApiKey.API_VERSIONS)[1]

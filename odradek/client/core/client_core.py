@@ -55,6 +55,7 @@ from odradek.client.errors import (
     RequestTimedOut,
 )
 from odradek.env.token_ports import Tokens, TokenUnavailable
+from odradek.named_states import reached
 from odradek.security.sasl_client import LoginFailed
 from odradek.wire.errors import ProtocolError
 
@@ -358,6 +359,7 @@ class ClientCore:
 
     def _token_came(self, connection: BrokerConnection, work: Work) -> None:
         if connection.state is not ConnectionState.AUTHENTICATING:
+            reached("client.token_came_too_late")
             return
         if isinstance(work.error, TokenUnavailable):
             self._end_login(connection, f"{connection.address_text} cannot be logged in to: {work.error}")
@@ -535,6 +537,7 @@ class ClientCore:
         """Fail the overdue calls of this connection, by the rules above."""
         if connection.connect_overdue(self.now):
             self._effects.append(Close(connection.connection_id))
+            reached("client.connection_not_opened_in_time")
             waited = connection.connect_seconds
             self._end(connection, f"no connection to {connection.address_text} within {waited:.1f} s")
             return

@@ -34,7 +34,7 @@ _ALL = (KAFKA_PYTHON, AIOKAFKA, CONFLUENT)
 
 
 class Treatment(Enum):
-    """What becomes of a key of another client."""
+    """The fate of a key that belongs to another client."""
 
     ACCEPTED = "taken"
     IGNORED = "ignored"

@@ -7,7 +7,7 @@ Rules
 * A leader of an older epoch than a commit's is none: the broker that names it lags (KIP-320). After `STALE_TIMES`
   answers in a row it is believed, for the commit may be that of a deleted topic.
 * A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is
-  accepted again only after `TOLD_TIMES` answers in a row. A broker that lags may still list the topic that
+  accepted again only after `ANSWERS_IN_A_ROW` answers in a row. A broker that lags may still list the topic that
   was deleted.
 * A failed answer for a topic (say UNKNOWN_TOPIC_OR_PARTITION) takes the topic away and is remembered as its error.
 """
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.client.errors import broker_error, error_code
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_TOPIC_ID", "Broker", "Cluster", "Partition", "Topic"]
 
 NO_TOPIC_ID = bytes(16)
-TOLD_TIMES = 5
+ANSWERS_IN_A_ROW = 5
 STALE_TIMES = 20
 _IDS_KEPT_MAX = 8
 
@@ -150,6 +151,7 @@ class Cluster:
         if seen is None or partition.leader_epoch < 0:
             return partition
         if partition.leader_epoch < seen.leader_epoch and seen.denied < STALE_TIMES:
+            reached("client.earlier_leader_not_believed")
             seen.denied += 1
             return attrs.evolve(partition, leader=-1)
         del self._seen_epochs[name, partition.index]
@@ -178,9 +180,10 @@ class Cluster:
             return True
         seen = self._ids.setdefault(name, deque(maxlen=_IDS_KEPT_MAX))
         if topic_id in seen and seen[-1] != topic_id:
-            told, times = self._denied.get(name, (topic_id, 0))
-            times = times + 1 if told == topic_id else 1
-            if times < TOLD_TIMES:
+            refused_id, times = self._denied.get(name, (topic_id, 0))
+            times = times + 1 if refused_id == topic_id else 1
+            if times < ANSWERS_IN_A_ROW:
+                reached("client.former_topic_not_believed")
                 self._denied[name] = (topic_id, times)
                 return False
             seen.remove(topic_id)
@@ -212,6 +215,7 @@ class Cluster:
             return False
         seen = self._seen_epochs.get((name, index))
         if seen is not None and leader_epoch < seen.leader_epoch:
+            reached("client.leader_of_earlier_epoch_passed_over")
             return False
         topic.partitions[index] = attrs.evolve(partition, leader=leader, leader_epoch=leader_epoch)
         return True

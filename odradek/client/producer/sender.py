@@ -60,6 +60,7 @@ from odradek.client.producer.accumulator import Accumulator, Batch, Lane
 from odradek.client.producer.availability import Availability
 from odradek.client.producer.produce_calls import answers_by_partition, produce_request
 from odradek.client.producer.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
+from odradek.named_states import reached
 from odradek.wire.batches.batch_header import set_transactional
 from odradek.wire.batches.compression import CompressionType
 from odradek.wire.batches.record_writer import encode_batch, stamp
@@ -390,6 +391,7 @@ class Sender:
         answers = answers_by_partition(self._core.cluster, call.response)
         for lane, batch in taken:
             if batch not in lane.in_flight:
+                reached("client.answer_after_abort_dropped")
                 continue  # the producer was aborted meanwhile
             oldest = lane.in_flight[0] is batch and not (lane.batches and lane.batches[0].attempts)
             lane.in_flight.remove(batch)
@@ -418,9 +420,11 @@ class Sender:
             return
         code = error_code(answer.error_code)
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            reached("client.duplicate_acknowledged")
             self._acknowledged(lane, batch, -1, -1)
             return
         if batch.done:
+            reached("client.batch_already_over")
             self._trouble(lane, batch, batch.error or broker_error(answer.error_code, None, str(lane)))
             return
         self.counts[f"refused: {code.name}"] += 1
@@ -428,6 +432,7 @@ class Sender:
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.maybe_appended:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
+            reached("client.numbers_unknown_to_broker")
             # This attempt is not in the log; an earlier one without an answer may be. Apache Kafka remembers one batch of
             # each producer over a restart, and calls a repetition of the others a gap.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -568,6 +573,7 @@ class Sender:
         if topic is not None and topic.topic_id != lane.topic_id:
             idempotent = self._identity.needed and self.transactions is None
             if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
+                reached("client.topic_made_anew_while_writing")
                 # The topic was made anew: batches in the old topic's log are gone with it.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:

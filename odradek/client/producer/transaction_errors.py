@@ -1,4 +1,4 @@
-"""What each error code means for a transaction, by request: the rules of Kafka's TransactionManager as tables. PURE."""
+"""The meaning of each error code for a transaction, by request: the rules of Kafka's TransactionManager as tables. PURE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Verdict", "produce_is_fatal", "verdict", "worst"]
 
 
 class Verdict(IntEnum):
-    """What to do next; of several codes in an answer the greatest counts."""
+    """The next step after an error; of several codes in an answer the greatest counts."""
 
     DONE = 0
     RETRY = 1

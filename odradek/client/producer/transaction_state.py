@@ -25,6 +25,7 @@ from odradek.client.errors import (
     TransactionAbortableError,
     TransactionFatalError,
 )
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["Step", "TransactionMachine", "TransactionState"]
@@ -147,6 +148,7 @@ class TransactionMachine:
     def fail_for_good(self, cause: Exception) -> None:
         """Leave nothing but to close the producer; the first cause counts."""
         if self.state is TransactionState.FATAL_ERROR:
+            reached("client.second_fatal_error_passed_over")
             return
         fenced = isinstance(cause, KafkaError) and cause.code in _FENCED
         kind = ProducerFencedError if fenced else TransactionFatalError

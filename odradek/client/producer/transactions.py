@@ -52,6 +52,7 @@ from odradek.client.producer.accumulator import Accumulator, Lane
 from odradek.client.producer.producer_upkeep import Identity
 from odradek.client.producer.transaction_errors import Verdict, produce_is_fatal, worst
 from odradek.client.producer.transaction_state import Step, TransactionMachine, TransactionState
+from odradek.named_states import reached
 from odradek.wire.api import ApiKey, api_versions
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -251,6 +252,7 @@ class Transactions:
                 yield from self._send_offsets(commits, group, self._core.now + timeout)
                 done = True
             except RequestTimedOut as error:
+                reached("client.offsets_not_sent_in_time")
                 self.machine.fail(error)
                 self.machine.raise_error()
                 raise
@@ -267,7 +269,7 @@ class Transactions:
             yield from self._flush(deadline)
             self.machine.raise_error()
             if not self.machine.ended:
-                yield from self._tell_outcome(commit, deadline)
+                yield from self._send_outcome(commit, deadline)
                 self.machine.ended = True
                 if not self._is_implicit:
                     self._epoch_is_explicit = True
@@ -316,7 +318,7 @@ class Transactions:
         finally:
             accumulator.flushing -= 1
 
-    def _tell_outcome(self, commit: bool, deadline: float) -> Operation[None]:
+    def _send_outcome(self, commit: bool, deadline: float) -> Operation[None]:
         from odradek.wire.messages.end_txn import EndTxnRequest
 
         machine, current = self.machine, self.current
@@ -332,6 +334,7 @@ class Transactions:
             )
         except TransactionError:
             if not commit and self.machine.id_is_lost:
+                reached("client.aborted_by_another")
                 return
             raise
         if response.producer_id >= 0:

@@ -177,22 +177,22 @@ class AsyncConsumer(ConsumerSteering):
             event = await self.client.run(machine.wait(max(0.0, deadline - now)))
             waited = True
             if event is not None:
-                await self._tell(event)
+                await self._call_listener(event)
                 waited = False
 
-    async def _tell(self, event: RebalanceEvent) -> None:
+    async def _call_listener(self, event: RebalanceEvent) -> None:
         try:
-            outcome = event.tell(self._listener)
+            outcome = event.call(self._listener)
             if isawaitable(outcome):
                 await outcome
         finally:
-            self._machine.told(event)
+            self._machine.notified(event)
             self.client.step()
 
     async def _give_up(self, timeout: float) -> None:
         event = await self.client.run(self._machine.give_up(timeout))
         if event is not None:
-            await self._tell(event)
+            await self._call_listener(event)
 
     # Positions
 

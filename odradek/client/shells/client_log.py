@@ -27,16 +27,16 @@ def write_notes(notes: Iterable[Note], on_error: OnError | None = None) -> None:
     """Write lines that a core has kept."""
     for note in notes:
         _write(note.level, note.text, None)
-        _tell(on_error, note.level, note.text)
+        _report(on_error, note.level, note.text)
 
 
 def write_error(level: int, text: str, error: BaseException, on_error: OnError | None = None) -> None:
     """Write a line with an exception's traceback."""
     _write(level, text, error)
-    _tell(on_error, level, f"{text}: {error!r}")
+    _report(on_error, level, f"{text}: {error!r}")
 
 
-def _tell(on_error: OnError | None, level: int, text: str) -> None:
+def _report(on_error: OnError | None, level: int, text: str) -> None:
     if on_error is not None and level >= WARNING:
         try:
             on_error(level, text)

@@ -271,15 +271,15 @@ class Consumer(ConsumerSteering):
             event = io.run(machine.wait(max(0.0, deadline - now)))
             waited = True
             if event is not None:
-                self._tell(event)
+                self._call_listener(event)
                 waited = False
 
-    def _tell(self, event: RebalanceEvent) -> None:
+    def _call_listener(self, event: RebalanceEvent) -> None:
         try:
-            event.tell(self._listener)
+            event.call(self._listener)
         finally:
             with self._io.lock:
-                self._machine.told(event)
+                self._machine.notified(event)
             self._io.wake()
 
     def _settle(self, *, last_is_done: bool = True) -> None:
@@ -294,7 +294,7 @@ class Consumer(ConsumerSteering):
     def _give_up(self, timeout: float) -> None:
         event = self._io.run(self._machine.give_up(timeout))
         if event is not None:
-            self._tell(event)
+            self._call_listener(event)
 
     # Positions
 

@@ -194,11 +194,11 @@ class Sockets:
             except Exception as raised:  # noqa: BLE001 - `then` says what it means
                 error = raised
             self._finished.append(partial(then, value, error))
-            self._tell_finished()
+            self._wake_loop()
 
         threading.Thread(target=run, name="odradek-client-beside", daemon=True).start()
 
-    def _tell_finished(self) -> None:
+    def _wake_loop(self) -> None:
         assert self._finished_sender is not None
         try:
             self._finished_sender.send(b"\0")

@@ -30,7 +30,7 @@ AUDIT_DEFS: dict[str, ConfigDef] = {
 
 @attrs.frozen
 class AuditConfig:
-    """Where the audit log is, and how large it may get."""
+    """The place of the audit log, and its greatest size."""
 
     directory: str
     bytes_max: int

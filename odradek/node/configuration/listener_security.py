@@ -96,7 +96,7 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """What one listener asks of its clients, and what this node shows at other nodes' listeners of that name."""
+    """One listener's demands on its clients, and this node's own credentials at other nodes' listeners of that name."""
 
     name: str
     protocol: str

@@ -44,7 +44,7 @@ _LOOPBACK = re.compile(r"^(localhost|::1|127(\.\d{1,3}){3})$", re.I)
 
 @attrs.frozen
 class MetricsConfig:
-    """Where the metrics page is, who may read it, and how much of it."""
+    """The address of the metrics page, its readers, and the size that it may have."""
 
     host: str
     """Empty: every interface."""

@@ -1,4 +1,4 @@
-"""What a listener's clients are charged for their requests, and how long they are muted. PORTED.
+"""Quotas at a listener: charges clients for their requests, and mutes them. PORTED.
 
 `data_plane/quotas` has the accounts. This module decides who pays: clients do, nodes do not. A node is known by its
 listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send. Neither a

@@ -57,19 +57,19 @@ class Complaints:
         known.held_back += 1
         known.error = error
         if now - known.said_at >= INTERVAL_SECONDS:
-            self._tell(peer, known, now)
+            self._log_peer(peer, known, now)
 
-    def tell_held_back(self, now: float) -> None:
+    def log_held_back(self, now: float) -> None:
         """Write the lines that are due, and forget peers that have been quiet for an interval. Called about every
         second."""
         for name, peer in list(self._peers.items()):
             if now - peer.said_at >= INTERVAL_SECONDS:
                 if peer.held_back:
-                    self._tell(name, peer, now)
+                    self._log_peer(name, peer, now)
                 else:
                     del self._peers[name]
 
-    def _tell(self, name: str, peer: _Peer, now: float) -> None:
+    def _log_peer(self, name: str, peer: _Peer, now: float) -> None:
         """Log the last of the errors, and how many there were."""
         self._log.warning("connection.protocol_error", error=peer.error, peer=name, count=peer.held_back)
         peer.said_at = now

@@ -41,8 +41,8 @@ class Server:
         self._entrance = entrance
         self._entering: dict[Conn, None] = {}
         self._is_peers = is_peers
-        self._refusals_told = 0
-        self._tell_refusals_at = float("-inf")
+        self._refusals_logged = 0
+        self._log_refusals_at = float("-inf")
         self._services = services
         self._listener = listener
         self.name = listener_name
@@ -76,7 +76,7 @@ class Server:
                 refused_by = limits.refused_by
             if refused_by is not None:
                 self._refused += 1
-                self._tell_refused(clock.monotonic(), host, *refused_by)
+                self._log_refused(clock.monotonic(), host, *refused_by)
                 conn.close()
                 continue
             self._accepted += 1
@@ -124,11 +124,11 @@ class Server:
         del self._connections[connection]
         self._limits.leave(connection.conn.peer_host, self.name, is_peers=self._is_peers)
 
-    def _tell_refused(self, now: float, peer: str, limit: str, bound: float | None) -> None:
+    def _log_refused(self, now: float, peer: str, limit: str, bound: float | None) -> None:
         """Write one line for many connections that are turned away; it names the limit of the last one."""
-        if now >= self._tell_refusals_at:
-            self._tell_refusals_at = now + REFUSED_INTERVAL_SECONDS
-            count, self._refusals_told = self._refused - self._refusals_told, self._refused
+        if now >= self._log_refusals_at:
+            self._log_refusals_at = now + REFUSED_INTERVAL_SECONDS
+            count, self._refusals_logged = self._refused - self._refusals_logged, self._refused
             self._services.log.warning(
                 "connection.refused",
                 listener=self.name,
@@ -147,7 +147,7 @@ class Server:
             now = clock.monotonic()
             await clock.sleep_until(now + REAP_INTERVAL_SECONDS)
             now = clock.monotonic()
-            self._services.complaints.tell_held_back(now)
+            self._services.complaints.log_held_back(now)
             for connection in list(self._connections):
                 idle = now - connection.last_active
                 if idle > self._idle_seconds_max and not connection.slots and not connection.muted_until:
@@ -156,7 +156,7 @@ class Server:
                 elif idle > TRIM_AFTER_SECONDS or buffers.contended:
                     connection.trim()
             for holder in buffers.to_evict(now):
-                self._tell_evicted(holder, f"half a frame, {holder.have} bytes of it, while memory is wanted")
+                self._log_evicted(holder, f"half a frame, {holder.have} bytes of it, while memory is wanted")
                 holder.close()
             self._evict_holders(now)
             self._close_left(now)
@@ -170,13 +170,13 @@ class Server:
             if connection.has_left(now, self._idle_seconds_max):
                 connection.close()
 
-    def _tell_evicted(self, holder: Holder, reason: str) -> None:
+    def _log_evicted(self, holder: Holder, reason: str) -> None:
         self._services.log.warning("connection.evicted", peer=holder.address, reason=reason)
 
     def _evict_holders(self, now: float) -> None:
         """Close those whose waiting answers take more than all connections may."""
         for connection in self._services.held.to_evict(self._connections, now):
-            self._tell_evicted(
+            self._log_evicted(
                 connection, f"{connection.held_bytes} bytes of answers behind one that does not come"
             )
             connection.close()

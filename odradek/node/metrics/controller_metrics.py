@@ -89,7 +89,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     page.one(int(metadata.is_active))
     page.gauge(
         "odradek_quorum_voter_silent_seconds",
-        "Time since another voter fetched from this node, or since this node leads. Told by the leader.",
+        "Time since another voter fetched from this node, or since this node leads. Reported by the leader.",
     )
     for node_id, seconds in sorted(quorum.silent_seconds().items()):
         page.sample(seconds, voter=node_id)
@@ -110,7 +110,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
         (figures.offline_partitions, "offline_partitions", "Partitions without a leader."),
         (figures.imbalanced_partitions, "imbalanced_partitions", "Partitions not led by their preferred replica."),
     ):  # fmt: skip
-        page.gauge(f"odradek_cluster_{name}", f"{described} Told by the active controller, else 0.")
+        page.gauge(f"odradek_cluster_{name}", f"{described} Reported by the active controller, else 0.")
         page.one(number)
 
 

@@ -1,4 +1,4 @@
-"""Who may read the metrics page: users of the cluster, by HTTP's Basic scheme (RFC 7617) within TLS. PORTED.
+"""Logins at the metrics page: users of the cluster, by HTTP's Basic scheme (RFC 7617) within TLS. PORTED.
 
 A password is checked by the same keys as in a login by SCRAM. That takes 2 to 15 ms of computing, so it runs beside the
 loop, one at a time. A password that was right is remembered as a keyed digest, until the user's keys change. So a
@@ -38,7 +38,7 @@ _MECHANISMS = tuple(sorted(MECHANISMS.values(), key=lambda each: -each.number))
 
 
 class Answer(Enum):
-    """What a reader of the page gets, as HTTP's status."""
+    """The HTTP status that a reader of the page gets."""
 
     WELCOME = 200
     UNKNOWN = 401

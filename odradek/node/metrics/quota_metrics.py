@@ -34,6 +34,8 @@ def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> No
     page.counter("odradek_quota_used_total", "Bytes, or seconds of processor time, that were charged to it.")
     for sharers, account in shown:
         page.sample(account.used, **labels(sharers, account))
-    page.counter("odradek_quota_throttled_seconds_total", "Waits that clients were told because of it.")
+    page.counter(
+        "odradek_quota_throttled_seconds_total", "Waits that answers asked of clients because of it."
+    )
     for sharers, account in shown:
         page.sample(account.throttled_seconds, **labels(sharers, account))

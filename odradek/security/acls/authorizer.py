@@ -275,7 +275,7 @@ class Rights:
                 self._further += 1
         return False
 
-    def tell_denials(self, api_key: int) -> None:
+    def log_denials(self, api_key: int) -> None:
         """Report the refusals of a request to the audit log. Only the loop may call this."""
         denials, self._denials = self._denials, None
         further, self._further = self._further, 0

@@ -35,8 +35,8 @@ __all__ = [
     "ACCOUNTS_MAX",
     "ALLOWANCES",
     "KINDS_MAX",
+    "REPORT_SECONDS",
     "STRANGERS",
-    "TELL_SECONDS",
     "Allowance",
     "Budgets",
     "Further",
@@ -46,7 +46,7 @@ ACCOUNTS_MAX = 2_000
 """Accounts of one sort: addresses or principals, for one event."""
 KINDS_MAX = 250
 """Kinds of lines of one account that are remembered."""
-TELL_SECONDS = 60.0
+REPORT_SECONDS = 60.0
 """Time between two lines that report how many of an account's lines were only counted."""
 FORGET_SECONDS = 1.0
 """Time between two searches for accounts that are full again."""
@@ -54,7 +54,7 @@ FORGET_SECONDS = 1.0
 
 @attrs.frozen
 class Allowance:
-    """What an account holds when it is full, and how soon it fills."""
+    """The size of a full account, and the pace at which it fills."""
 
     bytes_at_once: int
     bytes_per_second: int
@@ -91,7 +91,7 @@ class _Account:
     as_of: float
     kinds: set[tuple[Value, ...]] = attrs.field(factory=set)
     further: int = 0
-    tell_at: float = float("-inf")
+    report_at: float = float("-inf")
 
     def fill(self, now: float) -> float:
         """Refill the account up to now; returns the bytes that are left."""
@@ -102,7 +102,7 @@ class _Account:
         return self.left
 
     def may_be_forgotten(self, now: float) -> bool:
-        return not self.further and self.tell_at <= now and self.fill(now) >= self.allowance.bytes_at_once
+        return not self.further and self.report_at <= now and self.fill(now) >= self.allowance.bytes_at_once
 
 
 class _Accounts:
@@ -141,7 +141,7 @@ class Budgets:
         self._principals = _Accounts("principal")
         self._addresses = _Accounts("address")
         self._strangers: dict[str, _Account] = {}
-        self._untold: list[_Account] = []
+        self._unreported: list[_Account] = []
         """Accounts with lines that were counted and not yet reported."""
         self.further_total = 0
         """Lines that were only counted, since the start."""
@@ -187,24 +187,24 @@ class Budgets:
 
     def _count(self, account: _Account, count: int) -> None:
         if not account.further:
-            self._untold.append(account)
+            self._unreported.append(account)
         account.further += count
         self.further_total += count
 
-    def next_telling(self) -> float:
+    def next_report_at(self) -> float:
         """Return the time at which `take_further` has counts to report; infinite if nothing was counted."""
-        return min((each.tell_at for each in self._untold), default=float("inf"))
+        return min((each.report_at for each in self._unreported), default=float("inf"))
 
     def take_further(self, now: float, *, is_last: bool = False) -> list[Further]:
         """Take the counts that are due for a report; with `is_last`, all of them."""
-        due = [each for each in self._untold if is_last or each.tell_at <= now]
-        told = []
+        due = [each for each in self._unreported if is_last or each.report_at <= now]
+        reports = []
         for account in due:
-            told.append(Further(account.event, account.principal, account.address, account.further))
+            reports.append(Further(account.event, account.principal, account.address, account.further))
             account.further = 0
-            account.tell_at = now + TELL_SECONDS
-        self._untold = [each for each in self._untold if each.further]
-        return told
+            account.report_at = now + REPORT_SECONDS
+        self._unreported = [each for each in self._unreported if each.further]
+        return reports
 
     def size(self) -> int:
         """Count the accounts of principals and addresses that are remembered."""

@@ -40,7 +40,7 @@ LINES_MAX = 10_000
 WAITING_BYTES_MAX = 16 << 20
 WRITE_SECONDS = 0.2
 STOP_SECONDS_MAX = 5.0
-TELL_SECONDS = 10.0
+REPORT_SECONDS = 10.0
 """Time between two lines of the node's log about the same trouble."""
 
 
@@ -122,7 +122,7 @@ class AuditLog:
         self._wanted = env.event()
         self._stopping = env.event()
         self._stopped = env.event()
-        self._tell_at = float("-inf")
+        self._report_at = float("-inf")
 
     def note(self, event: str, /, payer: Payer | None = None, count: int = 1, **fields: Value) -> None:
         """Put a line into the log; the fields' order is kept. Secrets do not belong into any field.
@@ -147,7 +147,7 @@ class AuditLog:
         """Write what waits, again and again, until `stop`."""
         clock = self._env.clock
         while not self._stopping.is_set():
-            with clock.timeout_at(self._budgets.next_telling()):
+            with clock.timeout_at(self._budgets.next_report_at()):
                 await self._wanted.wait()
             self._wanted = self._env.event()
             taken = self._take()
@@ -197,8 +197,8 @@ class AuditLog:
                     taken[0].ring.file.write(data)
             except DiskError as error:
                 now = self._env.clock.monotonic()
-                if now >= self._tell_at:
-                    self._tell_at = now + TELL_SECONDS
+                if now >= self._report_at:
+                    self._report_at = now + REPORT_SECONDS
                     self._log.error("audit.not_written", directory=self._directory.path, reason=str(error))
                 return False
             del taken[0]

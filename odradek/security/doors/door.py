@@ -80,7 +80,7 @@ class Topics(Protocol):
 
 
 class Asked:
-    """Who asks, in which version, and the topics that there are. One is made for each request: it has to be cheap."""
+    """The client of a request, its version, and the topics of the cluster. Made for each request, so it has to be cheap."""
 
     __slots__ = ("rights", "topics", "version")
 
@@ -239,7 +239,7 @@ class GuardedHandler:
             if self._again is None or not isinstance(result, Delayed | Suspend):
                 return result
             return revised(result, self._judge_again(asked, None))
-        rights.tell_denials(self._api_key)
+        rights.log_denials(self._api_key)
         if not isinstance(admitted, Admitted):
             return admitted
         result = self._handle(context, admitted.request)
@@ -255,7 +255,7 @@ class GuardedHandler:
         """Judge in the worker, with a memory of the request's own, then handle in a turn of long work."""
         many = Asked(asked.rights.for_many(), asked.version, asked.topics)
         admitted = await share.in_worker(self._door, many, request)
-        many.rights.tell_denials(self._api_key)
+        many.rights.log_denials(self._api_key)
         if admitted is not None and not isinstance(admitted, Admitted):
             return admitted
         merge: Callable[[Any], Any] | None = None if admitted is None else admitted.merge
@@ -282,7 +282,7 @@ class GuardedHandler:
                 and authorizer.generation != generation
             ):
                 response = again(Asked(asked.rights, asked.version, self._topics()), response)
-                asked.rights.tell_denials(self._api_key)
+                asked.rights.log_denials(self._api_key)
             return response if merge is None else merge(response)
 
         return judge

@@ -18,5 +18,5 @@ def refuse_describe_users(
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
     """Answer CLUSTER_AUTHORIZATION_FAILED for the whole, and once for each named user, without name and text."""
-    told = [DescribeUserScramCredentialsResult("", _DENIED, None, []) for _ in request.users or ()]
-    return DescribeUserScramCredentialsResponse(0, _DENIED, None, told)
+    refused = [DescribeUserScramCredentialsResult("", _DENIED, None, []) for _ in request.users or ()]
+    return DescribeUserScramCredentialsResponse(0, _DENIED, None, refused)

@@ -24,7 +24,7 @@ class KeySourceSettings:
 
 @attrs.frozen
 class TokenExpectations:
-    """What a listener asks of a token; the names of Kafka's keys behind `sasl.oauthbearer.`."""
+    """A listener's demands on a token; the names of Kafka's keys behind `sasl.oauthbearer.`."""
 
     expected_audience: frozenset[str] = frozenset()
     """Empty: any audience, or none."""

@@ -54,7 +54,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class GroupsPlan:
-    """What a schedule is made of: the partition's plan, with the clients' steps; static members; how long offsets live."""
+    """The parts of a schedule: the partition's plan, with the clients' steps; static members; how long offsets live."""
 
     partition: ReplicationPlan
     static: int = 0

@@ -44,7 +44,7 @@ NOWHERE = ("nowhere",)
 
 @attrs.frozen
 class MovePlan:
-    """What a schedule is made of."""
+    """The parts of a schedule."""
 
     trouble: str
     voters: int = 3

@@ -152,8 +152,8 @@ class Promises:
             self._look_at_flushed(node, seen)
         seen.voters = core.voters
         told, self._told = self._told, []
-        for teller, life, broker_id in told:
-            if teller.life == life and teller.lives:
+        for narrate, life, broker_id in told:
+            if narrate.life == life and narrate.lives:
                 _must(broker_id in self._image().brokers, f"{broker_id} is acknowledged, and not committed")
                 self.acknowledged.append(broker_id)
 

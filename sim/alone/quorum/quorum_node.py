@@ -55,7 +55,7 @@ RAFT = RaftConfig(
 
 @attrs.frozen
 class NodePlan:
-    """What all replicas of a schedule have in common."""
+    """Shared by all replicas of a schedule."""
 
     segment_bytes: int = 1 << 20
     snapshot_bytes: int = 1 << 20

@@ -209,7 +209,7 @@ def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class _Turn(_Wait):
-    """Others may run."""
+    """A step at which other tasks may run."""
 
     __slots__ = ("_steps",)
 

@@ -15,7 +15,7 @@ __all__ = ["Attempt", "Ledger", "Outcome"]
 
 
 class Outcome(Enum):
-    """What a producer knows of its transaction."""
+    """The knowledge of a producer about its transaction."""
 
     NONE = "nothing"
     TRIED = "a commit was asked for"

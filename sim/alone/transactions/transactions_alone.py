@@ -82,7 +82,7 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 
 @attrs.frozen
 class TransactionsPlan:
-    """What a schedule is made of: the partition's plan, with the producers' steps."""
+    """The parts of a schedule: the partition's plan, with the producers' steps."""
 
     partition: ReplicationPlan
 
@@ -343,5 +343,5 @@ class _Run(CoordinatorRun[TransactionHost]):
             return "nobody coordinates"
         for each in state.transactions.values():
             if each.status.is_ending or each.transactional_id in state.open:
-                return f"{each.transactional_id} is in {each.status.told}"
+                return f"{each.transactional_id} is in {each.status.shown}"
         return ""

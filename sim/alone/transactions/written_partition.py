@@ -34,7 +34,7 @@ STRANGER = "id-stranger"
 
 @attrs.frozen
 class Written:
-    """What a read_committed reader would find in a partition: values in order, and producers with an open transaction."""
+    """The view of a read_committed reader of a partition: values in order, and producers with an open transaction."""
 
     committed: tuple[bytes, ...]
     aborted: tuple[bytes, ...]

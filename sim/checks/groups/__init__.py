@@ -1,1 +1,1 @@
-"""What must hold of groups, their members and their offsets."""
+"""Promises about groups, their members and their offsets."""

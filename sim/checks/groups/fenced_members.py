@@ -2,7 +2,8 @@
 
 A coordinator announces a generation by its first answer to a JoinGroup. From then on it takes no commit of an older one
 (KIP-447 for those in transactions), unless the group has begun anew. What another coordinator has announced does not count,
-since two may take themselves for the coordinator.
+since two may take themselves for the coordinator. An answer may be sent long after it was made. If the group has begun anew
+since its request, it may speak of the group before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class FencedMembers:
         self._processes = processes
         self._newest: dict[tuple[Any, str], int] = {}
         """The newest generation that a coordinator has announced, by its shard and the group."""
+        self._lives: dict[tuple[Any, str], int] = {}
+        """How often a group has begun anew at this coordinator."""
         self.late_commits = 0
         """Commits that were too late, and were refused."""
 
@@ -34,22 +37,21 @@ class FencedMembers:
         shard = self._shard(exchange)
         if shard is None:
             return False
-        known = self._newest.get((shard, exchange.request.group_id), 0)
-        exchange.memo = (shard, known)
+        place = (shard, exchange.request.group_id)
+        known = self._newest.get(place, 0)
+        exchange.memo = (shard, known, self._lives.get(place, 0))
         return exchange.api == ApiKey.JOIN_GROUP or 0 <= _generation(exchange) < known
 
     def answered(self, exchange: Exchange, answer: Any) -> None:
         """Check an answer. Raises `SafetyViolation`."""
-        shard, known = exchange.memo
+        shard, known, life = exchange.memo
         if self._shard(exchange) is not shard:
             return
         group = exchange.request.group_id
         newest = self._newest.get((shard, group), 0)
         if exchange.api == ApiKey.JOIN_GROUP:
             if not answer.error_code:
-                generation = answer.generation_id
-                has_begun_anew = generation == FIRST_GENERATION
-                self._newest[shard, group] = generation if has_begun_anew else max(newest, generation)
+                self._announced((shard, group), answer.generation_id, life)
             return
         codes = [each.error_code for topic in answer.topics for each in topic.partitions]
         if all(codes):
@@ -60,6 +62,15 @@ class FencedMembers:
                 f"{ApiKey(exchange.api).name}: {exchange.conn.peer.host_name} takes offsets of {member} of generation "
                 f"{_generation(exchange)}, and group {group} was at {known}"
             )
+
+    def _announced(self, place: tuple[Any, str], generation: int, life: int) -> None:
+        """Note a generation that was announced to a member that asked in this life of the group."""
+        newest = self._newest.get(place, 0)
+        if generation == FIRST_GENERATION:
+            self._newest[place] = generation
+            self._lives[place] = self._lives.get(place, 0) + (newest > generation)
+        elif self._lives.get(place, 0) == life:
+            self._newest[place] = max(newest, generation)
 
     def _shard(self, exchange: Exchange) -> Any:
         """Find the group's coordinator at the receiver of the request; None where there is none."""

@@ -9,6 +9,9 @@ PURE.
 
 A group that is empty and has no commits is deleted, as in Kafka, and its generations begin anew. So a generation may
 come twice before the first commit is acknowledged. The former owners are dead then, or were silent for a session.
+When did that happen? A member hears of its generation long after, if it was frozen meanwhile. So a deletion is possible
+at any moment that contradicts no fact. A member was alive when it asked for its assignment, and knew it when it heard
+the answer. The first commit was there when its answer came.
 
 An owner that seeks goes on at its new position. Records that a client has asked to delete may be missed.
 
@@ -20,6 +23,7 @@ one, as in `jepsen_tests.checkers.lost_commit`; that only checks whether an owne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 import attrs
 
@@ -41,13 +45,23 @@ class _Ownership:
 
 
 @attrs.define(eq=False)
+class _Known:
+    """A generation as a member knows it: the process, and when it asked for its assignment and last had it."""
+
+    member: str
+    asked: float
+    heard: float
+
+
+@attrs.define(eq=False)
 class OpenCommit:
     """A commit that was begun. `late`: a member has had an assignment of a later generation before."""
 
     operation: Commit
     generation: int
     late: bool
-    owner: str
+    may_be_anew: bool = False
+    """True if a later generation was known, and the group may have begun anew since."""
 
 
 @attrs.define(eq=False)
@@ -69,44 +83,80 @@ class GroupPromises:
     """The number of times that its generations have begun anew."""
     refused_late: int = 0
     _owners: dict[tuple[int, TopicPartition], str] = attrs.Factory(dict)
-    _told: dict[tuple[str, int], float] = attrs.Factory(dict)
-    """The time at which each owner has first reported an assignment of a generation."""
+    _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
+    """The generations of which each owner has reported an assignment."""
+    _committed_at: float = inf
+    """When the first commit was known to be taken: from then on the group is not deleted."""
+    _left: set[str] = attrs.Factory(set)
+    """Members that are dead, or have asked to leave."""
     _held: dict[tuple[str, TopicPartition], _Ownership] = attrs.Factory(dict)
     _commits: list[OpenCommit] = attrs.Factory(list)
 
     # Owners
 
-    def owns(self, owner: str, generation: int, keys: Iterable[TopicPartition], now: float) -> None:
+    def owns(
+        self,
+        member: str,
+        generation: int,
+        keys: Iterable[TopicPartition],
+        now: float,
+        *,
+        owner: str | None = None,
+        asked: float | None = None,
+    ) -> None:
         """Note that a member has these in this generation, or had them until it gave them up within it. Raises
         `SafetyViolation`.
+
+        `asked` is when it first asked for its assignment: it was a member of this generation at that time.
         """
+        owner = member if owner is None else owner
         if generation > self.generation:
             self.generation = generation
             self.rebalances += 1
             for commit in self._commits:
                 if commit.operation.over is None and commit.generation < generation:
                     commit.operation.over = now
-        self._told.setdefault((owner, generation), now)
+        mine = self._known.get((owner, generation))
+        if mine is None or mine.member != member:
+            self._left.discard(member)
+            asked = now if asked is None else asked
+            mine = _Known(member, asked if mine is None else mine.asked, now)
+            self._known[owner, generation] = mine
+        mine.heard = now
         for key in keys:
             other = self._owners.setdefault((generation, key), owner)
-            if other != owner and self._may_begin_anew(owner, generation, now):
-                self._begin_anew(generation)
-                other = self._owners[generation, key] = owner
-            if other != owner:
+            if other == owner:
+                continue
+            theirs = self._known[other, generation]
+            if self._may_end_before(theirs, now):
+                self._begin_anew(generation, (owner, generation), mine)
+                self._owners[generation, key] = owner
+            elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
+                # It cannot be a member of the deleted group either, which has not heard of its end.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )
 
-    def _may_begin_anew(self, owner: str, generation: int, now: float) -> bool:
-        """True if the group may have been deleted since any other owner knew it in this generation or a later one."""
-        if any(each.operation.outcome == "ok" for each in self._commits):
-            return False
-        others = [at for (other, known), at in self._told.items() if other != owner and known >= generation]
-        return not self._held or now - max(others, default=now) >= self.session_seconds
+    def _may_end_before(self, known: _Known, until: float) -> bool:
+        """True if the group may have been deleted by then, at a time when this member was no longer in it."""
+        stays = 0.0 if known.member in self._left else self.session_seconds
+        return known.asked + stays <= min(until, self._committed_at)
 
-    def _begin_anew(self, generation: int) -> None:
+    def _may_begin_anew(self, generation: int, now: float) -> bool:
+        """True if the group may have been deleted by now, with all members of later generations gone."""
+        return all(
+            self._may_end_before(known, now)
+            for (_, number), known in self._known.items()
+            if number > generation
+        )
+
+    def _begin_anew(
+        self, generation: int, place: tuple[str, int] | None = None, known: _Known | None = None
+    ) -> None:
         self._owners.clear()
-        self._told.clear()
+        self._known.clear()
+        if place is not None and known is not None:
+            self._known[place] = known
         self.generation = generation
         self.begun_anew += 1
 
@@ -125,8 +175,13 @@ class GroupPromises:
         for key in keys:
             self._held.pop((member, key), None)
 
+    def leaves(self, member: str) -> None:
+        """Note that a member asks to leave the group: from now on it may be out of it at any time."""
+        self._left.add(member)
+
     def gone(self, member: str) -> None:
         """Remove a member that is dead."""
+        self._left.add(member)
         for held in [held for held in self._held if held[0] == member]:
             del self._held[held]
 
@@ -195,8 +250,10 @@ class GroupPromises:
         self, member: str, generation: int, offsets: Mapping[TopicPartition, int], now: float
     ) -> OpenCommit:
         """Note a commit that a member is about to send. Raises `SafetyViolation`."""
-        late = generation < self.generation
-        if not late:
+        is_old = generation < self.generation
+        may_be_anew = is_old and self._may_begin_anew(generation, now)
+        late = is_old and not may_be_anew
+        if not is_old:
             for key, offset in offsets.items():
                 held = self._held.get((member, key))
                 if held is None or held.next_offset is None:
@@ -206,7 +263,9 @@ class GroupPromises:
                     raise SafetyViolation(
                         f"{self.group}: {member} commits {offset} of {key}, and was handed up to {end_offset}"
                     )
-        commit = OpenCommit(self.history.commit(member, self.group, offsets, now), generation, late, member)
+        commit = OpenCommit(
+            self.history.commit(member, self.group, offsets, now), generation, late, may_be_anew
+        )
         if late:
             commit.operation.outcome = "fail"
         else:
@@ -215,15 +274,14 @@ class GroupPromises:
 
     def committed(self, commit: OpenCommit, now: float, *, times: int = 1) -> None:
         """Check an acknowledged commit that was sent this number of times. Raises `SafetyViolation`."""
-        if commit.late and self._may_begin_anew(commit.owner, commit.generation + 1, now):
-            self._begin_anew(commit.generation)
-            commit.late = False
-            self._commits.append(commit)
         if commit.late:
             raise SafetyViolation(
                 f"{self.group}: a commit of generation {commit.generation} was taken at {now:.6f} s, asked for at"
                 f" {commit.operation.invoked:.6f} s, after generation {self.generation} had begun"
             )
+        if commit.may_be_anew and commit.generation < self.generation:
+            self._begin_anew(commit.generation)
+        self._committed_at = min(self._committed_at, now)
         commit.operation.completed, commit.operation.outcome = now, "ok"
         commit.operation.repeated = times > 1
 

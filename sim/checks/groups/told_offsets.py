@@ -25,7 +25,7 @@ from odradek.wire.batches.transaction_markers import parse_marker
 from odradek.wire.errors import KafkaError, ProtocolError
 from odradek.wire.metadata_frames import decode_coordinator_value
 from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS, OFFSET_FETCH_TOPIC_IDS
-from sim.checks.derived_state import stored_batches
+from sim.checks.stored_logs import stored_batches
 from sim.checks.watched import Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
@@ -112,7 +112,7 @@ class _Place:
 
 @attrs.define
 class _Read:
-    """How far a log has been read."""
+    """The position up to which a log has been read."""
 
     truncations: int
     book: OffsetsBook = attrs.Factory(OffsetsBook)

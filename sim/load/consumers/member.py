@@ -68,7 +68,7 @@ class MemberLife:
         self._membership: GroupMembership = machine.membership
         self._coordinator = machine.coordinator
         world = self._load.world
-        WatchedCommits(world, self._promises, self._name, machine.core, machine.coordinator)
+        self._watched = WatchedCommits(world, self._promises, self._name, machine.core, machine.coordinator)
         consumer.subscribe(list(self._load.topics), listener=self)
         while not (self.is_over or self._load.reader_is_done(self._progress())):
             await self._try(env, self._turn(env))
@@ -168,7 +168,14 @@ class MemberLife:
         if self._identity is not None and self._identity.generation < identity.generation:
             self._former = self._identity
         self._identity = identity
-        self._promises.owns(self._owner, identity.generation, sorted(keys), self._load.world.now)
+        self._promises.owns(
+            self._name,
+            identity.generation,
+            sorted(keys),
+            self._load.world.now,
+            owner=self._owner,
+            asked=self._watched.syncs.get(identity.generation),
+        )
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         """Take them up."""

@@ -1,4 +1,4 @@
-"""How a group and each life of its members work, drawn from a seed. PURE."""
+"""The plan of a group and of each life of its members, drawn from a seed. PURE."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDS = ("close", "close", "close", "die", "stall", "unsubscribe")
 
 @attrs.frozen
 class GroupPlan:
-    """What all members of a group have in common."""
+    """Shared by all members of a group."""
 
     assignor: str
     members: int

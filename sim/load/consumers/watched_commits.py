@@ -11,7 +11,9 @@ from odradek.client.core.client_core import ClientCore
 from odradek.client.core.operation import Operation
 from odradek.client.errors import ClientError
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.leave_group import LeaveGroupRequest
 from odradek.wire.messages.offset_commit import OffsetCommitRequest
+from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.topic_partition import TopicPartition
 from sim.checks.groups.group_promises import GroupPromises, OpenCommit
 from sim.history import SafetyViolation
@@ -42,12 +44,18 @@ class WatchedCommits:
         self._times: dict[int, int] = {}
         self._serial = 0
         self._active = 0
+        self.syncs: dict[int, float] = {}
+        """When the member first asked for its assignment of each generation."""
         setattr(coordinator, "commit", self.commit)  # noqa: B010 - mypy lets no method be assigned
         setattr(core, "call", self._call)  # noqa: B010
 
     def _call(self, request: Any, **named: Any) -> Any:
         if isinstance(request, OffsetCommitRequest):
             self._times[self._active] += 1
+        elif isinstance(request, SyncGroupRequest):
+            self.syncs.setdefault(request.generation_id, self._world.now)
+        elif isinstance(request, LeaveGroupRequest):
+            self._promises.leaves(self._name)
         return self._sound_call(request, **named)
 
     def commit(

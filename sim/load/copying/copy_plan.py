@@ -1,4 +1,4 @@
-"""How one life of a copier works, drawn from a seed. PURE."""
+"""The plan of one life of a copier, drawn from a seed. PURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the compacted topic of a run is set up, drawn from a seed. PURE."""
+"""The settings of the compacted topic of a run, drawn from a seed. PURE."""
 
 from __future__ import annotations
 

@@ -225,12 +225,13 @@ class Keying:
         """Read all remaining records, and check them. Raises `SafetyViolation`."""
         left: list[list[Found]] = [[] for _ in range(PARTITIONS)]
         client = self._load.client(machine)
-        began = self._load.world.now
         await self._read_to_the_end(client, machine, lambda partition, found: left[partition].extend(found))
         client.close()
+        # A record that is missing may have gone at any time until its place was read.
+        now = self._load.world.now
         for partition, found in enumerate(left):
-            self._gone += self.history.check(partition, found, began)
-            self.history.check_reader(READER, partition, self._tables[partition], table_of(found), began)
+            self._gone += self.history.check(partition, found, now)
+            self.history.check_reader(READER, partition, self._tables[partition], table_of(found), now)
 
     def check_disks(self, logs_of: Callable[[str, int], Mapping[str, Sequence[StoredBatch]]]) -> None:
         """Compare the replicas' logs with each other. Raises `SafetyViolation`."""

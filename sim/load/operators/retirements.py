@@ -108,7 +108,7 @@ class Retirements(Duty):
         left = self._left(told.directories, path)
         if left:
             return f"{where} holds still {left}"
-        self._must_be_empty(member, path)
+        await self._must_be_empty(member, path)
         return None
 
     def _left(self, directories: Sequence[LogDirDescription], path: str) -> list[str]:
@@ -119,11 +119,29 @@ class Retirements(Duty):
             if each.is_future or directory.path == path
         ]
 
-    def _must_be_empty(self, member: Member, path: str) -> None:
+    async def _must_be_empty(self, member: Member, path: str) -> None:
         """Check that a directory that its broker calls empty is so on the disk: a forgotten log would go with the
         disk.
+
+        The cordon may have been lifted since the answer, by a request of before that was late. So a log counts only if
+        the broker leaves it out when it is asked again, and it is there still.
         """
+        live = self._live_logs(member, path)
+        if not live:
+            return
+        asking = describe_log_dirs(self.client.core, [member.config.node_id], timeout=CALL_SECONDS)
+        (told,) = await self.client.run(asking)
+        found = {each.path: each for each in told.directories}
+        if told.error is not None or path not in found or found[path].error is not None:
+            return
+        left = self._left(told.directories, path)
+        forgotten = [name for name in self._live_logs(member, path) if name in live and name not in left]
+        if forgotten:
+            raise SafetyViolation(f"{path} of {member.name} is said to be empty, and holds {forgotten}")
+
+    def _live_logs(self, member: Member, path: str) -> list[str]:
+        """List the logs of partitions in a directory of a process that lives."""
+        if not member.is_up():
+            return []
         names = self.world.machine(member.name).disk.open_dir(path).list()
-        live = [name for name in names if (key := parse_partition_name(name)) and key.topic != METADATA_TOPIC]
-        if live and member.is_up():
-            raise SafetyViolation(f"{path} of {member.name} is said to be empty, and holds {live}")
+        return [name for name in names if (key := parse_partition_name(name)) and key.topic != METADATA_TOPIC]

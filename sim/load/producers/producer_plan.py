@@ -1,4 +1,4 @@
-"""How one producer works, drawn from a seed: what it asks of brokers, and what its records are like. PURE."""
+"""The plan of one producer, drawn from a seed: its demands on brokers, and the form of its records. PURE."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["GroupOutcome", "translate_groups", "translated"]
 
 @attrs.frozen
 class GroupOutcome:
-    """What became of a group: the offsets that the target has now, and a sentence for each that it has not."""
+    """The outcome for a group: the offsets that the target has now, and a sentence for each that it lacks."""
 
     group: str
     moved: dict[TopicPartition, int]

@@ -60,7 +60,7 @@ class Log:
 
     def tell(self, *records: Message) -> list[str]:
         self.time_ms += 10_000
-        events = self.narrator.tell(self.offset, 5, self.time_ms, records)
+        events = self.narrator.narrate(self.offset, 5, self.time_ms, records)
         self.offset += len(records)
         return [str(event) for event in events]
 
@@ -196,7 +196,7 @@ def test_a_snapshot_is_known_but_not_told() -> None:
     narrator = Narrator()
     partition = PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2], isr=[1, 2], leader=1)
     narrator.load([TopicRecord("words", TOPIC_ID), partition])
-    (event,) = narrator.tell(9, 1, 5, [changed(leader=2)])
+    (event,) = narrator.narrate(9, 1, 5, [changed(leader=2)])
     assert (event.offset, event.subject, event.kind) == (9, "words-0", "leader")
 
 
@@ -205,7 +205,7 @@ def test_names_outlive_their_topics() -> None:
     named: set[str] = set()
     narrator = Narrator(named)
     narrator.load([TopicRecord("words", TOPIC_ID)])
-    narrator.tell(9, 1, 5, [RemoveTopicRecord(TOPIC_ID)])
+    narrator.narrate(9, 1, 5, [RemoveTopicRecord(TOPIC_ID)])
     assert named == {"words"}
 
 
@@ -313,6 +313,6 @@ def test_the_first_voters_have_no_author() -> None:
     """The first leader writes the voters that the log was formatted with."""
     narrator = Narrator()
     voters = VotersRecord(voters=[VotersRecordVoter(1)])
-    (first,) = narrator.tell(0, 1, 0, [voters])
-    (second,) = narrator.tell(1, 1, 0, [voters])
+    (first,) = narrator.narrate(0, 1, 0, [voters])
+    (second,) = narrator.narrate(1, 1, 0, [voters])
     assert (first.by_quorum, second.by_quorum) == (True, False)

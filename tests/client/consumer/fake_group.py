@@ -300,4 +300,4 @@ class FakeConsumer:
 
     def _tell(self, event: RebalanceEvent) -> None:
         self.events.append((event.kind.value, [str(key) for key in event.partitions]))
-        self.machine.told(event)
+        self.machine.notified(event)

@@ -11,8 +11,8 @@ import trio
 import odradek.trio
 from odradek import Consumer, RebalanceListener, TopicPartition
 from odradek.wire.messages.leave_group import LeaveGroupRequest
+from tests.client.consumer.consumers import fill
 from tests.client.consumer.fake_group import GroupBroker
-from tests.client.consumer.test_consumer_machine import fill
 from tests.client.consumer.test_iteration import COUNT, T0, Failed, committed, settings
 from tests.client.fake_broker import LoopbackBroker
 

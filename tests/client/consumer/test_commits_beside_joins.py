@@ -16,8 +16,8 @@ from odradek.wire.messages.join_group import JoinGroupRequest
 from odradek.wire.messages.leave_group import LeaveGroupRequest
 from odradek.wire.messages.offset_commit import OffsetCommitRequest
 from odradek.wire.messages.sync_group import SyncGroupResponse
+from tests.client.consumer.consumers import T0, consumer, everything, member
 from tests.client.consumer.fake_group import FakeConsumer
-from tests.client.consumer.test_consumer_machine import T0, consumer, everything, member
 from tests.client.fake_broker import HANG_UP, SILENCE
 
 _THREE = OffsetAndMetadata(3)

@@ -11,8 +11,8 @@ import trio
 import odradek.trio
 from odradek import Consumer, RebalanceListener, TopicPartition
 from odradek.wire.api import ApiKey
+from tests.client.consumer.consumers import fill, numbers
 from tests.client.consumer.fake_group import GroupBroker
-from tests.client.consumer.test_consumer_machine import fill, numbers
 from tests.client.fake_broker import LoopbackBroker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -11,7 +11,7 @@ from odradek.wire.messages.join_group import JoinGroupRequest
 from odradek.wire.messages.leave_group import LeaveGroupRequest
 from odradek.wire.messages.offset_commit import OffsetCommitRequest
 from odradek.wire.topic_partition import TopicPartition
-from tests.client.consumer.test_consumer_machine import T0, consumer, fill, numbers, reading
+from tests.client.consumer.consumers import T0, consumer, fill, numbers, reading
 
 U0 = TopicPartition("u", 0)
 

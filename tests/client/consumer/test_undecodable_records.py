@@ -16,8 +16,8 @@ from odradek import TopicPartition, UndecodableRecord
 from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from odradek.wire.batches.batch_header import CRC_START, HEADER_SIZE, assign_offsets, parse_header
 from odradek.wire.record_batch import RecordBatchBuilder
+from tests.client.consumer.consumers import fill, numbers
 from tests.client.consumer.fake_group import FakeConsumer
-from tests.client.consumer.test_consumer_machine import fill, numbers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 _LAST_DELTA, _COUNT = (23, Struct(">i")), (57, Struct(">i"))

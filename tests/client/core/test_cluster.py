@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.client.core.known_cluster import STALE_TIMES, TOLD_TIMES, Broker, Cluster
+from odradek.client.core.known_cluster import ANSWERS_IN_A_ROW, STALE_TIMES, Broker, Cluster
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.metadata import (
     MetadataResponse,
@@ -99,9 +99,9 @@ def test_an_id_that_all_brokers_tell_is_believed_again() -> None:
     cluster = Cluster()
     for answer_id in (OTHER_ID, ID):
         cluster.update(response(topic("t", leader=1, epoch=0, topic_id=answer_id)))
-    for times in range(1, TOLD_TIMES + 1):
+    for times in range(1, ANSWERS_IN_A_ROW + 1):
         cluster.update(response(topic("t", leader=1, epoch=0, topic_id=OTHER_ID)))
-        assert (cluster.topics["t"].topic_id == OTHER_ID) == (times == TOLD_TIMES)
+        assert (cluster.topics["t"].topic_id == OTHER_ID) == (times == ANSWERS_IN_A_ROW)
 
 
 def test_an_answer_about_some_topics_leaves_the_others() -> None:

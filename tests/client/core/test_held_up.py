@@ -20,8 +20,8 @@ from odradek.wire.api import ApiKey
 from odradek.wire.messages.heartbeat import HeartbeatRequest
 from odradek.wire.messages.leave_group import LeaveGroupRequest
 from sim.machine.world import World
+from tests.client.consumer.consumers import fill
 from tests.client.consumer.fake_group import GroupBroker
-from tests.client.consumer.test_consumer_machine import fill
 from tests.client.fake_broker import SILENCE, LoopbackBroker
 from tests.client.shells.test_aio import PORT, serve
 

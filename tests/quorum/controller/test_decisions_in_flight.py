@@ -15,8 +15,8 @@ from odradek.metadata_quorum.controller_channel import (
     answer_in_turns,
     answer_request,
     let_in,
+    log_denials,
     takes_long,
-    tell_denials,
 )
 from odradek.metadata_quorum.envelope import Sender
 from odradek.metadata_quorum.service import MetadataService
@@ -63,7 +63,7 @@ def begun(
     """Let a client's request in and decide it now; its answer is waited for later."""
     version = type(request).VALID_VERSIONS[1] if version is None else version
     admitted = let_in(service, sender, request, version)
-    tell_denials(service)
+    log_denials(service)
     answered, answers = env.event(), []
 
     def respond(response: Any) -> None:

@@ -5,6 +5,7 @@ A script is a text file: comments (`#`), commands, and below each command the li
 
     cluster 1 2 3 [observers 4]   tick N SECONDS     deliver A->B     drop A->B      deliver all
     append N [count]              flush N            crash N          start N        snapshot N
+    replace N (an empty disk)     give-up N (its requests to the dead run out of time)
     add LEADER N                  remove LEADER N    resign N         status
     doubt N (a copy of its directory may run)        trust N (none does)
     run SECONDS (a quiet network: everything arrives, everything is synced)
@@ -72,6 +73,10 @@ class _Runner:
                 self.cluster.append(int(node), int(count[0]) if count else 1)
             case [("flush" | "crash" | "start") as verb, node]:
                 getattr(self.cluster, verb)(int(node))
+            case ["replace", node]:
+                self.cluster.replace_disk(int(node))
+            case ["give-up", node]:
+                self.cluster.give_up(int(node))
             case ["snapshot", node]:
                 self.cluster.write_snapshot(int(node))
             case [("add" | "remove") as verb, leader, node]:

@@ -121,12 +121,12 @@ def test_what_passes_all_doors_leaves_nothing_behind() -> None:
     for api, request in ((ApiKey.WRITE_TXN_MARKERS, None), (ApiKey.ADD_PARTITIONS_TO_TXN, None)):
         asked = Asked(Rights(authorizer, ALICE, HOST), 5, Topics())
         assert APIS[api].door(asked, request) is None
-        asked.rights.tell_denials(api)
+        asked.rights.log_denials(api)
     for api in CONTROLLER_DOORS:
         if CONTROLLER_DOORS[api].__doc__ == "CLUSTER_ACTION on the cluster.":
             asked = Asked(Rights(authorizer, ALICE, HOST), 0, Topics())
             assert CONTROLLER_DOORS[api](asked, None) is None
-            asked.rights.tell_denials(api)
+            asked.rights.log_denials(api)
     assert heard.denials == []
 
 
@@ -137,7 +137,7 @@ def test_the_controller_tells_the_client_of_an_envelope() -> None:
     admitted = doors.admit(ALICE, HOST, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), 7)
     assert isinstance(admitted, Admitted)
     assert heard.denials == []
-    doors.tell_denials()
+    doors.log_denials()
     assert heard.denials == [(ApiKey.CREATE_TOPICS, "CREATE", "t")]
 
 
@@ -177,7 +177,7 @@ def test_the_line_says_why() -> None:
         for name in ("orders-1", "other"):
             assert not rights.allows(Operation.READ, ResourceType.TOPIC, name)
         assert not rights.allows_any(Operation.WRITE, ResourceType.TOPIC)
-        rights.tell_denials(ApiKey.FETCH)
+        rights.log_denials(ApiKey.FETCH)
     assert [(line["resource"], line["reason"]) for line in lines] == [
         ("orders-1", "rule: DENY User:alice from host 10.0.0.1: ALL on prefixed TOPIC 'orders-'"),
         ("other", "no rule"),
@@ -191,5 +191,5 @@ def test_the_line_says_why() -> None:
     authorizer.apply(AclIndex())
     rights = Rights(authorizer, ALICE, HOST, listener="SASL")
     assert not rights.allows(Operation.READ, ResourceType.TOPIC, "orders-1")
-    rights.tell_denials(ApiKey.FETCH)
+    rights.log_denials(ApiKey.FETCH)
     assert lines[-1]["reason"] == "no rule"

@@ -99,7 +99,7 @@ def refusals(question: Question, authorizer: Authorizer, request: Any, image: Im
     """The rights that a client lacks for a request that has gone in, if these are the topics."""
     rights = Rights(authorizer, ALICE, HOST)
     door_of(question)(Asked(rights, question.version, image), request)
-    rights.tell_denials(api_of(question))
+    rights.log_denials(api_of(question))
     heard = authorizer.auditor
     assert isinstance(heard, Heard)
     return heard.denials

@@ -16,8 +16,8 @@ from odradek.security.audit.audit_budgets import (
     ACCOUNTS_MAX,
     ALLOWANCES,
     KINDS_MAX,
+    REPORT_SECONDS,
     STRANGERS,
-    TELL_SECONDS,
     Budgets,
 )
 from odradek.security.audit.audit_lines import OVERHEAD_BYTES, Payer, prepared
@@ -63,7 +63,7 @@ class Place:
         """Refuse somebody the description of a topic."""
         rights = Rights(self.authorizer, principal, host, listener="SASL")
         assert not rights.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
-        rights.tell_denials(api)
+        rights.log_denials(api)
 
     def fail_login(self, claimed: str, host: str) -> None:
         self.auditor.login_failed("SASL", host, claimed, "PLAIN", "wrong password")
@@ -223,7 +223,7 @@ def test_what_was_only_counted_is_told_at_once_and_then_each_minute(place: Place
         place.write()
     told.append([line["count"] for line in place.lines("audit-refusals.log") if line.get("further")])
     assert len(told[0]) == len(told[1]) == 1
-    place.clock.now_ms += round(TELL_SECONDS * 1000)
+    place.clock.now_ms += round(REPORT_SECONDS * 1000)
     place.write()
     found = [line["count"] for line in place.lines("audit-refusals.log") if line.get("further")]
     assert len(found) == 2

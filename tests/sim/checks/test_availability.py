@@ -185,8 +185,8 @@ def test_a_leader_that_is_named_late_has_the_time_of_its_own_disk() -> None:
 
 def test_a_loss_of_power_between_two_looks_is_no_mere_death() -> None:
     """Seeds 90270 and 90376: no connection breaks, so followers wait for a fetch timeout before they stand."""
-    function, old = "odradek.metadata_quorum.raft.core_state:CoreState._first_role", "to_tell=others"
-    with patched(function, old, "to_tell=[]"), pytest.raises(Passed):
+    function, old = "odradek.metadata_quorum.raft.core_state:CoreState._first_role", "to_notify=others"
+    with patched(function, old, "to_notify=[]"), pytest.raises(Passed):
         UnseenLossOfPower("controller", ("produce",)).run(to_the_end=False)
 
 

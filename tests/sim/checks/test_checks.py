@@ -338,7 +338,7 @@ def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_t
     log = new_log(disk=disk)
     log.truncate_fully_and_start_at(10)
     log._truncation().reach_back(7)
-    partition = SimpleNamespace(log=log)
+    partition = SimpleNamespace(log=log, leader_epoch=0)
     hosted = SimpleNamespace(partition=lambda topic, index: partition)
     node = SimpleNamespace(broker=SimpleNamespace(hosted=hosted))
     processes = SimpleNamespace(
@@ -361,6 +361,28 @@ def test_an_emptied_log_promises_nothing_below_its_start(fetch_offset: int, is_t
     else:
         promises.asked(exchange)
     assert promises.fetches_seen == 1
+
+
+@pytest.mark.parametrize(("epoch", "is_told"), [(3, False), (4, True), (-1, True)])
+def test_a_fetch_of_an_earlier_epoch_is_held_to_nothing(epoch: int, is_told: bool) -> None:
+    """It lay in a connection while the follower's log was cut for the next leader, which refuses it."""
+    disk = new_disk()
+    partition = SimpleNamespace(log=new_log(disk=disk), leader_epoch=4)
+    hosted = SimpleNamespace(partition=lambda topic, index: partition)
+    node = SimpleNamespace(broker=SimpleNamespace(hosted=hosted))
+    processes = SimpleNamespace(
+        world=SimpleNamespace(machine=lambda name: SimpleNamespace(disk=disk)),
+        at=lambda conn: (SimpleNamespace(name="node-2"), node),
+    )
+    promises = Promises(cast("Processes", processes))
+    part = FetchPartition(0, current_leader_epoch=epoch, fetch_offset=5)
+    topics = [FetchTopic("t", partitions=[part])]
+    exchange = Exchange(cast("SimConn", None), ApiKey.FETCH, 12, FetchRequest(replica_id=2, topics=topics))
+    if is_told:
+        with pytest.raises(SafetyViolation, match="promises all below 5"):
+            promises.asked(exchange)
+    else:
+        promises.asked(exchange)
 
 
 RECORDS = [(10, 100), (11, 110), (12, 105), (13, 130)]

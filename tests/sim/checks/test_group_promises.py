@@ -86,6 +86,70 @@ def test_generations_begin_anew_where_nothing_was_committed() -> None:
         promises.owns("three", 2, [KEY], 30.0)
 
 
+def test_a_generation_counts_from_when_its_member_asked() -> None:
+    """Seed 900019: a member that was frozen hears late of a generation, and its session ends soon after."""
+    promises = group()
+    promises.owns("one", 2, [KEY], 9.0, asked=1.0)
+    promises.begins("one", [KEY], 9.0)
+    owned(promises, "two", 1, 12.0)
+    committed(promises, "two", 1, 0, 12.1)
+    assert promises.begun_anew == 1
+    promises = group()
+    promises.owns("one", 2, [KEY], 9.0, asked=8.0)
+    promises.begins("one", [KEY], 9.0)
+    owned(promises, "two", 1, 12.0)
+    with pytest.raises(SafetyViolation, match="generation 2 had begun"):
+        committed(promises, "two", 1, 0, 12.1)
+
+
+def test_a_member_may_hear_of_a_deleted_group() -> None:
+    """It was frozen for longer than its session, and reports what it owned there behind the new group's first commit."""
+    promises = group()
+    owned(promises, "two", 1, 12.0)
+    committed(promises, "two", 1, 0, 12.5)
+    promises.owns("one", 1, [KEY], 13.5, asked=1.0)
+    assert promises.begun_anew == 0
+    with pytest.raises(SafetyViolation, match="belongs to two and to three in generation 1"):
+        promises.owns("three", 1, [KEY], 13.5, asked=5.0)
+
+
+def test_a_member_that_leaves_ends_its_session() -> None:
+    """A group that all members have left is deleted at once; a member that has long been silent counts as gone."""
+    promises = group()
+    promises.owns("silent", 1, [OTHER], 1.0)
+    promises.begins("silent", [OTHER], 1.0)
+    owned(promises, "one", 2, 20.0)
+    promises.leaves("one")
+    owned(promises, "two", 1, 21.0)
+    committed(promises, "two", 1, 0, 21.5)
+    assert promises.begun_anew == 1
+
+
+def test_a_static_member_is_no_witness_against_itself() -> None:
+    """Its next process is a member of the new group; the generation of its former one is over."""
+    promises = group()
+    promises.owns("one.1", 2, [KEY], 1.0, owner="one")
+    promises.begins("one.1", [KEY], 1.0)
+    promises.gone("one.1")
+    promises.owns("one.2", 1, [KEY], 12.0, owner="one")
+    promises.begins("one.2", [KEY], 12.0)
+    committed(promises, "one.2", 1, 0, 12.5)
+    assert promises.begun_anew == 1
+
+
+def test_a_commit_without_an_answer_counts_in_a_new_group() -> None:
+    """The group has begun anew, its first commit is taken, and the answer is lost."""
+    promises = group()
+    owned(promises, "one", 2, 1.0)
+    promises.gone("one")
+    owned(promises, "two", 1, 12.0)
+    promises.handed("two", told(0, 1), 12.5)
+    promises.refused(promises.commits("two", 1, {KEY: 2}, 13.0), 14.0, "lost", certain=False)
+    promises.gone("two")
+    owned(promises, "three", 3, 25.0)
+    promises.handed("three", told(2), 25.5)
+
+
 def two_owners(promises: GroupPromises) -> None:
     owned(promises, "one", 1, 1.0)
     promises.owns("two", 1, [OTHER], 1.0)

@@ -146,6 +146,32 @@ def test_what_is_sent_later_is_behind_what_was_known_before(how: str) -> None:
         made.check(CACHED, 0, [(0, b"c:0"), (1, b"a:0")])
 
 
+def test_what_a_loss_of_power_took_may_come_back_behind_other_records() -> None:
+    """It was read before the loss, or its answer was on its way then, and its producer has sent it again."""
+    for heard in (2.0, 4.0):
+        made = History(())
+        made.send(CACHED, b"a:0", "a", 1.0)
+        made.witness(Told(CACHED, 1, b"a:0", 1.5), heard)
+        made.power_losses.append(3.0)
+        made.send(CACHED, b"c:0", "c", 5.0)
+        assert made.check(CACHED, 0, [(0, b"c:0"), (1, b"a:0")]) == 2
+        made.witness(Told(CACHED, 1, b"a:0", 5.5), 6.0)
+        made.send(CACHED, b"d:0", "d", 7.0)
+        with pytest.raises(SafetyViolation, match=r"d:0.* was sent at 7.0"):
+            made.check(CACHED, 0, [(0, b"d:0"), (1, b"a:0")])
+
+
+def test_a_synced_record_keeps_its_place_over_a_loss_of_power() -> None:
+    """Its acknowledgement says that it is synced."""
+    made = History(("synced",))
+    made.send(SYNCED, b"a:0", "a", 1.0)
+    made.acknowledge(Told(SYNCED, 1, b"a:0", 1.0), 2.0)
+    made.power_losses.append(3.0)
+    made.send(SYNCED, b"c:0", "c", 5.0)
+    with pytest.raises(SafetyViolation, match=r"c:0.* was sent at 5.0"):
+        made.check(SYNCED, 0, [(0, b"c:0"), (1, b"a:0")])
+
+
 def test_a_send_that_failed_is_never_seen() -> None:
     """G1a: promise 6."""
     made = History(())

@@ -113,6 +113,13 @@ class Asked:
         processes = SimpleNamespace(at=lambda conn: (None, node))
         self.check = FencedMembers(cast("Processes", processes))
 
+    def ask_to_join(self) -> Exchange:
+        """Send a request to join."""
+        conn = SimpleNamespace(peer=SimpleNamespace(host_name="node-1"))
+        exchange = Exchange(cast("Any", conn), ApiKey.JOIN_GROUP, 5, JoinGroupRequest("g"))
+        assert self.check.asked(exchange)
+        return exchange
+
     def _exchange(self, api: ApiKey, request: Any, answer: Any) -> None:
         conn = SimpleNamespace(peer=SimpleNamespace(host_name="node-1"))
         exchange = Exchange(cast("Any", conn), api, 5, request)
@@ -141,6 +148,19 @@ def test_a_member_of_an_older_generation_is_refused() -> None:
     assert asked.check.late_commits == 1
     with pytest.raises(SafetyViolation, match="takes offsets of m of generation 3, and group g was at 4"):
         asked.commit(3, ErrorCode.NONE)
+
+
+def test_an_answer_of_a_group_that_is_gone_announces_nothing() -> None:
+    """Its last byte was held up in a connection, and the group has begun anew since it was asked for."""
+    asked = Asked()
+    asked.join(4)
+    slow = asked.ask_to_join()
+    asked.join(1)
+    asked.check.answered(slow, JoinGroupResponse(generation_id=5))
+    asked.commit(1, ErrorCode.NONE)
+    asked.join(2)
+    with pytest.raises(SafetyViolation, match="takes offsets of m of generation 1, and group g was at 2"):
+        asked.commit(1, ErrorCode.NONE)
 
 
 def test_generations_count_for_the_coordinator_that_announced_them() -> None:

@@ -13,7 +13,7 @@ from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.transactions.coordinator import TransactionShard
 from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.batches.transaction_markers import build_marker
-from sim.checks.transactions import TransactionStates, _Scanned, still_open
+from sim.checks.derived.transactions import TransactionStates, _Scanned, still_open
 from sim.checks.watch import Watch
 from sim.checks.watched import Hosted
 from sim.history import SafetyViolation

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from random import Random
 
 import pytest
 import trio
 
+from odradek.env.pausing import pause
 from odradek.env.ports import ConnectionLost, DiskError, Env
+from sim.machine.waiting import HELD_UP
 from sim.machine.weather import Weather
 from sim.machine.world import Liveness, World
 from tests.sim.machine import echo, echo_world
@@ -150,6 +153,93 @@ def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
     assert moments.count(0.0) > 5, "before anything else can happen"
     assert moments.count(2.0) > 5, "after everything that happens meanwhile"
     assert sum(0.0 < moment < 2.0 for moment in moments) > 5
+
+
+def _paused_worlds_events(seed: int) -> list[str]:
+    """List the steps of two functions, and of a task of the loop, as they follow each other."""
+    world = World(seed, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))
+    events: list[str] = []
+
+    def work(name: str) -> str:
+        for step in range(3):
+            events.append(f"{name} {step}")
+            pause()
+        return name
+
+    def fail() -> None:
+        pause()
+        raise ValueError("as always")
+
+    async def main() -> None:
+        env = world.node_env("a")
+        is_over = [False]
+
+        async def loop() -> None:
+            while not is_over[0]:
+                events.append("loop")
+                await world.sleep(0.05)
+
+        async def run(name: str) -> None:
+            assert await env.workers.run(work, name) == name
+            events.append(f"{name} ends")
+
+        looping = world.spawn(loop)
+        for ended in [world.spawn(run, name) for name in ("one", "two")]:
+            await ended.wait()
+        with pytest.raises(ValueError, match="as always"):
+            await env.workers.run(fail)
+        is_over[0] = True
+        await looping.wait()
+
+    world.run(main)
+    return events
+
+
+def test_the_loop_goes_on_amid_a_workers_function() -> None:
+    """At some of its pauses, in an order that the seed decides; a result and an error come as from any function."""
+    runs = [_paused_worlds_events(seed) for seed in range(8)]
+    amid = [
+        "loop" in events[events.index("one 0") : events.index("one 2")]
+        or "two 1" in events[events.index("one 0") : events.index("one 2")]
+        for events in runs
+    ]
+    assert any(amid)
+    assert not all(amid)
+    assert [_paused_worlds_events(seed) for seed in range(8)] == runs
+    assert all(events.index("one 2") < events.index("one ends") for events in runs)
+
+
+def test_a_crash_ends_a_function_that_is_held_up() -> None:
+    """It ends where it is, and its clean-ups reach no disk; outside of workers a pause is without effect."""
+    world = World(2, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))
+    seen: list[str] = []
+
+    async def node(env: Env) -> None:
+        pause()
+        file = env.open_dir("/data", create=True).open("f", create=True)
+
+        def work() -> None:
+            seen.append("begun")
+            try:
+                for _ in range(1000):
+                    pause()
+                seen.append("over")
+            finally:
+                with pytest.raises(DiskError):
+                    file.append(b"x")
+                seen.append("unwound")
+
+        await env.workers.run(work)
+
+    async def main() -> None:
+        running = world.start("a", node)
+        await world.sleep(5.0)
+        world.crash("a")
+        await running.ended.wait()
+
+    world.run(main)
+    assert seen == ["begun", "unwound"]
+    assert HELD_UP not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_crash_leaves_no_last_words() -> None:

@@ -1,0 +1,1 @@
+"""Named states of the product, and the census of those that runs have reached."""

@@ -1,0 +1,1 @@
+"""Answers to clients, held against the world at the moment when they are given."""

@@ -1,0 +1,83 @@
+"""Answers to DeleteRecords, against the logs of all replicas that may lead next (KIP-107). PURE.
+
+The replicas of all brokers that live, and the eligible ones, begin at or behind the low watermark of the answer. This
+must hold after a restart, too: by their checkpoints, or by their first segments. The leader decides by its own image. So a broker counts if that image had
+it as active when the question was sent, and no newer one shows it otherwise.
+"""
+
+from __future__ import annotations
+
+from odradek.node.node import Node
+from odradek.wire.messages.delete_records import DeleteRecordsResponse
+from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.answers.newest_metadata import NewestMetadata
+from sim.checks.answers.replica_bytes import NOWHERE, ReplicaBytes
+from sim.checks.watched import Processes, partition_name
+from sim.checks.wiretap import Exchange
+from sim.history import SafetyViolation
+from sim.machine.members import Member
+
+__all__ = ["DeletedRecords"]
+
+
+class DeletedRecords:
+    """Hears DeleteRecords."""
+
+    def __init__(self, processes: Processes, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
+        self._processes = processes
+        self._newest = newest
+        self._replicas = replicas
+        self.seen = 0
+
+    def asked(self, exchange: Exchange) -> bool:
+        """Note the image of the broker that is asked."""
+        found = self._processes.at(exchange.conn.peer)
+        if found is None or found[1].broker is None:
+            return False
+        exchange.memo = found, found[1].broker.image
+        return True
+
+    def answered(self, exchange: Exchange, answer: object) -> None:
+        """Check an answer. Raises `SafetyViolation`."""
+        assert isinstance(answer, DeleteRecordsResponse)
+        found, image = exchange.memo
+        if self._processes.at(exchange.conn.peer) != found:
+            return
+        active = [
+            broker_id
+            for broker_id, broker in image.brokers.items()
+            if not broker.fenced and self._newest.was_active_since(broker_id, image.offset)
+        ]
+        for topic in answer.topics:
+            known = image.topics.get(topic.name)
+            for part in topic.partitions:
+                if known is not None and not part.error_code:
+                    key = TopicIdPartition(known.topic_id, part.partition_index)
+                    self._deleted(found, key, part.low_watermark, active)
+
+    def _deleted(
+        self, found: tuple[Member, Node], key: TopicIdPartition, low_watermark: int, active: list[int]
+    ) -> None:
+        broker = found[1].broker
+        partition = None if broker is None else broker.hosted.partition(key.topic_id, key.partition)
+        image = self._newest.partition(key)
+        if partition is None or image is None or partition.image is None or not partition.is_leader:
+            return
+        self.seen += 1
+        for broker_id in partition.image.replicas:
+            if broker_id not in image.replicas or (broker_id not in active and broker_id not in image.elr):
+                continue
+            start_offset = self._replicas.start_offset(broker_id, key)
+            is_sound = self._is_sound(broker_id) and not self._replicas.has_lost(broker_id, key)
+            if NOWHERE < start_offset < low_watermark and is_sound:
+                raise SafetyViolation(
+                    f"{partition_name(partition)}: {found[0].name} says that all below {low_watermark} is deleted, and broker "
+                    f"{broker_id} would begin at {start_offset} after a restart"
+                )
+
+    def _is_sound(self, broker_id: int) -> bool:
+        """True if this broker's process is the registered one: it has lost no checkpoint since."""
+        image = self._newest.image
+        known = None if image is None else image.brokers.get(broker_id)
+        living = self._replicas.living(broker_id)
+        return known is not None and living is not None and living.replication.broker_epoch == known.epoch

@@ -1,0 +1,96 @@
+"""Replicas that may lead a partition, against what was committed in it (KIP-966). PURE.
+
+Each member of the ISR and each eligible replica has all below every high watermark that a leader had. Where both sets are
+empty, the same holds for the last known ones that no fault has robbed: they were in sync when they left. Dead processes
+count as well: what they may lead with is in their page caches.
+
+A leader that knows a newer state of its partition than all images here is waited for. High watermarks of before an unclean
+election bind nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.answers.newest_metadata import NewestMetadata
+from sim.checks.answers.replica_bytes import ReplicaBytes
+from sim.checks.watched import Hosted
+from sim.history import SafetyViolation
+
+__all__ = ["EligibleReplicas"]
+
+
+class EligibleReplicas:
+    """The highest high watermark of each partition, with the leader epoch that it was seen in."""
+
+    def __init__(self, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
+        self._newest = newest
+        self._replicas = replicas
+        self._committed: dict[TopicIdPartition, tuple[int, int]] = {}
+        self._changed: dict[TopicIdPartition, None] = {}
+        """Partitions whose metadata has changed since the last look."""
+        self.eligible_seen = self.last_known_seen = 0
+        newest.on_change.append(self._on_change)
+
+    def _on_change(self, key: TopicIdPartition, partition: PartitionImage) -> None:
+        self._changed[key] = None
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Check the partitions that have changed. Raises `SafetyViolation`."""
+        ahead: dict[TopicIdPartition, int] = {}
+        for each in hosted:
+            partition = each.partition
+            if not partition.is_leader:
+                continue
+            ahead[each.key] = max(ahead.get(each.key, -1), partition.partition_epoch)
+            before = self._committed.get(each.key)
+            if before is not None and not self._newest.holds_still(each.key, before[1]):
+                before = None
+            high_watermark = partition.log.high_watermark
+            if before is None or high_watermark > before[0]:
+                self._committed[each.key] = high_watermark, partition.leader_epoch
+                if before is not None and partition.image is not None and partition.image.elr:
+                    self._changed[each.key] = None
+        if not self._changed:
+            return
+        self._newest.refresh()
+        for key in list(self._changed):
+            image = self._newest.partition(key)
+            if image is None or ahead.get(key, -1) <= image.partition_epoch:
+                del self._changed[key]
+                if image is not None:
+                    self._check(key, image)
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Check all partitions."""
+        image = self._newest.image
+        for topic_id, topic in ({} if image is None else image.topics_by_id).items():
+            for index in topic.partitions:
+                self._changed[TopicIdPartition(topic_id, index)] = None
+        self.look(hosted)
+
+    def _check(self, key: TopicIdPartition, image: PartitionImage) -> None:
+        committed, epoch = self._committed.get(key, (0, -1))
+        if committed <= 0 or not self._newest.holds_still(key, epoch):
+            return
+        for broker_id in image.isr:
+            if not self._replicas.was_robbed(broker_id, key):
+                self._must_have(key, broker_id, committed, "is in sync")
+        for broker_id in image.elr:
+            self.eligible_seen += 1
+            if not self._replicas.was_robbed(broker_id, key):
+                self._must_have(key, broker_id, committed, "is eligible to lead")
+        if not image.isr and not image.elr:
+            for broker_id in image.last_known_elr:
+                self.last_known_seen += 1
+                if not self._replicas.has_lost(broker_id, key):
+                    self._must_have(key, broker_id, committed, "was in sync last")
+
+    def _must_have(self, key: TopicIdPartition, broker_id: int, committed: int, why: str) -> None:
+        if self._replicas.reach(broker_id, key) < committed:
+            raise SafetyViolation(
+                f"{self._newest.name(key)}: broker {broker_id}, which {why}, has it up to "
+                f"{self._replicas.reach(broker_id, key)}, and a leader had the high watermark {committed}"
+            )

@@ -1,0 +1,63 @@
+"""All that hold answers against the world, put together: who hears which API, and what they share. PURE.
+
+They begin when the run says so: in runs that break the fault model on purpose, promises may be broken as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.wire.api_keys import ApiKey
+from sim.checks.answers.acknowledged_records import AcknowledgedRecords
+from sim.checks.answers.deleted_records import DeletedRecords
+from sim.checks.answers.eligible_replicas import EligibleReplicas
+from sim.checks.answers.held_records import HeldRecords
+from sim.checks.answers.newest_metadata import NewestMetadata
+from sim.checks.answers.replica_bytes import ReplicaBytes
+from sim.checks.answers.served_records import ServedRecords
+from sim.checks.watched import Hosted, Processes
+from sim.checks.wiretap import Wiretap
+from sim.storm.fault_atlas import FaultAtlas
+
+__all__ = ["GivenAnswers"]
+
+
+class GivenAnswers:
+    """The listeners to answers, and the check of those that may lead."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.newest = NewestMetadata(processes)
+        self.replicas = ReplicaBytes(processes, self.newest)
+        self.held = HeldRecords(processes, self.newest, self.replicas)
+        self.acknowledged = AcknowledgedRecords(processes, self.held)
+        self.deleted = DeletedRecords(processes, self.newest, self.replicas)
+        self.eligible = EligibleReplicas(self.newest, self.replicas)
+        self._has_begun = False
+
+    def begin(self, tap: Wiretap, served: ServedRecords, atlas: FaultAtlas) -> None:
+        """Listen from now on. `atlas` has the rot of the run."""
+        self._has_begun = True
+        self.replicas.atlas = atlas
+        self.replicas.watch_losses()
+        served.held = self.held
+        tap.listen(ApiKey.PRODUCE, self.acknowledged)
+        tap.listen(ApiKey.DELETE_RECORDS, self.deleted)
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Check the replicas that may lead. Raises `SafetyViolation`."""
+        if self._has_begun:
+            self.eligible.look(hosted)
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Check all replicas that may lead."""
+        if self._has_begun:
+            self.eligible.look_at_all(hosted)
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "acknowledged": self.acknowledged.seen,
+            "held": self.held.judged,
+            "deleted": self.deleted.seen,
+            "eligible": self.eligible.eligible_seen,
+            "last known": self.eligible.last_known_seen,
+        }

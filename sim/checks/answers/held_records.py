@@ -1,0 +1,90 @@
+"""Records that a broker reports as committed, against the logs of all replicas in sync. PURE.
+
+A client that hears of a committed record may rely on it. So the record is then in the page cache of every replica in the
+ISR, also of a dead process. It is on the platter as far as `flush.messages` demands. The ISR is that of the newest
+metadata that any node has. Who joined since the decision has the record as well: a replica joins when it has all that
+is committed. Replicas that a fault has robbed are left out (`replica_bytes`), and promises of before an unclean election.
+
+A partition's state is judged once for each offset and each change of its metadata.
+"""
+
+from __future__ import annotations
+
+from odradek.data_plane.log.log_config import LONG_MAX
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.answers.newest_metadata import NewestMetadata
+from sim.checks.answers.replica_bytes import ReplicaBytes
+from sim.checks.watched import Processes
+from sim.history import SafetyViolation
+
+__all__ = ["HeldRecords"]
+
+CONFIGS_SETTLE_SECONDS = 30.0
+"""The time after which all brokers in sync know of a changed configuration."""
+
+
+class HeldRecords:
+    """What was judged already, by partition."""
+
+    def __init__(self, processes: Processes, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
+        self._processes = processes
+        self.newest = newest
+        self.replicas = replicas
+        self._judged: dict[TopicIdPartition, tuple[PartitionImage, int]] = {}
+        self.judged = 0
+
+    def check(self, key: TopicIdPartition, end_offset: int, leader_epoch: int, told: str) -> None:
+        """Check that all in sync have all below `end_offset`, which a broker reported in this leader epoch.
+
+        `told` begins the complaint. Raises `SafetyViolation`.
+        """
+        partition = self.newest.partition(key)
+        if partition is None or end_offset <= 0:
+            return
+        known = self._judged.get(key)
+        if known is not None and known[0] is partition and known[1] >= end_offset:
+            return
+        self.judged += 1
+        if self._short(key, partition, end_offset) is not None and self.newest.holds_still(key, leader_epoch):
+            self.newest.refresh()
+            partition = self.newest.partition(key)
+            wrong = None if partition is None else self._short(key, partition, end_offset)
+            if wrong is not None and self.newest.holds_still(key, leader_epoch):
+                raise SafetyViolation(f"{told} {end_offset}, and {wrong}")
+        if partition is not None:
+            self._judged[key] = partition, end_offset
+
+    def _short(self, key: TopicIdPartition, partition: PartitionImage, end_offset: int) -> str | None:
+        """Describe a replica in sync that lacks records below this offset; None if there is none."""
+        for broker_id in partition.isr:
+            if self.replicas.end_offset(broker_id, key) >= end_offset:
+                continue
+            there = self.replicas.reach(broker_id, key)
+            if there < end_offset and not self.replicas.was_robbed(broker_id, key):
+                return f"broker {broker_id}, which is in sync, has it up to {there}"
+        return self._unsynced(key, partition, end_offset)
+
+    def _unsynced(self, key: TopicIdPartition, partition: PartitionImage, end_offset: int) -> str | None:
+        """Describe a replica in sync that has not synced what `flush.messages` demands; None if there is none."""
+        if self._processes.world.now - self.newest.configs_changed_at < CONFIGS_SETTLE_SECONDS:
+            return None
+        for broker_id in partition.isr:
+            hosted = self.replicas.hosted(broker_id, key)
+            if hosted is None or hosted.log.config.flush_messages >= LONG_MAX:
+                continue
+            demanded = end_offset - hosted.log.config.flush_messages + 1
+            if demanded <= hosted.log.log_start_offset:
+                continue
+            there = self.replicas.end_offset(broker_id, key, is_durable=True)
+            if there < demanded and not self.replicas.was_robbed(broker_id, key, also_of_synced=True):
+                return f"the disk of broker {broker_id}, which is in sync, has it up to {there}"
+        return None
+
+    def holders(self, key: TopicIdPartition, end_offset: int) -> int:
+        """Count the replicas that have all below this offset, or had it before a fault."""
+        partition = self.newest.partition(key)
+        return sum(
+            self.replicas.end_offset(broker_id, key) >= end_offset or self.replicas.has_lost(broker_id, key)
+            for broker_id in (() if partition is None else partition.replicas)
+        )

@@ -1,0 +1,112 @@
+"""The newest committed metadata that any node has, and what it says about promises of before. PURE.
+
+All images are of one log, so the one with the highest offset has what all others have. A node may be asked for its own
+before it is seen here: `refresh` asks all.
+
+A promise about a partition holds as long as its leaders are elected cleanly. An election is clean if the new leader was in
+the ISR or eligible before (KIP-966). Where images were missed in between, an election counts as unclean: it could have
+been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from odradek.metadata_quorum.image.metadata_image import (
+    RECOVERED,
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+)
+from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.watched import Processes
+
+__all__ = ["NewestMetadata"]
+
+NO_LEADER = -1
+
+
+class NewestMetadata:
+    """The newest image. `see` is shown each image that a node publishes."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self.image: MetadataImage | None = None
+        self.configs_changed_at = float("-inf")
+        """When some configuration was changed last, by virtual time."""
+        self._unclean: dict[TopicIdPartition, int] = {}
+        """The leader epoch of each partition's last unclean election."""
+        self._fenced_at: dict[int, int] = {}
+        """The offset of the image that last showed this broker as fenced or registered anew."""
+        self.on_change: list[Callable[[TopicIdPartition, PartitionImage], None]] = []
+        """Called with each partition that is new or has changed."""
+
+    def refresh(self) -> None:
+        """Take over the image of each living node, if it is newer."""
+        for _, node in self._processes.living():
+            if node.metadata is not None:
+                self.see(node.metadata.committed_image, None)
+
+    def see(self, image: MetadataImage, delta: MetadataDelta | None) -> None:
+        """Take over an image, if it is newer. `delta` has all changes since the node's last one; None: not known."""
+        before = self.image
+        if before is not None and image.offset <= before.offset:
+            return
+        self.image = image
+        if delta is None or delta.changed_configs:
+            self.configs_changed_at = self._processes.world.now
+        if before is None or image.brokers is not before.brokers:
+            for broker_id, broker in image.brokers.items():
+                known = None if before is None else before.brokers.get(broker_id)
+                if known is None or broker.fenced or known.epoch != broker.epoch:
+                    self._fenced_at[broker_id] = image.offset
+        names = image.topics if delta is None or before is None else delta.changed_topics
+        for name in names:
+            topic = image.topics.get(name)
+            if topic is None:
+                continue
+            old = None if before is None else before.topics_by_id.get(topic.topic_id)
+            if old is not topic:
+                self._compare(topic.topic_id, {} if old is None else old.partitions, topic.partitions)
+
+    def _compare(
+        self, topic_id: bytes, old: Mapping[int, PartitionImage], new: Mapping[int, PartitionImage]
+    ) -> None:
+        for index, partition in new.items():
+            known = old.get(index)
+            if known is partition:
+                continue
+            key = TopicIdPartition(topic_id, index)
+            if known is not None and partition.leader_epoch > known.leader_epoch:
+                self._judge_election(key, known, partition)
+            for listener in self.on_change:
+                listener(key, partition)
+
+    def _judge_election(self, key: TopicIdPartition, old: PartitionImage, new: PartitionImage) -> None:
+        if new.leader == NO_LEADER:
+            return
+        may_lead = new.leader in old.isr or new.leader in old.elr
+        if not may_lead or new.leader_recovery_state != RECOVERED or new.leader_epoch > old.leader_epoch + 1:
+            self._unclean[key] = new.leader_epoch
+
+    def partition(self, key: TopicIdPartition) -> PartitionImage | None:
+        """Find a partition that is not deleted."""
+        topic = None if self.image is None else self.image.topics_by_id.get(key.topic_id)
+        return None if topic is None else topic.partitions.get(key.partition)
+
+    def name(self, key: TopicIdPartition) -> str | None:
+        """Return `topic-number`, as directories have it; None for a deleted topic."""
+        topic = None if self.image is None else self.image.topics_by_id.get(key.topic_id)
+        return None if topic is None else f"{topic.name}-{key.partition}"
+
+    def holds_still(self, key: TopicIdPartition, leader_epoch: int) -> bool:
+        """True if a promise of this leader epoch, or one from before, binds the present leader."""
+        return self._unclean.get(key, -1) <= leader_epoch
+
+    def was_active_since(self, broker_id: int, offset: int) -> bool:
+        """True if no image behind `offset` shows this broker as fenced or registered anew."""
+        return (
+            self.image is not None
+            and broker_id in self.image.brokers
+            and self._fenced_at[broker_id] <= offset
+        )

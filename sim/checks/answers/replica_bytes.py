@@ -1,0 +1,178 @@
+"""Where the replicas of all brokers end and begin by their bytes, also those of dead processes; what faults took. PURE.
+
+A machine that loses its power loses what it had not synced, and one whose device is replaced loses everything. Its broker
+stays in sync or eligible until it registers anew, and lacks records meanwhile: a fault took them (`was_robbed`). A
+replica that has had rot is never judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from odradek.data_plane.broker import Broker
+from odradek.data_plane.log.directory.checkpoints import LOG_START_FILE, decode_offsets
+from odradek.data_plane.replication.partition import Partition
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
+from sim.checks.answers.newest_metadata import NewestMetadata
+from sim.checks.stored_logs import StoredLogs
+from sim.checks.watched import Processes
+from sim.machine.disk import SimDisk
+from sim.machine.members import Member
+from sim.machine.platter import Folder, Inode
+from sim.storm.fault_atlas import FaultAtlas
+
+__all__ = ["ReplicaBytes"]
+
+NOWHERE = -1
+
+
+@attrs.frozen
+class _Loss:
+    """A replica that has lost bytes. `broker_epoch` is the newest with which its broker can have been registered."""
+
+    broker_epoch: int
+    takes_synced: bool
+    """True if synced bytes are gone, too."""
+
+
+class ReplicaBytes:
+    """The replicas by broker id and partition."""
+
+    def __init__(self, processes: Processes, newest: NewestMetadata) -> None:
+        self._processes = processes
+        self._newest = newest
+        self._brokers = {member.config.node_id: member for member in processes.cluster.brokers}
+        self._cached = StoredLogs(is_durable=False)
+        self._durable = StoredLogs(is_durable=True)
+        self._losses: dict[tuple[int, str], _Loss] = {}
+        self.atlas = FaultAtlas()
+        """The rot of the run: the storm's."""
+        newest.on_change.append(self._forgive)
+
+    def watch_losses(self) -> None:
+        """Note from now on the losses of page caches and devices."""
+        for broker_id, member in self._brokers.items():
+            self._watch_disk(broker_id, member, self._processes.world.machine(member.name).disk)
+
+    # --- ends and starts
+
+    def end_offset(self, broker_id: int, key: TopicIdPartition, *, is_durable: bool = False) -> int:
+        """Find the offset up to which a replica has all, in the page cache or on the platter; -1 without a log."""
+        member, name = self._brokers[broker_id], self._newest.name(key)
+        disk = self._processes.world.machine(member.name).disk
+        path = None if name is None else self._path(member, disk, name)
+        if path is None:
+            return NOWHERE
+        logs = self._durable if is_durable else self._cached
+        return logs.end_offset(disk, path)
+
+    def start_offset(self, broker_id: int, key: TopicIdPartition) -> int:
+        """Find the offset at which a replica would begin after a restart: by its checkpoint, or its first segment."""
+        member, name = self._brokers[broker_id], self._newest.name(key)
+        disk = self._processes.world.machine(member.name).disk
+        path = None if name is None else self._path(member, disk, name)
+        if path is None or name is None:
+            return NOWHERE
+        root, _, _ = path.rpartition("/")
+        segments = self._cached.segments(disk, path)
+        start = segments[0][0] if segments else 0
+        inode = disk.in_cache(root).get(LOG_START_FILE)
+        if isinstance(inode, Inode):
+            topic, _, number = name.rpartition("-")
+            start = max(start, decode_offsets(bytes(inode.data)).get(TopicPartition(topic, int(number)), 0))
+        return start
+
+    def reach(self, broker_id: int, key: TopicIdPartition) -> int:
+        """Find the offset below which a replica lacks nothing: its end, or its start where it is empty."""
+        end_offset = self.end_offset(broker_id, key)
+        hosted = self.hosted(broker_id, key)
+        if hosted is not None:
+            return max(end_offset, hosted.log.log_start_offset)
+        return max(end_offset, self.start_offset(broker_id, key))
+
+    def living(self, broker_id: int) -> Broker | None:
+        """Return the broker of the living process with this id."""
+        found = self._processes.named(self._brokers[broker_id].name) if broker_id in self._brokers else None
+        return None if found is None else found[1].broker
+
+    def hosted(self, broker_id: int, key: TopicIdPartition) -> Partition | None:
+        """Return the partition in the broker's living process."""
+        broker = self.living(broker_id)
+        return None if broker is None else broker.hosted.partition(key.topic_id, key.partition)
+
+    @staticmethod
+    def _path(member: Member, disk: SimDisk, name: str) -> str | None:
+        for root in member.config.log_dirs:
+            if isinstance(disk.in_cache(root).get(name), Folder):
+                return f"{root}/{name}"
+        return None
+
+    # --- losses
+
+    def was_robbed(self, broker_id: int, key: TopicIdPartition, *, also_of_synced: bool = False) -> bool:
+        """True if a fault took bytes of this replica, and the metadata cannot show that yet.
+
+        With `also_of_synced` only faults count that take synced bytes.
+        """
+        name = self._newest.name(key)
+        if name is None or broker_id not in self._brokers:
+            return True
+        if (self._brokers[broker_id].name, name) in self.atlas.rotten:
+            return True
+        loss = self._losses.get((broker_id, name))
+        if loss is None or (also_of_synced and not loss.takes_synced):
+            return False
+        return self._registered_epoch(broker_id) <= loss.broker_epoch
+
+    def has_lost(self, broker_id: int, key: TopicIdPartition) -> bool:
+        """True if a fault took bytes of this replica since it was in sync."""
+        return self.was_robbed(broker_id, key) or (broker_id, self._newest.name(key)) in self._losses
+
+    def _registered_epoch(self, broker_id: int) -> int:
+        image = self._newest.image
+        known = None if image is None else image.brokers.get(broker_id)
+        return -1 if known is None else known.epoch
+
+    def _forgive(self, key: TopicIdPartition, partition: PartitionImage) -> None:
+        """Forget the losses of replicas that have joined the ISR since."""
+        if not self._losses:
+            return
+        name = self._newest.name(key)
+        for broker_id in partition.isr:
+            loss = self._losses.get((broker_id, str(name)))
+            if loss is not None and self._registered_epoch(broker_id) > loss.broker_epoch:
+                del self._losses[broker_id, str(name)]
+
+    def _watch_disk(self, broker_id: int, member: Member, disk: SimDisk) -> None:
+        def before_loss() -> Callable[[], None]:
+            replicas = list(self._replicas(member, disk))
+            broker = None if member.node is None else member.node.broker
+            own_epoch = -1 if broker is None else broker.replication.broker_epoch
+            self._newest.refresh()
+            epoch = max(own_epoch, self._registered_epoch(broker_id))
+
+            def afterwards() -> None:
+                for name, path, cached, durable in replicas:
+                    takes_synced = self._durable.end_offset(disk, path) < durable
+                    if takes_synced or durable < cached:
+                        before = self._losses.get((broker_id, name))
+                        takes_synced |= before is not None and before.takes_synced
+                        self._losses[broker_id, name] = _Loss(epoch, takes_synced)
+
+            return afterwards
+
+        disk.before_loss = before_loss
+
+    def _replicas(self, member: Member, disk: SimDisk) -> Iterator[tuple[str, str, int, int]]:
+        """Yield name, path, and the ends in the page cache and on the platter, of each replica."""
+        for root in member.config.log_dirs:
+            for name, node in disk.in_cache(root).items():
+                if isinstance(node, Folder) and name.rpartition("-")[2].isdigit():
+                    path = f"{root}/{name}"
+                    durable = self._durable.end_offset(disk, path)
+                    if any(isinstance(each, Inode) and each.lost for each in node.entries.values()):
+                        durable = NOWHERE  # a sync has failed: what it left out becomes zeros
+                    yield name, path, self._cached.end_offset(disk, path), durable

@@ -1,0 +1,248 @@
+"""The state that a log derives from its batches, against a scan of them: leader epochs, producers, indexes. PURE.
+
+1. Each batch has the leader epoch that the log knows for its offset.
+2. The producers that a log knows are those of its batches, each with its last five batches. A producer whose batches
+   were all deleted may be known still, and a producer that was silent for long may be forgotten. Compaction removes
+   batches, but never the last one of a producer.
+3. Each entry of an index names a batch of the segment, with its last offset. Each entry of a time index names the
+   batch that was the newest one up to it.
+
+A look scans one log by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+
+import attrs
+
+from odradek.data_plane.log.partition_log import PartitionLog
+from odradek.data_plane.log.parts.producer_entry import ProducerEntry
+from odradek.data_plane.log.parts.producer_recovery import note_batch
+from odradek.data_plane.log.parts.producer_state import ProducerState
+from odradek.data_plane.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from odradek.data_plane.log.segments.segment_index import SegmentIndex
+from odradek.wire.batches.batch_header import BatchHeader
+from sim.checks.stored_logs import stored_batches
+from sim.checks.watched import Hosted, Processes, partition_name
+from sim.history import SafetyViolation
+from sim.machine.disk import SimDisk
+from sim.machine.disk_files import SimFile
+from sim.machine.platter import Inode
+
+__all__ = ["DerivedState"]
+
+SCAN = 0.05
+"""The probability that a look scans the log of one replica."""
+CLOCKS_OFF_MS = 7_200_000
+"""More than two clocks of a run are apart."""
+_FIELDS = 4
+"""Numbers of a producer's entry for each batch; the last one is the timestamp."""
+
+
+@attrs.define
+class _Scan:
+    """A log's segments with their batches and the places of these."""
+
+    segments: list[tuple[Segment, list[tuple[int, BatchHeader]]]]
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> _Scan | None:
+        """Scan a log; None where a disk has damaged the batches."""
+        found = []
+        for segment in log.segments:
+            assert isinstance(segment.file, SimFile)
+            batches = list(stored_batches(segment.file.content))
+            if batches and batches[-1][0] + batches[-1][1].size != len(segment.file.content):
+                return None
+            found.append((segment, batches))
+        return cls(found)
+
+    def headers(self) -> Iterator[BatchHeader]:
+        for _, batches in self.segments:
+            for _, header in batches:
+                yield header
+
+    def with_markers(self) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        """Yield each header, and the bytes of control batches."""
+        for segment, batches in self.segments:
+            assert isinstance(segment.file, SimFile)
+            for position, header in batches:
+                end = position + header.size
+                yield header, bytes(segment.file.content[position:end]) if header.is_control else None
+
+
+class DerivedState:
+    """The check that a log's derived state follows from its batches."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._random = Random(f"{processes.world.seed}/derived state")
+        self.scans = self.entries_seen = self.producers_seen = 0
+
+    def look(self, hosted: Sequence[Hosted]) -> None:
+        """Scan one log by chance. Raises `SafetyViolation`."""
+        if hosted and self._random.random() < SCAN:
+            self.look_at(self._random.choice(hosted))
+
+    def look_at_all(self, hosted: Sequence[Hosted]) -> None:
+        """Scan the logs of all replicas."""
+        for each in hosted:
+            self.look_at(each)
+
+    def look_at(self, each: Hosted) -> None:
+        """Scan one log. Raises `SafetyViolation`."""
+        log = each.partition.log
+        if log.offline or log.is_closed:
+            return
+        scan = _Scan.of(log)
+        if scan is None:
+            return
+        self.scans += 1
+        where = f"{partition_name(each.partition)} on {each.member.name}"
+        self._check_epochs(where, log, scan)
+        self._check_producers(where, log, scan, each)
+        disk = self._processes.world.machine(each.member.name).disk
+        for segment, batches in scan.segments:
+            self._check_indexes(where, disk, segment, batches)
+
+    # --- leader epochs
+
+    @staticmethod
+    def _check_epochs(where: str, log: PartitionLog, scan: _Scan) -> None:
+        for header in scan.headers():
+            if header.base_offset < log.log_start_offset:
+                continue
+            known = log.epochs.epoch_for_offset(header.base_offset)
+            if known != header.partition_leader_epoch:
+                raise SafetyViolation(
+                    f"leader epochs: {where} takes epoch {known} for that of offset {header.base_offset}, and its batch has "
+                    f"{header.partition_leader_epoch}"
+                )
+
+    # --- producers
+
+    def _check_producers(self, where: str, log: PartitionLog, scan: _Scan, each: Hosted) -> None:
+        state = log.producers.state
+        if state is None:
+            return  # it is read from the log at its first use
+        scanned = ProducerState()
+        first_offset = log.log_end_offset
+        next_offset = None
+        has_gaps = False
+        for header, batch in scan.with_markers():
+            first_offset = min(first_offset, header.base_offset)
+            has_gaps |= next_offset is not None and header.base_offset > next_offset
+            next_offset = header.next_offset
+            if header.producer_id >= 0:
+                note_batch(scanned, header, header.base_offset, header.max_timestamp, batch)
+        for producer_id, entry in scanned.entries.items():
+            self.producers_seen += 1
+            known = state.entries.get(producer_id, ProducerEntry(entry.epoch))
+            missing = len(entry.batches) - len(known.batches)
+            if missing > 0:
+                # The timestamp of the newest batch of which nothing is known.
+                if not self._may_be_forgotten(each, entry.batches[missing - 1]):
+                    raise SafetyViolation(
+                        f"producers: {where} has forgotten producer {producer_id}, whose last batch ends at "
+                        f"{entry.last_offset}"
+                    )
+                del entry.batches[:missing]
+            _check_entry(where, producer_id, known, entry, has_gaps=has_gaps)
+        for producer_id, known in state.entries.items():
+            if producer_id not in scanned.entries and known.last_offset >= first_offset:
+                raise SafetyViolation(
+                    f"producers: {where} knows a batch of producer {producer_id} that ends at {known.last_offset}, and its "
+                    f"log has none"
+                )
+
+    def _may_be_forgotten(self, each: Hosted, last_timestamp_ms: int) -> bool:
+        """True if a look may have found that the producer was silent for too long; clocks may have been set since."""
+        broker = each.node.broker
+        assert broker is not None
+        expiration_ms = min(directory.context.producer_id_expiration_ms for directory in broker.log_dirs)
+        wall_ms = self._processes.world.node_env(each.member.name).clock.wall_ms()
+        return wall_ms - last_timestamp_ms >= expiration_ms - CLOCKS_OFF_MS
+
+    # --- indexes
+
+    def _check_indexes(
+        self, where: str, disk: SimDisk, segment: Segment, batches: list[tuple[int, BatchHeader]]
+    ) -> None:
+        if segment.index is not None:
+            self._check_index(f"{where}, segment {segment.base_offset}", segment, segment.index, batches)
+        if not segment.is_active and any(segment.index_is_written):
+            stored = _stored_index(disk, segment)
+            if stored is not None:
+                self._check_index(f"{where}, index files of {segment.base_offset}", segment, stored, batches)
+
+    def _check_index(
+        self, where: str, segment: Segment, index: SegmentIndex, batches: list[tuple[int, BatchHeader]]
+    ) -> None:
+        last_offsets = {position: header.last_offset for position, header in batches}
+        for offset, position in zip(index.offsets, index.positions, strict=True):
+            self.entries_seen += 1
+            if last_offsets.get(position) != segment.base_offset + offset:
+                raise SafetyViolation(
+                    f"index: {where} has offset {segment.base_offset + offset} at position {position}, where a batch ends at "
+                    f"{last_offsets.get(position)}"
+                )
+        newest = dict(_newest(header for _, header in batches))
+        for offset, timestamp_ms in zip(index.time_offsets, index.times, strict=True):
+            self.entries_seen += 1
+            if newest.get(segment.base_offset + offset) != timestamp_ms:
+                raise SafetyViolation(
+                    f"time index: {where} has timestamp {timestamp_ms} up to {segment.base_offset + offset}, where the newest "
+                    f"is {newest.get(segment.base_offset + offset)}"
+                )
+
+
+def _newest(headers: Iterable[BatchHeader]) -> Iterator[tuple[int, int]]:
+    """Yield (last offset, timestamp) of each batch that is newer than all before it."""
+    newest = -1
+    for header in headers:
+        if header.max_timestamp > newest:
+            newest = header.max_timestamp
+            yield header.last_offset, newest
+
+
+def _check_entry(
+    where: str, producer_id: int, known: ProducerEntry, scanned: ProducerEntry, *, has_gaps: bool
+) -> None:
+    """Check that epoch and last batches are those of the log; about deleted batches the log may know more.
+
+    A log that has gaps was compacted: of its last five batches some may be older than the known ones.
+    """
+    kept = list(known.batches)
+    there = list(scanned.batches)
+    if scanned.coordinator_epoch >= 0:
+        # A snapshot has one timestamp for a producer: after a marker, the marker's.
+        kept[_FIELDS - 1 :: _FIELDS] = [0] * (len(kept) // _FIELDS)
+        there[_FIELDS - 1 :: _FIELDS] = [0] * (len(there) // _FIELDS)
+    agree = kept[len(kept) - len(there) :] == there
+    if has_gaps and not agree:
+        batches = _batches_of(kept)
+        agree = there[-_FIELDS:] == kept[-_FIELDS:] and all(
+            batch in batches or batch[1] < batches[0][1] for batch in _batches_of(there)
+        )
+    if known.epoch != scanned.epoch or not agree or len(kept) % _FIELDS:
+        raise SafetyViolation(
+            f"producers: {where} knows of producer {producer_id} epoch {known.epoch} with batches up to "
+            f"{known.last_offset}, and its log has epoch {scanned.epoch} with batches up to {scanned.last_offset}"
+        )
+
+
+def _batches_of(fields: Sequence[int]) -> list[tuple[int, ...]]:
+    """List the batches of an entry's fields: last sequence, last offset, offset delta, timestamp."""
+    return [tuple(fields[at : at + _FIELDS]) for at in range(0, len(fields), _FIELDS)]
+
+
+def _stored_index(disk: SimDisk, segment: Segment) -> SegmentIndex | None:
+    """Read the index in a segment's files; None unless both files exist."""
+    files = disk.in_cache(segment.directory.path)
+    names = (segment.name(INDEX_SUFFIX), segment.name(TIME_INDEX_SUFFIX))
+    offsets, times = (files.get(name) for name in names)
+    if not isinstance(offsets, Inode) or not isinstance(times, Inode):
+        return None
+    return SegmentIndex.from_bytes(bytes(offsets.data), bytes(times.data), segment.size)

@@ -1,0 +1,315 @@
+"""What a consumer reads: its positions, their validation, and its fetches, against a broker in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.client.consumer.consumer_types import (
+    OffsetAndMetadata,
+    OffsetsOutOfRange,
+    TruncationDetected,
+    UndecodableRecord,
+)
+from odradek.wire.api import ApiKey
+from odradek.wire.batches.batch_errors import CorruptBatch
+from odradek.wire.batches.batch_header import assign_offsets
+from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from odradek.wire.messages.metadata import MetadataResponseBroker
+from odradek.wire.record_batch import RecordBatchBuilder
+from odradek.wire.topic_partition import TopicPartition
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from tests.client.consumer.consumers import T0, consumer, everything, fill, numbers, reading
+from tests.client.consumer.fake_group import FakeConsumer, GroupBroker
+from tests.client.fake_broker import HANG_UP
+
+# Positions
+
+
+def test_a_position_out_of_range_is_reset_or_raised() -> None:
+    """auto.offset.reset: earliest, latest, none; what was fetched before is handed out first."""
+    for policy, position in (("earliest", 3), ("latest", 9)):
+        found = reading(9, auto_offset_reset=policy)
+        found.machine.seek(T0, 77, -1)
+        found.broker.topics["t"].partitions[0].start_offset = 3
+        found.poll(0.2)
+        assert found.run(found.machine.position(T0, 5)) == (9 if policy == "earliest" else position)
+    found = reading(9, auto_offset_reset="none")
+    found.machine.seek(T0, 77, -1)
+    with pytest.raises(OffsetsOutOfRange):
+        found.poll(1)
+    found.machine.seek(T0, 8, -1)
+    assert found.values() == numbers(8, 8)
+
+
+def test_after_a_change_of_leader_the_position_is_checked() -> None:
+    """KIP-320: the new leader's log goes on from the position: the consumer reads on, each record once."""
+    found = reading(9, metadata_max_age_ms=1000)
+    assert found.values() == numbers(0, 8)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 9}
+    found.sleep(2)
+    fill(found.broker, 3, epoch=1)
+    assert found.values() == numbers(9, 11)
+
+
+def test_after_a_hint_the_position_is_checked_at_once() -> None:
+    """KIP-951: the refusal names the new leader, so the position is checked at once, without new metadata."""
+    found = reading(9)
+    assert found.values() == numbers(0, 8)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 9}
+    found.broker.leader_hint = LeaderIdAndEpoch(leader_id=1, leader_epoch=1)
+    fill(found.broker, 3, epoch=1)
+    assert found.values(5) == numbers(9, 11)
+
+
+@pytest.mark.parametrize("policy", ["latest", "none"])
+def test_a_truncated_log_is_noticed(policy: str) -> None:
+    """KIP-320: 'truncation has been detected': go on where the logs part, or raise where there is no policy."""
+    found = reading(9, metadata_max_age_ms=1000, auto_offset_reset=policy)
+    found.machine.seek(T0, 0, -1)
+    assert found.values() == numbers(0, 8)
+    partition = found.broker.topics["t"].partitions[0]
+    del partition.batches[2:]
+    partition.end_offset = 6
+    fill(found.broker, 6, epoch=1)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 6, 1: 12}
+    if policy == "none":
+        with pytest.raises(TruncationDetected) as caught:
+            found.poll(3)
+        assert (caught.value.position, caught.value.diverging) == (9, OffsetAndMetadata(6, 0))
+        found.machine.seek(T0, 6, 0)
+    assert found.values(3) == numbers(6, 11)
+
+
+def test_what_was_only_fetched_of_a_truncated_log_is_fetched_again() -> None:
+    """Records that have yet to reach the application are no loss."""
+    found = reading(9, metadata_max_age_ms=1000, auto_offset_reset="none", max_poll_records=3)
+    found.machine.seek(T0, 0, -1)
+    assert found.values() == numbers(0, 2)
+    partition = found.broker.topics["t"].partitions[0]
+    del partition.batches[1:]
+    partition.end_offset = 3
+    fill(found.broker, 3, epoch=1)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 3, 1: 6}
+    found.sleep(2)
+    records = found.poll(3)
+    assert [(record.offset, record.leader_epoch) for record in records] == [(3, 1), (4, 1), (5, 1)]
+
+
+# Fetching
+
+
+def test_chunks_are_fetched_ahead_and_no_further() -> None:
+    """Two chunks per partition: one to work on, one to come."""
+    found = reading(30, max_partition_fetch_bytes=200, max_poll_records=3)
+    assert found.values() == numbers(0, 2)
+    found.sleep(5)
+    state = found.machine.subscription.partitions[T0]
+    assert (state.position, len(state.chunks), state.fetch_offset) == (3, 2, 12)
+    values = []
+    while len(values) < 27:
+        values += found.values()
+        assert len(state.chunks) <= 2
+    assert values == numbers(3, 29)
+
+
+def test_a_quiet_partition_holds_no_busy_one_up() -> None:
+    """While a busy partition is full, fetches of the quiet one ask with `max_wait_ms=0`, but only now and then."""
+    found = consumer(60, 2, max_partition_fetch_bytes=200)
+    found.machine.assign_manually([T0, TopicPartition("t", 1)])
+    found.poll(0.1)
+    found.sleep(5)
+    fetches = found.broker.asked(FetchRequest)
+    assert fetches[-1].max_wait_ms == 0
+    assert [p.partition for t in fetches[-1].topics for p in t.partitions] == [1]
+    assert len(fetches) < 20
+    before = len(fetches)
+    while found.machine.subscription.partitions[T0].position != 60:
+        now = found.wire.now
+        assert found.poll(1)
+        assert found.wire.now - now < 0.1
+    assert len(found.broker.asked(FetchRequest)) > before
+
+
+def test_fetches_go_to_the_preferred_replica_until_it_fails() -> None:
+    """KIP-392: the leader names a replica nearby; OFFSET_OUT_OF_RANGE there only sends us back to the leader."""
+    follower = GroupBroker("near", 9093)
+    found = FakeConsumer(brokers={("near", 9093): follower}, client_rack="r")
+    topic = found.broker.add_topic("t")
+    follower.topics = found.broker.topics
+    fill(found.broker, 3)
+    named = PartitionData(0, preferred_read_replica=2, high_watermark=3)
+    found.broker.trouble[ApiKey.FETCH].append(
+        FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[named])])
+    )
+    found.broker.more_brokers.append(MetadataResponseBroker(2, "near", 9093, "r"))
+    found.machine.assign_manually([T0])
+    assert found.values() == numbers(0, 2)
+    assert any(isinstance(request, FetchRequest) for request in follower.requests)
+    assert found.broker.asked(FetchRequest)[0].rack_id == "r"
+    follower.trouble[ApiKey.FETCH].append(int(ErrorCode.OFFSET_OUT_OF_RANGE))
+    fill(found.broker, 3)
+    assert found.values(3) == numbers(3, 5)
+    assert found.run(found.machine.position(T0, 1)) == 6
+
+
+def test_a_preferred_replica_that_is_none_any_more_is_left() -> None:
+    """KIP-392: the partition has moved away from it, so NOT_LEADER_OR_FOLLOWER there sends us back to the leader."""
+    former = GroupBroker("near", 9093)
+    found = FakeConsumer(brokers={("near", 9093): former}, client_rack="r")
+    topic = found.broker.add_topic("t")
+    former.topics = found.broker.topics
+    fill(found.broker, 3)
+    named = PartitionData(0, preferred_read_replica=2, high_watermark=3)
+    found.broker.trouble[ApiKey.FETCH].append(
+        FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[named])])
+    )
+    found.broker.more_brokers.append(MetadataResponseBroker(2, "near", 9093, "r"))
+    moved = PartitionData(0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), high_watermark=-1)
+    for _ in range(10):
+        former.trouble[ApiKey.FETCH].append(
+            FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[moved])])
+        )
+    found.machine.assign_manually([T0])
+    assert found.values(5) == numbers(0, 2)
+    assert len(former.asked(FetchRequest)) == 1
+
+
+def test_a_broken_connection_costs_no_record() -> None:
+    """Sessions and fetches begin anew."""
+    found = reading(30, max_partition_fetch_bytes=200, max_poll_records=4)
+    values: list[bytes] = []
+    while len(values) < 30:
+        if len(values) % 3 == 0:
+            found.broker.trouble[ApiKey.FETCH].append(HANG_UP)
+        values += found.values(5)
+    assert values == numbers(0, 29)
+
+
+def test_damaged_batches_are_raised_and_can_be_passed_over() -> None:
+    """check.crcs: the error comes when the position reaches the batch, what stands before it first."""
+    found = reading(9)
+    batches = found.broker.topics["t"].partitions[0].batches
+    base, data = batches[1]
+    batches[1] = (base, data[:-1] + b"\xff")
+    assert found.values() == numbers(0, 2)
+    for _ in range(2):
+        with pytest.raises(UndecodableRecord) as caught:
+            found.poll(1)
+        error = caught.value
+        assert (error.topic, error.partition, error.offset, error.next_offset) == ("t", 0, 3, 6)
+        assert isinstance(error.__cause__, CorruptBatch)
+    found.machine.seek(T0, 6, -1)
+    assert found.values() == numbers(6, 8)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+def test_a_topic_made_anew_is_read_by_the_reset_policy(policy: str) -> None:
+    """Its position was another topic's: records of the new one below it are not passed over in silence."""
+    found = reading(6, auto_offset_reset=policy)
+    found.machine.seek(T0, 0, -1)
+    assert everything(found, 6) == numbers(0, 5)
+    found.broker.add_topic("t")
+    fill(found.broker, 9)
+    if policy == "none":
+        with pytest.raises(OffsetsOutOfRange):
+            found.poll(3)
+        found.machine.seek(T0, 7, -1)
+        assert everything(found, 2) == numbers(7, 8)
+    elif policy == "latest":
+        assert found.poll(3) == []
+        fill(found.broker, 3)
+        assert everything(found, 3) == numbers(9, 11)
+    else:
+        assert everything(found, 9) == numbers(0, 8)
+
+
+def test_aborted_transactions_are_not_seen_with_read_committed() -> None:
+    """isolation.level: the broker names what was aborted; control batches are never seen."""
+
+    def batch(base: int, producer_id: int, value: bytes | None, *, marker: int | None = None) -> bytes:
+        builder = RecordBatchBuilder(
+            producer_id=producer_id, producer_epoch=0, is_transactional=True, is_control=marker is not None
+        )
+        builder.append(0, None if marker is None else b"\0\0" + marker.to_bytes(2, "big"), value)
+        data = builder.build()
+        assign_offsets(data, 0, base, 0)
+        return bytes(data)
+
+    def answer(topic_id: bytes) -> FetchResponse:
+        log = [
+            batch(0, 1, b"aborted"),
+            batch(1, 2, b"committed"),
+            batch(2, 1, b"", marker=0),
+            batch(3, 2, b"", marker=1),
+            batch(4, 1, b"later"),
+            batch(5, 1, b"", marker=1),
+        ]
+        data = PartitionData(
+            0, high_watermark=6, aborted_transactions=[AbortedTransaction(1, 0)], records=b"".join(log)
+        )
+        return FetchResponse(responses=[FetchableTopicResponse(topic_id=topic_id, partitions=[data])])
+
+    for level, expected in (
+        ("read_committed", [b"committed", b"later"]),
+        ("read_uncommitted", [b"aborted", b"committed", b"later"]),
+    ):
+        found = consumer(isolation_level=level)
+        found.broker.topics["t"].partitions[0].end_offset = 6
+        found.broker.trouble[ApiKey.FETCH].append(answer(found.broker.topics["t"].topic_id))
+        found.machine.assign_manually([T0])
+        assert found.values() == expected
+        assert found.run(found.machine.position(T0, 1)) == 6
+
+
+def test_a_bug_in_the_background_is_not_silence() -> None:
+    """Every later poll raises it."""
+    found = reading(3)
+    found.machine._fetching.buffered_bytes = lambda: 1 // 0  # type: ignore[method-assign] # the bug
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="the consumer broke"):
+            found.poll(1)
+
+
+def test_errors_that_are_waited_out_can_be_looked_at() -> None:
+    """A poll that brings nothing has its reason in the statistics."""
+    found = consumer(3, bootstrap_servers="nobody:1")
+    found.machine.assign_manually([T0])
+    assert found.poll(40) == []
+    assert "cannot connect to nobody:1" in str(found.machine.statistics()["last_error"])
+
+
+def test_subscribe_needs_a_group() -> None:
+    """Only a group assigns partitions to its subscribers, so subscribing requires `group.id`."""
+    found = consumer()
+    with pytest.raises(ValueError, match=r"group\.id"):
+        found.machine.subscribe(["t"])
+    with pytest.raises(ValueError, match="not assigned"):
+        found.machine.seek(T0, 0, -1)
+    with pytest.raises(ValueError, match=r"group\.id"):
+        found.run(found.machine.commits.commit({T0: OffsetAndMetadata(1)}, timeout=1))
+
+
+def test_produced_records_are_read_with_their_fields() -> None:
+    """Records of our producer come back whole: headers, keys, nulls, times; deserializers are applied."""
+    found = consumer(
+        key_deserializer=lambda key: key and key.decode(), value_deserializer="StringDeserializer"
+    )
+    record = RecordToSend("t", None, b"k", (("h", b"v"), ("n", None)), 0, 5)
+    producing = Producing(found.wire.core, ProduceConfig())
+    found.run(producing.produce([record, RecordToSend("t", b"v", None, (), 0, 6)], timeout=5))
+    found.machine.assign_manually([T0])
+    first, second = found.poll(3)
+    assert first[:7] == ("t", 0, 0, 5, "k", None, (("h", b"v"), ("n", None)))
+    assert second[:7] == ("t", 0, 1, 6, None, "v", ())

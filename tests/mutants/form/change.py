@@ -1,0 +1,86 @@
+"""A change of a function, written like a diff of its normal form.
+
+    - if epoch < 0:
+    + if epoch < 1:
+
+Lines that begin with `-` go, lines with `+` come, lines with a space stay and say where. `...` stands between two places
+of one function. A `-` that stands alone may be a part of a line. Each place must fit the function exactly once.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+ELSEWHERE = "..."
+
+
+class Misfit(ValueError):
+    """A change that does not fit its function."""
+
+
+@attrs.frozen
+class Hunk:
+    """A place in a function: the lines that must be there, and those that take their place."""
+
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+def changed(text: str, change: str) -> str:
+    """Return a function's normal form with a change. Raises `Misfit` unless each place is there exactly once."""
+    result = text
+    for hunk in hunks(change):
+        result = _with_hunk(result, hunk)
+    if result == text:
+        raise Misfit(f"nothing is changed by\n{change}")
+    return result
+
+
+def hunks(change: str) -> Iterator[Hunk]:
+    """Take a change apart into its places."""
+    lines: list[str] = []
+    for line in [*textwrap.dedent(change).strip("\n").splitlines(), ELSEWHERE]:
+        if line.strip() != ELSEWHERE:
+            lines.append(f"{line:2}")
+            continue
+        if wrong := [each for each in lines if each[:2] not in ("- ", "+ ", "  ")]:
+            raise Misfit(f"a line begins with '- ', '+ ' or two spaces, unlike {wrong[0]!r}")
+        indent = min(len(each) - len(each[2:].lstrip()) for each in lines if each[2:].strip())
+        yield Hunk(
+            tuple(each[indent:] for each in lines if each[0] != "+"),
+            tuple(each[indent:] for each in lines if each[0] != "-"),
+        )
+        lines = []
+
+
+def _with_hunk(text: str, hunk: Hunk) -> str:
+    lines = text.splitlines()
+    places = [at for at in range(len(lines)) if _stands_at(lines, at, hunk.old)]
+    if len(places) == 1:
+        at = places[0]
+        lines[at : at + len(hunk.old)] = [_indent(lines[at]) + line if line else line for line in hunk.new]
+        return "\n".join(lines)
+    if not places and len(hunk.old) == 1:
+        return _with_part(text, hunk)
+    raise Misfit(f"this is there {len(places)} times:\n" + "\n".join(hunk.old) + f"\n\nin\n\n{text}")
+
+
+def _stands_at(lines: Sequence[str], at: int, old: Sequence[str]) -> bool:
+    indent = _indent(lines[at])
+    return [indent + line for line in old] == list(lines[at : at + len(old)])
+
+
+def _with_part(text: str, hunk: Hunk) -> str:
+    (old,) = hunk.old
+    if text.count(old) != 1:
+        raise Misfit(f"this is there {text.count(old)} times:\n{old}\n\nin\n\n{text}")
+    before = text[: text.index(old)]
+    indent = _indent(before[before.rfind("\n") + 1 :])
+    return text.replace(old, f"\n{indent}".join(hunk.new))
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]

@@ -1,0 +1,120 @@
+"""Answers are held against the world when they leave their broker: a wrong one fails at once, a right one never."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import attrs
+import pytest
+
+from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.answers.eligible_replicas import EligibleReplicas
+from sim.checks.answers.newest_metadata import NewestMetadata
+from sim.checks.answers.replica_bytes import ReplicaBytes
+from sim.checks.watched import Hosted
+from sim.history import SafetyViolation
+from sim.machine.cluster_members import SETTINGS, UPKEEP_SETTINGS
+from sim.machine.weather import Weather
+from sim.options import RunOptions
+from sim.run import run
+from tests.mutants.patching import patched
+
+SECONDS = 6.0
+
+QUICK_UPKEEP = {key: values[0] for key, values in UPKEEP_SETTINGS.items()}
+
+PLANTED = {
+    "acknowledged early": (
+        "odradek.data_plane.replication.partition:Partition._acknowledge",
+        "self.log.high_watermark, code",
+        "self.log.log_end_offset, code",
+        "acks=all: .* acknowledges all below .* which is in sync, has it up to",
+    ),
+    "deleted here alone": (
+        "odradek.data_plane.replication.partition:Partition._may_serve",
+        "self._cluster.is_alive(broker_id) or",
+        "False and",
+        "is deleted, and broker .* would begin at .* after a restart",
+    ),
+}
+"""By what they are about: function, old text, new text, and the complaint."""
+
+WORKLOADS = {"deleted here alone": ("produce", "churn")}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_an_answer_that_came_too_early_fails_at_once(name: str) -> None:
+    """A quiet run, in which no replica is lost, ends with the complaint about the answer itself."""
+    function, old, new, complaint = PLANTED[name]
+    options = RunOptions.draw(2, "calm", nodes=3, controllers=0, seconds=SECONDS)
+    shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_UPKEEP}, older=0, segment_bytes=0)
+    weather = Weather(latency_seconds=(0.001, 0.02))
+    workloads = WORKLOADS.get(name, ("produce", "consume"))
+    options = attrs.evolve(options, shape=shape, weather=weather, workloads=workloads, duties=())
+    with patched(function, old, new):
+        result = run(2, options)
+    assert result.verdict == "safety", result.message
+    with pytest.raises(SafetyViolation, match=complaint):
+        raise SafetyViolation(result.message)
+
+
+KEY = TopicIdPartition(b"t" * 16, 0)
+
+
+def _eligible(image: PartitionImage, reach: dict[int, int], robbed: frozenset[int]) -> EligibleReplicas:
+    """Make the check of one partition, with the ends of its logs by broker."""
+    newest = SimpleNamespace(
+        image=None,
+        on_change=[],
+        refresh=lambda: None,
+        partition=lambda key: image,
+        name=lambda key: "t-0",
+        holds_still=lambda key, epoch: epoch >= image.leader_epoch - 1,
+    )
+    replicas = SimpleNamespace(
+        was_robbed=lambda broker_id, key: broker_id in robbed,
+        has_lost=lambda broker_id, key: broker_id in robbed,
+        reach=lambda broker_id, key: reach[broker_id],
+    )
+    check = EligibleReplicas(cast("NewestMetadata", newest), cast("ReplicaBytes", replicas))
+    check._on_change(KEY, image)
+    return check
+
+
+def _leader(high_watermark: int, leader_epoch: int, partition_epoch: int = 0) -> Hosted:
+    log = SimpleNamespace(high_watermark=high_watermark)
+    partition = SimpleNamespace(
+        is_leader=True, partition_epoch=partition_epoch, leader_epoch=leader_epoch, log=log, image=None
+    )
+    return cast("Hosted", SimpleNamespace(key=KEY, partition=partition))
+
+
+@pytest.mark.parametrize(
+    ("isr", "elr", "last_known", "why"),
+    [
+        ((1, 2), (), (), "is in sync"),
+        ((1,), (2,), (), "is eligible to lead"),
+        ((), (), (2,), "was in sync last"),
+    ],
+)
+def test_a_replica_that_may_lead_has_all_that_was_committed(
+    isr: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], why: str
+) -> None:
+    """A shorter log is an error, unless a fault took its end; the high watermark of an unclean past binds nobody."""
+    image = PartitionImage(1, 5, 9, (1, 2, 3), isr, elr=elr, last_known_elr=last_known)
+    with pytest.raises(SafetyViolation, match=f"t-0: broker 2, which {why}, has it up to 7, .* watermark 8"):
+        _eligible(image, {1: 8, 2: 7}, frozenset()).look([_leader(8, 5)])
+    _eligible(image, {1: 8, 2: 8}, frozenset()).look([_leader(8, 5)])
+    _eligible(image, {1: 8, 2: 7}, frozenset({2})).look([_leader(8, 5)])
+    _eligible(image, {1: 8, 2: 7}, frozenset()).look([_leader(8, 3)])
+
+
+def test_a_leader_that_knows_more_than_all_images_is_waited_for() -> None:
+    """It counts by the newer state: whether a replica that has left had to have its records is not known yet."""
+    image = PartitionImage(1, 5, 9, (1, 2, 3), (1,), elr=(2,))
+    check = _eligible(image, {1: 8, 2: 7}, frozenset())
+    check.look([_leader(8, 5, partition_epoch=10)])
+    with pytest.raises(SafetyViolation, match="is eligible to lead"):
+        check.look([_leader(8, 5, partition_epoch=9)])
