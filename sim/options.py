@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 
 from sim.knobs.knob_table import draw_knobs
-from sim.machine.cluster_members import Shape
+from sim.machine.cluster_members import LATER_AGED_SETTINGS, OFFSETS_STAY_MINUTES, Shape
 from sim.machine.guards import CLIENTS_LOG_IN, draw_guards
 from sim.machine.weather import Weather
 from sim.storm.breakage import BREAKAGES
@@ -89,12 +89,17 @@ DUTIES = {
     "access": 0.25,
     "quotas": 0.2,
     "lives": 0.2,
+    "tokens": 0.15,
 }
 """Operators and the asker of any API (`sim.load.operators`), with the share of the runs that have them. Each is drawn
 by a stream of its own."""
-OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15}
-"""Kinds of trouble that operators make (`sim.storm.upkeep`), and the lack of descriptors, with the share of the runs
-that have them, drawn alike."""
+GUARDED_DUTIES = ("access", "tokens")
+"""Duties whose clients log in."""
+OPERATED_KINDS = {"rolling": 0.2, "unregister": 0.15, "descriptors": 0.15, "jumps": 0.5}
+"""Kinds of trouble that operators make (`sim.storm.upkeep`), the lack of descriptors, and clocks that jump by days. Each has
+the share of the runs that have it, and is drawn alike."""
+CLOCK_KINDS = ("clocks", "drift")
+"""Kinds of trouble after which clocks stay wrong: beside them, no jump returns to the right time."""
 TRANSACTION_KINDS = {"coordinators": 0.4, "markers": 0.3, "handovers": 0.3}
 """Troubles that are aimed at transactions (`sim.storm.transaction_troubles`), with the share of the runs with copiers
 that have them, drawn alike."""
@@ -116,6 +121,12 @@ BROKEN_SECONDS = 12.0
 AGED_PROBABILITY = 0.025
 """The share of runs that last hours of virtual time."""
 AGED_WORKLOADS = ("consume", "follow", "trim", "churn", "offsets")
+AGED_SHARE = 0.4
+LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
+"""More workloads of such runs, drawn by a stream of their own, with their share."""
+LATER_AGED_SHARE = 0.3
+KEEPING_WORKLOADS = ("group", "copy")
+"""Workloads that need the offsets of their groups, however seldom these are committed."""
 NEW_WORKLOADS = ("prepare",)
 """Workloads that nodes of the release before cannot serve."""
 OLDER_PROBABILITY = 0.3
@@ -152,11 +163,7 @@ class RunOptions:
         """Draw the options of a seed, except the given ones. Raises `ValueError` for an unknown profile."""
         if profile not in PROFILES:
             raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
-        weather = Weather.draw(Random(f"{seed}/weather"))
-        if profile in ("default", "lite"):
-            weather = weather.with_toil(Random(f"{seed}/toil"))
-            weather = weather.with_pauses(Random(f"{seed}/pauses"))
-            weather = weather.with_repeats(Random(f"{seed}/repeats?"))
+        weather = _drawn_weather(seed, profile)
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes or NODES, controllers)
         storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))
@@ -168,15 +175,7 @@ class RunOptions:
             workloads.append("group")
         more = Random(f"{seed}/more workloads")
         workloads += [name for name, share in MORE_WORKLOADS.items() if more.random() < share]
-        for name, share in (CLIENT_WORKLOADS | JOINT_WORKLOADS).items():
-            clients = Random(f"{seed}/{name}?")
-            if clients.random() < share:
-                workloads.append(name)
-            if name in WORKLOAD_SETTINGS and name in workloads:
-                drawn_settings = {
-                    key: clients.choice(values) for key, values in WORKLOAD_SETTINGS[name].items()
-                }
-                shape = attrs.evolve(shape, settings={**shape.settings, **drawn_settings})
+        shape = _with_client_workloads(seed, shape, workloads)
         shape = shape.with_upkeep(Random(f"{seed}/upkeep"))
         shape = shape.with_small_intervals(Random(f"{seed}/small intervals"))
         if nodes is None and controllers is None and profile in ("default", "lite", "calm"):
@@ -188,16 +187,13 @@ class RunOptions:
             shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
             storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
             workloads = [name for name in workloads if name not in NEW_WORKLOADS]
-        more_kinds = OPERATED_KINDS | (TRANSACTION_KINDS if "copy" in workloads else {})
-        if storm.power:
-            more_kinds |= POWER_KINDS
-        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_alone(seed, more_kinds | FILE_KINDS)))
+        storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_kinds(seed, storm, workloads)))
         duties = _drawn_alone(seed, DUTIES)
         if Random(f"{seed}/synced").random() < SYNCED_PROBABILITY:
             shape = shape.synced()
             workloads = [name for name in workloads if name not in UNSYNCING["workloads"]]
             duties = tuple(name for name in duties if name not in UNSYNCING["duties"])
-        if "access" in duties and profile in ("default", "lite", "calm"):
+        if {*GUARDED_DUTIES} & {*duties} and profile in ("default", "lite", "calm"):
             guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
             shape = attrs.evolve(shape, guarded=guarded, session_ms=session_ms)
         knobs = draw_knobs(Random(f"{seed}/knobs")) if profile in ("default", "lite") else {}
@@ -205,19 +201,24 @@ class RunOptions:
         if profile == "default" and seconds is None and nodes is None and controllers is None:
             ages = Random(f"{seed}/hours of age")
             if ages.random() < AGED_PROBABILITY:
-                return drawn._aged(ages)
+                return drawn._aged(ages, Random(f"{seed}/hours of more"))
         return drawn._fit_to_profile(random, controllers, seconds)
 
-    def _aged(self, random: Random) -> RunOptions:
+    def _aged(self, random: Random, more: Random) -> RunOptions:
         """Return a copy for hours of little load."""
         storm = self.storm.aged(random)
         kinds = tuple(kind for kind in storm.kinds if kind not in ("upgrade", *TRANSACTION_KINDS))
+        shape = self.shape.aged(random)
+        workloads = ("produce", *(name for name in AGED_WORKLOADS if random.random() < AGED_SHARE))
+        workloads += tuple(name for name in LATER_AGED_WORKLOADS if more.random() < LATER_AGED_SHARE)
+        settings = {key: more.choice(values) for key, values in LATER_AGED_SETTINGS.items()}
+        if {*KEEPING_WORKLOADS} & {*workloads}:
+            settings["offsets.retention.minutes"] = OFFSETS_STAY_MINUTES
         return attrs.evolve(
             self,
-            shape=self.shape.aged(random),
+            shape=attrs.evolve(shape, settings={**shape.settings, **settings}),
             storm=attrs.evolve(storm, kinds=kinds),
-            workloads=("produce", *(name for name in AGED_WORKLOADS if random.random() < 0.4)),
-            duties=(),
+            workloads=workloads,
             delivery_seconds=60.0,
         )
 
@@ -324,7 +325,7 @@ class RunOptions:
 
     @property
     def _guarded_least(self) -> int:
-        return min(self.shape.guarded, CLIENTS_LOG_IN) if "access" in self.duties else 0
+        return min(self.shape.guarded, CLIENTS_LOG_IN) if {*GUARDED_DUTIES} & {*self.duties} else 0
 
     def to_json(self) -> str:
         """Encode as one line, with sorted keys: equal options give equal text."""
@@ -350,6 +351,40 @@ class RunOptions:
             )
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"not the options of a run: {error}") from None
+
+
+def _drawn_weather(seed: int, profile: str) -> Weather:
+    """Draw the weather of a seed."""
+    weather = Weather.draw(Random(f"{seed}/weather"))
+    if profile in ("default", "lite"):
+        weather = weather.with_toil(Random(f"{seed}/toil"))
+        weather = weather.with_pauses(Random(f"{seed}/pauses"))
+        weather = weather.with_repeats(Random(f"{seed}/repeats?"))
+    return weather
+
+
+def _with_client_workloads(seed: int, shape: Shape, workloads: list[str]) -> Shape:
+    """Add the workloads of clients that the seed draws to `workloads`, and return the shape with the settings that they need."""
+    for name, share in (CLIENT_WORKLOADS | JOINT_WORKLOADS).items():
+        clients = Random(f"{seed}/{name}?")
+        if clients.random() < share:
+            workloads.append(name)
+        if name in WORKLOAD_SETTINGS and name in workloads:
+            drawn = {key: clients.choice(values) for key, values in WORKLOAD_SETTINGS[name].items()}
+            shape = attrs.evolve(shape, settings={**shape.settings, **drawn})
+    return shape
+
+
+def _drawn_kinds(seed: int, storm: StormPlan, workloads: list[str]) -> tuple[str, ...]:
+    """Draw the kinds of trouble that have a share of their own."""
+    kinds = OPERATED_KINDS | FILE_KINDS
+    if "copy" in workloads:
+        kinds |= TRANSACTION_KINDS
+    if storm.power:
+        kinds |= POWER_KINDS
+    if {*CLOCK_KINDS} & {*storm.kinds}:
+        kinds.pop("jumps")
+    return _drawn_alone(seed, kinds)
 
 
 def _drawn_alone(seed: int, shares: Mapping[str, float]) -> tuple[str, ...]:

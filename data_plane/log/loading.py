@@ -293,9 +293,10 @@ def _find_producers(log: PartitionLog, names: list[str]) -> None:
             remove_if_present(directory, file_name(offset, SNAPSHOT_SUFFIX))
     if end_offset in offsets:
         is_settled = not has_open_transaction(directory.read_bytes(file_name(end_offset, SNAPSHOT_SUFFIX)))
-        log.producers.read_at_need(end_offset, is_settled=is_settled)
+        log.producers.read_at_need(end_offset, end_offset, is_settled=is_settled)
     elif offsets or end_offset > log.log_start_offset:
-        state, offset = latest_state(directory, segments[0].base_offset, end_offset, names)
+        first_offset = segments[0].base_offset
+        state, offset = latest_state(directory, first_offset, end_offset, log.high_watermark, names)
         replay(segments, state, offset, end_offset, log.config.index_interval_bytes)
         log.producers.take(state)
 

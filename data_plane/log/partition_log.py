@@ -640,10 +640,13 @@ class PartitionLog(LogOffsets):
             return
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
-        # After a bug in an append, the next start reads again what producers have sent.
-        if end_offset and not self.home.is_broken and not self.producers.is_unread_at(end_offset):
+        producers = self.producers
+        # A snapshot knows no transaction that has ended, so none hides an undecided one. And after a bug in an append,
+        # the next start reads again what producers have sent.
+        is_known = not self.home.is_broken and not producers.is_undecided(self.high_watermark)
+        if end_offset and is_known and not producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
-            self.producers.write_snapshot(self.segment_list, end_offset, interval, sync=True)
+            producers.write_snapshot(self.segment_list, end_offset, interval, sync=True)
         self.flush()
         self.abandon()
 

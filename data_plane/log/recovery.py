@@ -148,7 +148,10 @@ class Recovery:
         # Below the recovery point the file is right, and knows epochs whose batches compaction has removed.
         self._epochs.truncate_from_end(max(start_offset + 1, self._options.recovery_point))
         interval = self._config.index_interval_bytes
-        self.producers, offset = latest_state(directory, listed[0].base_offset, start_offset, names)
+        high_watermark = self._options.high_watermark
+        self.producers, offset = latest_state(
+            directory, listed[0].base_offset, start_offset, high_watermark, names
+        )
         if offset < start_offset:
             replay(listed, self.producers, offset, start_offset, interval)
         # Later snapshots may be torn, or of a history that was truncated: they are taken again on the way.

@@ -138,7 +138,7 @@ class Truncation:
         segments.let_go(cut.renamed)
         self.durability.end_cut()
         self._check()
-        self.producers.truncate(offset)
+        self.producers.truncate(offset, self.offsets.high_watermark)
         try:
             if self.producers.is_unread_at(offset):
                 # Load the producers now, unless no file descriptor is left.

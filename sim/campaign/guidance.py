@@ -17,7 +17,7 @@ import attrs
 
 from sim.campaign.results import Outcome
 from sim.machine.guards import CLIENTS_LOG_IN
-from sim.options import RunOptions
+from sim.options import GUARDED_DUTIES, RunOptions
 
 GUIDED_PROBABILITY = 0.25
 ADDED_MAX = 2
@@ -127,8 +127,7 @@ def with_added(options: RunOptions, added: Sequence[str]) -> RunOptions:
                 options = attrs.evolve(options, workloads=(*options.workloads, word))
             case "duty":
                 shape = options.shape
-                if word == "access" and not shape.guarded:
-                    # Its clients log in.
+                if word in GUARDED_DUTIES and not shape.guarded:
                     shape = attrs.evolve(shape, guarded=CLIENTS_LOG_IN)
                 options = attrs.evolve(options, shape=shape, duties=(*options.duties, word))
     return options

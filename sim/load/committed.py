@@ -37,6 +37,7 @@ class CommittedReader:
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
                 "fetch.max.bytes": str(FETCH_BYTES_MAX),
+                "fetch.max.wait.ms": str(load.fetch_wait_ms),
                 "request.timeout.ms": str(int(load.request_seconds * 1000)),
             },
         )
@@ -64,6 +65,7 @@ class CommittedReader:
         """Read until the load is over."""
         while not self._load.is_over:
             await self.read_some(take)
+            await self._load.rest_between_polls()
         await self._consumer.close(CLOSE_SECONDS)
 
     async def read_all(self, take: Take) -> None:

@@ -18,12 +18,21 @@ from sim.checks.bounds import GroupTimeouts
 from sim.checks.groups.group_availability import GroupTerms
 from sim.history import SafetyViolation, Told
 from sim.load.attachments import must_be_whole
-from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
+from sim.load.workload import (
+    FETCH_BYTES_MAX,
+    REQUEST_SECONDS,
+    ROT_SECONDS,
+    SLOW_HEARTBEAT_MS,
+    SLOW_POLL_INTERVAL_MS,
+    SLOW_SESSION_MS,
+    Workload,
+)
 
 GROUP = "readers"
 POLL_SECONDS = 1.0
 SESSION_SECONDS = (6, 20)
 REBALANCE_SECONDS = 60
+HEARTBEAT_MS = 1_500
 CLOSE_SECONDS = 5.0
 
 __all__ = ["GroupReading", "follow"]
@@ -41,6 +50,7 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
             "enable.auto.commit": "false",
             "fetch.max.bytes": str(FETCH_BYTES_MAX),
             "request.timeout.ms": str(int(load.request_seconds * 1000)),
+            "fetch.max.wait.ms": str(load.fetch_wait_ms),
             **settings,
         },
     )
@@ -75,6 +85,7 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Topi
             next_offsets[key] = record.offset + 1
             told.append(Told(key, record.offset, record.value, began))
         load.history.see(name, told, load.world.now)
+        await load.rest_between_polls()
     await consumer.close(CLOSE_SECONDS)
 
 
@@ -89,24 +100,30 @@ class GroupReading:
     def terms(self, members: Sequence[str]) -> GroupTerms:
         """Return the demands of these members."""
         load = self._load
-        timeouts = GroupTimeouts(max(SESSION_SECONDS), REBALANCE_SECONDS, REQUEST_SECONDS)
+        session_ms = SLOW_SESSION_MS if load.is_slow else max(SESSION_SECONDS) * 1000
+        timeouts = GroupTimeouts(session_ms / 1000, self._rebalance_ms / 1000, REQUEST_SECONDS)
         return GroupTerms(GROUP, members, timeouts, lambda: load.reader_is_done(self._committed), stays=True)
+
+    @property
+    def _rebalance_ms(self) -> int:
+        return SLOW_POLL_INTERVAL_MS if self._load.is_slow else REBALANCE_SECONDS * 1000
 
     async def member(self, name: str) -> None:
         """Read the partitions that the group gives to this member, until the end."""
         load = self._load
         load.positions[GROUP] = self._committed
         random = Random(f"{load.world.seed}/{name}")
+        session_ms = random.choice(SESSION_SECONDS) * 1000
         consumer = _consumer(
             load,
             name,
             **{
                 "group.id": GROUP,
-                "session.timeout.ms": str(random.choice(SESSION_SECONDS) * 1000),
+                "session.timeout.ms": str(SLOW_SESSION_MS if load.is_slow else session_ms),
                 # A join over a connection that a firewall has forgotten is given up after this time, as in
                 # other clients.
-                "max.poll.interval.ms": str(REBALANCE_SECONDS * 1000),
-                "heartbeat.interval.ms": "1500",
+                "max.poll.interval.ms": str(self._rebalance_ms),
+                "heartbeat.interval.ms": str(SLOW_HEARTBEAT_MS if load.is_slow else HEARTBEAT_MS),
                 "max.poll.records": "200",
             },
         )
@@ -128,6 +145,7 @@ class GroupReading:
                     await consumer.commit(positions)
                 for key in held:
                     self._committed[key] = max(self._committed[key], positions[key])
+                await load.rest_between_polls()
             except (KafkaError, ClientError) as error:
                 load.world.trace.record(load.world.now, name, "group", error)
                 if isinstance(error.__cause__, CorruptBatch):

@@ -41,6 +41,10 @@ END_SECONDS_MAX = 90.0
 A follower may wait for an answer on a connection that the network has forgotten (`replica.socket.timeout.ms`, 30 s)
 and is still in the ISR (`replica.lag.time.max.ms`).
 """
+FETCH_WAIT_MS, SLOW_FETCH_WAIT_MS = 500, 10_000
+SLOW_REST_SECONDS = 20.0
+SLOW_SESSION_MS, SLOW_HEARTBEAT_MS, SLOW_POLL_INTERVAL_MS = 45_000, 12_000, 90_000
+"""What members of groups have in runs that last for hours."""
 IN_FLIGHT_MAX = 200
 """Records of one async producer that have no outcome yet, at most."""
 
@@ -70,6 +74,32 @@ class Workload:
         return [
             TopicPartition(topic, index) for topic, count in self.topics.items() for index in range(count)
         ]
+
+    @property
+    def is_slow(self) -> bool:
+        """True in a run that lasts for hours, where clients ask seldom and wait for long."""
+        return self.pace > 1.0
+
+    @property
+    def fetch_wait_ms(self) -> int:
+        """How long a fetch waits for records at most."""
+        return SLOW_FETCH_WAIT_MS if self.is_slow else FETCH_WAIT_MS
+
+    async def rest_between_polls(self) -> None:
+        """Let time pass before a reader's next poll, in a slow run."""
+        if self.is_slow and not self.is_over:
+            await self.world.sleep(SLOW_REST_SECONDS)
+
+    async def wait_for_life(self, ended: Event, seconds: float) -> None:
+        """Wait until a program has ended or lived for this long, which is longer in a slow run. Its end is that of the
+        load, at last.
+        """
+        if not self.is_slow:
+            await self.world.wait(ended, seconds)
+            return
+        deadline = self.world.now + seconds * self.pace
+        while not (ended.is_set() or self.is_over) and self.world.now < deadline:
+            await self.world.wait(ended, min(SLOW_REST_SECONDS, deadline - self.world.now))
 
     @property
     def _send_seconds(self) -> float:
@@ -205,7 +235,10 @@ class Workload:
         fetcher = Fetcher(
             client.core,
             FetchConfig(
-                reset_to=EARLIEST, unavailable_timeout=UNAVAILABLE_SECONDS, max_bytes=FETCH_BYTES_MAX
+                reset_to=EARLIEST,
+                unavailable_timeout=UNAVAILABLE_SECONDS,
+                max_bytes=FETCH_BYTES_MAX,
+                max_wait=self.fetch_wait_ms / 1000,
             ),
         )
         for key in self.partitions:
@@ -239,6 +272,7 @@ class Workload:
                     must_be_whole(f"{name}: {key} {each.offset}", each.key, each.value or b"", each.headers)
                 told = [Told(key, each.offset, each.value or b"", began) for each in records]
                 self.history.see(name, told, self.world.now)
+            await self.rest_between_polls()
         client.close()
 
     async def _meet_rot(self, name: str, error: CorruptBatch) -> None:

@@ -270,6 +270,16 @@ AGED_SETTINGS = {
     "offsets.retention.check.interval.ms": ("60000",),
 }
 """The values of each key that `Shape.aged` draws from. A producer id must outlive a producer's attempts."""
+LATER_AGED_SETTINGS = {
+    "transactional.id.expiration.ms": ("300000", "604800000"),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": ("60000",),
+    "transaction.two.phase.commit.enable": ("true", "true", "false"),
+    "group.min.session.timeout.ms": ("1000",),
+    "log.cleaner.backoff.ms": ("15000", "60000"),
+}
+"""More of them, drawn by a stream of their own."""
+OFFSETS_STAY_MINUTES = "10080"
+"""Kafka's `offsets.retention.minutes`, a week."""
 SEGMENT_BYTES = (2_000, 10_000, 50_000)
 TUNED = (
     *QUICK_SETTINGS,

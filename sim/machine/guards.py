@@ -59,6 +59,10 @@ def guarded_settings(guarded: int, session_ms: int, listeners: Sequence[str]) ->
         "sasl.mechanism.controller.protocol": PLAIN,
         "listener.name.sasl.plain.sasl.jaas.config": jaas,
         "odradek.scram.secret": "a secret of all brokers",
+        "delegation.token.secret.key": "a key of all nodes",
+        "delegation.token.expiry.time.ms": "5000",
+        "delegation.token.max.lifetime.ms": "60000",
+        "delegation.token.expiry.check.interval.ms": "2000",
     }
     if guarded == NODES_LOG_IN:
         settings["listener.name.controller.plain.sasl.jaas.config"] = jaas

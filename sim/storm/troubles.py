@@ -21,6 +21,13 @@ SLOW_WORK_FACTORS = (5.0, 50.0)
 DRIFT_MAX = 0.05
 """The largest drift of a wall clock: an hour a day is beyond any machine's, and below an operator's hand."""
 RATE_OFF_MAX = 0.001
+DAY_MS = 86_400_000
+JUMPS_MS = (8 * DAY_MS, 8 * DAY_MS, -DAY_MS)
+"""Further than Kafka's retention of a week, and a day back."""
+JUMP_SHARE = 0.6
+"""How long a jump lasts at most, as a share of the interval after which a node believes it."""
+JUMP_SECONDS_MAX = 60.0
+INTERVAL_KEY = "log.retention.check.interval.ms"
 
 
 def _machines(storm: Storm) -> list[str]:
@@ -99,6 +106,26 @@ async def drifting_clocks(storm: Storm, random: Random) -> None:
         world.set_clocks(member.name, rate=rate, drift=random.uniform(-DRIFT_MAX, DRIFT_MAX))
 
 
+async def jumping_clocks(storm: Storm, random: Random) -> None:
+    """Let a wall clock jump by days, and return before the node believes it: nothing may be deleted, expire or end.
+
+    A process that starts meanwhile has the right time, since it would believe any.
+    """
+    world = storm.world
+    while await storm.calm(random, 10.0):
+        member = random.choice(storm.cluster.members)
+        env = world.machine(member.name).env
+        if not member.serves() or env is None:
+            continue
+        jump_ms = random.choice(JUMPS_MS)
+        believed_after = member.config.get_int(INTERVAL_KEY) / 1000
+        storm.begin(f"jump of {member.name} by {jump_ms // DAY_MS} days")
+        env.clock.wall_offset_ms += jump_ms
+        await storm.last(random, random.uniform(0.0, min(JUMP_SHARE * believed_after, JUMP_SECONDS_MAX)))
+        env.clock.wall_offset_ms -= jump_ms
+        storm.end()
+
+
 async def other_configurations(storm: Storm, random: Random) -> None:
     """Restart brokers and controllers with an older file, without tuning, and later with the new one."""
     while await storm.calm(random, 10.0):
@@ -137,5 +164,5 @@ TROUBLES: Mapping[str, Trouble] = {
     "configurations": other_configurations,
 }
 """Troubles by their word in `StormPlan.kinds`."""
-LATER_TROUBLES: Mapping[str, Trouble] = {"descriptors": no_descriptors}
+LATER_TROUBLES: Mapping[str, Trouble] = {"descriptors": no_descriptors, "jumps": jumping_clocks}
 """Further troubles, each drawn by a stream of its own."""

@@ -20,13 +20,15 @@ _NONE = -1
 class LazyProducers:
     """The producer state of one log, read from its snapshot and its batches at first need."""
 
-    __slots__ = ("_unread_offset", "is_settled", "state", "verifications")
+    __slots__ = ("_decided_offset", "_unread_offset", "is_settled", "state", "verifications")
 
     def __init__(self) -> None:
         self.state: ProducerState | None = None
         """The state, or None until it is needed."""
         self._unread_offset = _NONE
         """The offset as of which the state is to be read at first need, -1: there is none to be read."""
+        self._decided_offset = 0
+        """The high watermark, behind which ended transactions are undecided, as of the unread state."""
         self.is_settled = True
         """True if an unread state is known to have no open transaction."""
         self.verifications: Verifications | None = None
@@ -37,7 +39,11 @@ class LazyProducers:
         if self.state is None:
             if self._unread_offset >= 0:
                 self.state = rebuild_producers(
-                    segments.home.directory, segments.segments, self._unread_offset, index_interval_bytes
+                    segments.home.directory,
+                    segments.segments,
+                    self._unread_offset,
+                    index_interval_bytes,
+                    self._decided_offset,
                 )
                 self._unread_offset = _NONE
             else:
@@ -79,10 +85,12 @@ class LazyProducers:
         self._unread_offset = _NONE
         self._forget_verified()
 
-    def read_at_need(self, offset: int, *, is_settled: bool) -> None:
-        """Forget the state; at its next need it is read again, as of `offset`."""
+    def read_at_need(self, offset: int, decided_offset: int, *, is_settled: bool) -> None:
+        """Forget the state; at its next need it is read again, as of `offset`. Transactions that have ended are decided
+        below `decided_offset`.
+        """
         self.state = None
-        self._unread_offset = offset
+        self._unread_offset, self._decided_offset = offset, decided_offset
         self.is_settled = is_settled
         self._forget_verified()
 
@@ -158,10 +166,15 @@ class LazyProducers:
         if self.verifications is not None:
             self.verifications.forget_verified()
 
-    def truncate(self, offset: int) -> None:
+    def truncate(self, offset: int, high_watermark: int) -> None:
         """Forget state from `offset` or later: if there is any, the state is read anew."""
         if self._unread_offset > offset or (self.state is not None and self.state.reaches(offset)):
-            self.read_at_need(offset, is_settled=False)
+            self.read_at_need(offset, high_watermark, is_settled=False)
+
+    def is_undecided(self, high_watermark: int) -> bool:
+        """True if a transaction has ended here by a marker that is not below the high watermark."""
+        state = self.state
+        return state is not None and any(marker >= high_watermark for marker, _ in state.ended)
 
     def write_snapshot(
         self, segments: SegmentList, log_end_offset: int, index_interval_bytes: int, *, sync: bool = False

@@ -26,6 +26,9 @@ from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
 from odradek.wire.batches.transaction_markers import parse_marker
 
+_UNKNOWN = -1
+"""The high watermark where it plays no part."""
+
 
 def note_batch(
     state: ProducerState, header: BatchHeader, base_offset: int, timestamp_ms: int, batch: Buffer | None
@@ -85,12 +88,16 @@ def snapshot_offsets(names: list[str]) -> list[int]:
 
 
 def latest_state(
-    directory: Dir, first_offset: int, end_offset: int, names: list[str]
+    directory: Dir, first_offset: int, end_offset: int, high_watermark: int, names: list[str]
 ) -> tuple[ProducerState, int]:
     """Find the newest good snapshot at or below `end_offset`, and its offset; damaged ones are removed.
 
-    Without one, return an empty state as of `first_offset`, the begin of the log's files.
+    Without one, return an empty state as of `first_offset`, the begin of the log's files. A snapshot knows no
+    transaction that has ended, and those with a marker from the high watermark on are undecided. So the snapshot is one
+    from below it (-1: unknown), and the batches behind it say the rest.
     """
+    if high_watermark >= 0:
+        end_offset = min(end_offset, max(high_watermark, first_offset))
     for offset in reversed(snapshot_offsets(names)):
         if offset > end_offset:
             continue
@@ -103,12 +110,17 @@ def latest_state(
 
 
 def rebuild_producers(
-    directory: Dir, segments: Sequence[Segment], end_offset: int, index_interval_bytes: int
+    directory: Dir,
+    segments: Sequence[Segment],
+    end_offset: int,
+    index_interval_bytes: int,
+    high_watermark: int = _UNKNOWN,
 ) -> ProducerState:
     """Rebuild the state as of `end_offset`. Reads the headers behind the last good snapshot (blocking, mostly
     short).
     """
-    state, offset = latest_state(directory, segments[0].base_offset, end_offset, directory.list())
+    names, first_offset = directory.list(), segments[0].base_offset
+    state, offset = latest_state(directory, first_offset, end_offset, high_watermark, names)
     replay(segments, state, offset, end_offset, index_interval_bytes)
     return state
 
@@ -169,7 +181,7 @@ def _repair_aborted(
 ) -> AbortedIndex:
     segment.remove_aborted_file()
     start_offset = segment.base_offset
-    state, offset = latest_state(directory, segments[0].base_offset, start_offset, directory.list())
+    state, offset = latest_state(directory, segments[0].base_offset, start_offset, _UNKNOWN, directory.list())
     replay(segments, state, offset, start_offset, index_interval_bytes)
     segment.forget_aborted()
     for position, header in SegmentScan(segment.file, 0, segment.size, start_offset):

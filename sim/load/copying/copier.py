@@ -23,13 +23,24 @@ from odradek.wire.messages.end_txn import EndTxnRequest
 from odradek.wire.topic_partition import TopicPartition
 from sim.load.copying.copy_ledger import Copy, CopyLedger, Outcome, copy_value
 from sim.load.copying.copy_plan import CopyPlan
-from sim.load.workload import FETCH_BYTES_MAX, ROT_SECONDS, Workload
+from sim.load.workload import (
+    FETCH_BYTES_MAX,
+    ROT_SECONDS,
+    SLOW_HEARTBEAT_MS,
+    SLOW_POLL_INTERVAL_MS,
+    SLOW_REST_SECONDS,
+    SLOW_SESSION_MS,
+    Workload,
+)
 
 SOURCE, SINK = "copy-source", "copy-sink"
 PARTITIONS = 2
 """The partitions of each topic."""
 GROUP = "copiers"
 POLL_SECONDS = 0.5
+HEARTBEAT_MS, POLL_INTERVAL_MS = 300, 12_000
+POLL_WAIT_MS_MAX = 4_000
+"""The longest wait of a fetch: its consumer gives up a request after five seconds."""
 CLOSE_SECONDS = 3.0
 ENDING_TRIES = 5
 """Calls of a commit or an abort that runs out of time, before the producer is given up."""
@@ -80,6 +91,7 @@ class CopierLife:
         """Begin as every transactional program does, and copy."""
         self._env = env
         servers = ",".join(f"{host}:{port}" for host, port in self._load.bootstrap)
+        is_slow = self._load.is_slow
         common = {"bootstrap.servers": servers, "client.id": self._name}
         self._producer = AsyncProducer(
             env,
@@ -106,9 +118,10 @@ class CopierLife:
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
                 "request.timeout.ms": "5000",
-                "session.timeout.ms": str(self._plan.session_ms),
-                "heartbeat.interval.ms": "300",
-                "max.poll.interval.ms": "12000",
+                "session.timeout.ms": str(SLOW_SESSION_MS if is_slow else self._plan.session_ms),
+                "heartbeat.interval.ms": str(SLOW_HEARTBEAT_MS if is_slow else HEARTBEAT_MS),
+                "max.poll.interval.ms": str(SLOW_POLL_INTERVAL_MS if is_slow else POLL_INTERVAL_MS),
+                "fetch.max.wait.ms": str(min(self._load.fetch_wait_ms, POLL_WAIT_MS_MAX)),
                 "max.poll.records": str(self._plan.records_max),
                 "fetch.max.bytes": str(FETCH_BYTES_MAX),
             },
@@ -159,6 +172,8 @@ class CopierLife:
             records = await consumer.poll(POLL_SECONDS)
             if not records:
                 await self._look_where_it_is()
+                if self._load.is_slow and not self._load.is_over:
+                    await self._rest(SLOW_REST_SECONDS)
                 return
         except (KafkaError, ClientError) as error:
             self._note(error)

@@ -117,7 +117,7 @@ class Copying:
             life = CopierLife(load, ledger, f"{slot}.{number}", slot, plan, partition)
             self.lives += 1
             running = world.start_program(machine, life.main)
-            await world.wait(running.ended, plan.life_seconds)
+            await load.wait_for_life(running.ended, plan.life_seconds)
             if former is not None:
                 await self._end(*former, random)
                 former = None

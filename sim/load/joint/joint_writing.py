@@ -103,7 +103,7 @@ class JointWriting:
             life = LifePlan.draw(random, is_two_phase=self.plan.is_two_phase)
             writer, machine = self._writer(slot, number, life, writer), _machine(slot, number)
             running = world.start_program(machine, writer.main)
-            await self._wait(running, life.life_seconds)
+            await load.wait_for_life(running.ended, life.life_seconds)
             if former is not None:
                 await self._end(*former, random)
                 former = None
@@ -121,10 +121,6 @@ class JointWriting:
             writer = self._writer(slot, number, CALM, writer)
             writer.turns_max = LAST_TURNS
             await world.start_program(_machine(slot, number), writer.main).ended.wait()
-
-    async def _wait(self, running: Running, seconds: float) -> None:
-        """Wait until a life has had its time, or has ended. A slow run has longer lives."""
-        await self._load.world.wait(running.ended, seconds * self._load.pace)
 
     def _writer(self, slot: str, number: int, life: LifePlan, before: JointWriter | None) -> JointWriter:
         writer = JointWriter(self._load, self.ledger, self.plan, slot, number, life)

@@ -187,7 +187,10 @@ class Keying:
         fetcher = Fetcher(
             client.core,
             FetchConfig(
-                reset_to=EARLIEST, unavailable_timeout=UNAVAILABLE_SECONDS, max_bytes=FETCH_BYTES_MAX
+                reset_to=EARLIEST,
+                unavailable_timeout=UNAVAILABLE_SECONDS,
+                max_bytes=FETCH_BYTES_MAX,
+                max_wait=self._load.fetch_wait_ms / 1000,
             ),
         )
         positions: dict[TopicPartition, int] = dict.fromkeys(self.partitions, 0)
@@ -208,6 +211,7 @@ class Keying:
                 await world.sleep(ROT_SECONDS)
             except (KafkaError, ClientError) as error:
                 world.trace.record(world.now, who, "poll", error)
+            await self._load.rest_between_polls()
 
     # -- the end
 

@@ -16,6 +16,7 @@ from sim.load.operators.moves import Moves
 from sim.load.operators.quotas import Quotas
 from sim.load.operators.retirements import Retirements
 from sim.load.operators.settings import Settings
+from sim.load.operators.tokens import Tokens
 from sim.load.operators.topics import Topics
 from sim.load.workload import Workload
 from sim.machine.cluster_members import Cluster
@@ -31,6 +32,7 @@ OPERATORS: Mapping[str, type[Duty]] = {
     "access": Access,
     "quotas": Quotas,
     "lives": Lives,
+    "tokens": Tokens,
 }
 MOVING_KINDS = ("operator", "wipes", "dying", "rot", "full")
 """Kinds of trouble that put replicas into other directories, too."""
@@ -91,4 +93,6 @@ class Crew:
 
     def figures(self) -> dict[str, int]:
         """Count the acknowledged steps of each."""
-        return {f"operator {name}": operator.done for name, operator in self.operators.items()}
+        figures = {f"operator {name}": operator.done for name, operator in self.operators.items()}
+        tokens = self.operators.get("tokens")
+        return figures | (tokens.statistics() if isinstance(tokens, Tokens) else {})

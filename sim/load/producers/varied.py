@@ -89,7 +89,7 @@ class VariedProducer:
             self.lives += 1
             life = _Life(load, f"{self._name}.{self.lives}", ProducerPlan.draw(random))
             running = world.start_program(self._name, life.main)
-            await world.wait(life.doomed, random.uniform(0.0, LIFE_SECONDS_MAX))
+            await load.wait_for_life(life.doomed, random.uniform(0.0, LIFE_SECONDS_MAX))
             if life.doomed.is_set():
                 await world.sleep(random.uniform(0.0, DYING_SECONDS_MAX))
             elif random.random() < 0.7:
@@ -133,7 +133,8 @@ class _Life:
                     self.doomed.set()
             self.look_back()
             patience = plan.rest_seconds if len(self._under_way) < UNDER_WAY_MAX else 1.0
-            await env.clock.sleep_until(env.clock.monotonic() + random.uniform(0.0, patience))
+            seconds = random.uniform(0.0, patience) * load.pace
+            await env.clock.sleep_until(env.clock.monotonic() + seconds)
         await producer.close(CLOSE_SECONDS_SHORT if random.random() < 0.3 else CLOSE_SECONDS)
 
     async def _send(self, env: Env, producer: AsyncProducer) -> None:

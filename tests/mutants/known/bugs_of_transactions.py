@@ -191,8 +191,8 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "KIP-98: a follower that cuts its log, and is then elected, reads again which transactions are open.",
         "odradek.data_plane.log.parts.lazy_producers:LazyProducers.truncate",
         """
-        - self.read_at_need(offset, is_settled=False)
-        + self.read_at_need(offset, is_settled=True)
+        - self.read_at_need(offset, high_watermark, is_settled=False)
+        + self.read_at_need(offset, high_watermark, is_settled=True)
         """,
         "copy",
         30,

@@ -28,6 +28,7 @@ from sim.load.operators.asker import check_answer
 from sim.load.operators.drawn_requests import draw_request
 from sim.load.operators.duty import Possible
 from sim.machine.answer_counts import AnswerCounts, never_seen
+from sim.machine.guards import CLIENTS_LOG_IN
 from sim.options import RunOptions
 from sim.run import run
 
@@ -47,6 +48,27 @@ def test_sound_nodes_keep_what_they_acknowledge_to_operators() -> None:
     assert result.verdict == "ok", result.message
     assert result.answers.counts["broker PRODUCE 13"]["answers"] > 0
     assert "broker METADATA" in result.answers.served
+
+
+def _guarded_options(*duties: str) -> RunOptions:
+    options = _options(*duties)
+    return attrs.evolve(options, shape=attrs.evolve(options.shape, guarded=CLIENTS_LOG_IN))
+
+
+def test_lives_of_a_topic_and_tokens_keep_their_promises() -> None:
+    """A topic that is made anew has its last configuration, and tokens let clients in until their time."""
+    result = run(1, _guarded_options("lives", "tokens"))
+    assert result.verdict == "ok", result.message
+    assert result.statistics["tokens taken"] > 0 < result.statistics["tokens refused"]
+    assert result.statistics["operator lives"] > 0
+
+
+def test_a_token_that_lets_in_after_its_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-48: an expired token is refused, also before the controller has removed it."""
+    monkeypatch.setattr("odradek.security.tokens.is_expired", lambda token, now_ms: False)
+    result = run(1, _guarded_options("tokens"))
+    assert result.verdict == "safety"
+    assert "has ended at" in result.message or "has expired" in result.message
 
 
 def test_a_configuration_that_is_acknowledged_and_not_altered_is_found(
