@@ -125,6 +125,9 @@ AGED_SHARE = 0.4
 LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
 """More workloads of such runs, drawn by a stream of their own, with their share."""
 LATER_AGED_SHARE = 0.3
+LATER_AGED_MAX = 2
+LATER_AGED_TIME = 0.35
+"""Such runs have two of these workloads at most, and a third of the time: a run costs about what it cost."""
 KEEPING_WORKLOADS = ("group", "copy")
 """Workloads that need the offsets of their groups, however seldom these are committed."""
 NEW_WORKLOADS = ("prepare",)
@@ -210,7 +213,11 @@ class RunOptions:
         kinds = tuple(kind for kind in storm.kinds if kind not in ("upgrade", *TRANSACTION_KINDS))
         shape = self.shape.aged(random)
         workloads = ("produce", *(name for name in AGED_WORKLOADS if random.random() < AGED_SHARE))
-        workloads += tuple(name for name in LATER_AGED_WORKLOADS if more.random() < LATER_AGED_SHARE)
+        later = [name for name in LATER_AGED_WORKLOADS if more.random() < LATER_AGED_SHARE]
+        later = more.sample(later, min(len(later), LATER_AGED_MAX))
+        if later:
+            storm = attrs.evolve(storm, seconds=storm.seconds * LATER_AGED_TIME)
+        workloads += tuple(later)
         settings = {key: more.choice(values) for key, values in LATER_AGED_SETTINGS.items()}
         if {*KEEPING_WORKLOADS} & {*workloads}:
             settings["offsets.retention.minutes"] = OFFSETS_STAY_MINUTES
