@@ -55,6 +55,7 @@ SHELL = {
     "odradek/trio.py": "opens the nurseries of the clients of trio programs",
     "sim/__main__.py": "a process of its own: arguments, real time",
     "sim/run.py": "how long a run took in real time, where an unexpected exception came from",
+    "sim/campaign/census.py": "a command of its own: arguments, the files of a campaign",
     "sim/campaign/command.py": "a process of its own: arguments, files, real time",
     "sim/campaign/coverage.py": "follows the lines that a run executes; the worker of a campaign, no node",
     "sim/campaign/guide.py": "the campaign's own file of coverage",

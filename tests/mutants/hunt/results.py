@@ -23,7 +23,7 @@ END = "<!-- end of mutants -->\n"
 NOBODY, UNTRIED = "nobody", "not found yet"
 CAMPAIGN, ALONE = "campaign", "parts alone"
 CLUSTERS_MIN = 12
-"""With fewer clusters, a mutant that is not found has not been looked for."""
+"""With fewer clusters, the table says that a mutant was hardly looked for."""
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ Scenario = Callable[[World], Awaitable[None]]
 
 
 def frame(key: ApiKey, correlation_id: int) -> bytes:
-    """A request of ten bytes."""
+    """Make a request of ten bytes."""
     return (
         (10).to_bytes(4, "big")
         + key.to_bytes(2, "big")
@@ -45,7 +45,7 @@ def in_world(scenario: Scenario, seed: int, weather: Weather = ALWAYS) -> World:
 
 
 async def pair(world: World, source: str = "a") -> tuple[Conn, Conn]:
-    """A connection to `b`."""
+    """Connect to `b`."""
     fabric = world.fabric
     env = world.node_env("b")
     listener = fabric.hosts["b"].listeners.get(PORT) or env.network.listen("", PORT)
