@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 
 if __name__ == "spark" and sys.argv[0] == "-m":
-    # In a checkout, `python -m spark NAME` and `python -m spark.quiet` go on to work.
+    # In a checkout, `python -m spark NAME` and `python -m spark.quiet` still work.
     print("python -m spark is called `odradek spark` now, and its mirror `odradek mirror`", file=sys.stderr)
 elif __name__ != "odradek.spark":
-    # A second copy would have classes of its own, whose errors an `except` with the first copy's classes does
-    # not catch.
+    # Imported twice, the package would have two of each class, and `except` would miss the other copy's errors.
     raise ImportError(f"{__name__!r} is a folder of Odradek's sources: import odradek.spark")

@@ -38,7 +38,7 @@ class Desk(BrokerHost, Protocol):
 
     @property
     def steps(self) -> StepDriver:
-        """Runs the work of requests that wait."""
+        """The driver of handlers that are generators."""
 
     @property
     def tasks(self) -> TaskGroup: ...

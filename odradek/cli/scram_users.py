@@ -90,7 +90,7 @@ def _password(parts: dict[str, str]) -> str:
     if "passwordfile" in parts:
         password = read_password(parts["passwordfile"])
     if not password:
-        raise CliError("--add-scram: one of password, passwordfile, saltedpassword is missing", USAGE)
+        raise CliError("--add-scram: give password, passwordfile or saltedpassword", USAGE)
     return password
 
 

@@ -152,7 +152,7 @@ class PartitionRun:
         self._apply_all(node)
 
     def _born(self, node: Broker) -> None:
-        """Called when a broker has a partition, and no metadata yet."""
+        """Do nothing: a hook for subclasses, called when a broker has its partition and no metadata yet."""
 
     def _apply(self, node: Broker) -> None:
         """Apply the newest metadata that a broker has received."""

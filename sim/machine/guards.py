@@ -44,7 +44,10 @@ def draw_guards(random: Random) -> tuple[int, int]:
 
 
 def guarded_settings(guarded: int, session_ms: int, listeners: Sequence[str]) -> dict[str, str]:
-    """Make the settings of a node that has these listeners."""
+    """Make the settings for logins and ACLs of a node with these listeners.
+
+    `guarded` is `CLIENTS_LOG_IN` or `NODES_LOG_IN`; `session_ms` is the longest login, 0 without a limit.
+    """
     jaas = (
         f'{_MODULE} required username="{NODE}" password="{_NODE_PASSWORD}"'
         f' user_{NODE}="{_NODE_PASSWORD}" user_{ADMIN}="{ADMIN_PASSWORD}";'

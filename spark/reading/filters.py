@@ -115,7 +115,7 @@ def _take_number(pushed: Pushed, column: str, one: Any) -> bool:
         setattr(pushed, f"{column}_from", max(getattr(pushed, f"{column}_from"), first))
     if not isinstance(one, (GreaterThan, GreaterThanOrEqual)):
         setattr(pushed, f"{column}_to", min(getattr(pushed, f"{column}_to"), last))
-    # Other offsets lie between the least and the greatest of several, so Spark filters again.
+    # An IN list becomes the range from its least to its greatest value, so Spark filters again.
     return not isinstance(one, In)
 
 

@@ -471,7 +471,7 @@ def _parse_headers(data: bytes, position: int, key_errors: str) -> tuple[tuple[H
         else:
             size, position = read_varint(data, position - 1)
         if size < -1:
-            raise InvalidRecord(f"record header value of {size} bytes")
+            raise InvalidRecord(f"a record header's value has the length {size}")
         if size == -1:
             headers.append((key, None))
         else:

@@ -188,7 +188,9 @@ class Segment:
         self.index_is_written = (offsets, times)
 
     def measure_tail(self) -> None:
-        """Recompute first and largest timestamp and the bytes since the last index entry, from the index and the batches behind."""
+        """Recompute first and largest timestamp and the bytes since the last index entry, from the index and the batches
+        behind its last entry.
+        """
         index = self.index
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP

@@ -52,7 +52,7 @@ class OwnCopy:
         """The place where another process has answered as this voter lately."""
 
     def judge(self) -> None:
-        """Begin to doubt when the log has this voter elsewhere, and end the doubt when it names this place."""
+        """Stop voting, and look for another process with this voter's directory, while the log has another address for it."""
         driver = self._driver
         voters, leads = driver.core.voters, isinstance(driver.core.role, Leader)
         if self._judged is not None and self._judged[0] is voters and self._judged[1] is leads:

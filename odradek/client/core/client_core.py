@@ -117,7 +117,7 @@ class ClientCore:
         self, bootstrap: Sequence[Address], config: ClientConfig, rng: random.Random, now: float = 0.0
     ) -> None:
         if not bootstrap:
-            raise ValueError("no bootstrap address")
+            raise ValueError("no bootstrap address (expected HOST:PORT)")
         self.config = config
         self.now = now
         self.rng = rng

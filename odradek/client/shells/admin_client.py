@@ -20,7 +20,7 @@ __all__ = ["Admin"]
 class Admin(BlockingAdminMethods, FamiliarFace, known_as="Admin"):
     """A client that administers a cluster; its methods may be called from any thread.
 
-    `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a
+    `config` has Kafka's keys, `bootstrap.servers` at least. They may also be given as keyword arguments, with `_` for `.`. Use it as a
     context manager, or call `close`. Raises `ValueError` for a bad configuration. A call raises `KafkaError` when a broker
     answered with an error code, and `ClientError` when no broker answered. Calls about several items return an error for
     each item instead.

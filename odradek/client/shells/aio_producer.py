@@ -77,9 +77,9 @@ async def wait_done(env: Env, batch: Batch) -> None:
 
 
 class AsyncProducer(FamiliarFace, known_as="Producer"):
-    """A producer whose tasks run in `tasks`; `config` has Kafka's keys, keyword arguments the same with underscores.
+    """A producer whose tasks run in `tasks`.
 
-    Ends with `close`, or with the task group: what was not sent by then is lost. Raises `ValueError` for a bad
+    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. Ends with `close`, or with the task group: what was not sent by then is lost. Raises `ValueError` for a bad
     configuration.
     """
 

@@ -113,11 +113,19 @@ class DynamicConfig:
             if log_dir is None or not log_dir.is_served or not log_dir.is_loaded:
                 continue
             is_last = all(each is log_dir or not each.is_served for each in self._by_path.values())
-            holds = log_dir.logs or log_dir.logs_being_made or broker.moves.in_directory(log_dir)
-            if holds or is_last or path == self._metadata_path:
-                broker.log.warning("log_dir.not_released", directory=path, logs=len(log_dir.logs))
-            else:
+            uses = {
+                "it is the last directory": is_last,
+                "it has the metadata log": path == self._metadata_path,
+                "it holds logs": log_dir.logs or log_dir.logs_being_made,
+                "a replica moves there or from there": broker.moves.in_directory(log_dir),
+            }
+            reason = next((text for text, holds in uses.items() if holds), None)
+            if reason is None:
                 log_dir.release()
+            else:
+                broker.log.warning(
+                    "log_dir.not_released", directory=path, reason=reason, logs=len(log_dir.logs)
+                )
 
     def _ids(self, paths: tuple[str, ...]) -> tuple[bytes, ...]:
         """Return the ids of the directories at these paths."""

@@ -105,7 +105,7 @@ class Steps:
         self._ready.append(task)
 
     def cut(self, task: Task) -> None:
-        """End the wait of a task whose deadline has passed, if that may be cut short."""
+        """End the wait of a task whose deadline has passed, if the wait may be cut short."""
         if task.wait is not None and task.wait.can_be_cut:
             task.wait.leave(task)
             task.cut = task.due()

@@ -1,11 +1,11 @@
 """Answers to Produce with acks=all: when one leaves its broker, enough replicas have the records. PURE.
 
 1. All replicas in sync have them (`held_records`).
-2. At least `min.insync.replicas` replicas have them: as many as were in sync when it was decided.
+2. At least `min.insync.replicas` replicas have them: as many as were in sync when the leader acknowledged.
 3. A leader that has too few in sync from the question to the answer acknowledges nothing (KIP-966).
 
 The leader may decide at any moment between question and answer. So the third rule speaks only of leaders whose in-sync
-replicas are the same at both, and of the lower one of two minimums.
+replicas are the same at both. It compares with the lower `min.insync.replicas` of the two moments.
 """
 
 from __future__ import annotations
