@@ -25,7 +25,7 @@ EPOCHS = {1: 11, 2: 12, 3: 13}
 
 
 def _image(*partitions: PartitionImage) -> MetadataImage:
-    """An image of one topic, in which each broker is registered with an epoch."""
+    """Make an image of one topic, in which each broker is registered with an epoch."""
     topics = {"t": SimpleNamespace(partitions=dict(enumerate(partitions)))}
     brokers = {broker_id: SimpleNamespace(epoch=epoch) for broker_id, epoch in EPOCHS.items()}
     return cast("MetadataImage", SimpleNamespace(topics=topics, brokers=brokers))
@@ -36,7 +36,7 @@ def _in_sync(*isr: int, elr: tuple[int, ...] = ()) -> PartitionImage:
 
 
 def _storm(shape: Shape | None = None) -> Storm:
-    """A storm over three brokers whose processes are those that are registered."""
+    """Make a storm over three brokers whose processes are those that are registered."""
     cluster = Cluster(World(1), Shape(3, 3) if shape is None else shape)
     for member in cluster.brokers:
         replication = SimpleNamespace(broker_epoch=EPOCHS[member.config.node_id])
@@ -52,7 +52,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> None:
-    """A process that has not registered yet, or is about to stop, keeps nothing for the others."""
+    """A process that is about to register, or to stop, does not count."""
     storm = _storm()
     one, two, three = storm.cluster.brokers
     image = _image(_in_sync(1, 2, 3))
@@ -66,7 +66,7 @@ def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> 
 
 
 def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
-    """Whoever is drawn: a member of the ISR or an eligible replica is left, and it stays up until all is whole."""
+    """A member of the ISR or an eligible replica is left, and it stays up until all is whole."""
     for partitions in ((_in_sync(1, 2, 3),), (_in_sync(1), _in_sync(2)), (_in_sync(1, elr=(2,)),)):
         seen = set()
         for seed in range(40):
@@ -90,7 +90,7 @@ def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
 
 
 def test_all_may_lose_power_where_all_is_synced() -> None:
-    """No page cache counts there, so nobody has to be kept."""
+    """Page caches do not count there."""
     storm = _storm(Shape(3, 3).synced())
     assert storm.cluster.shape.syncs_all
     sizes = {len(_some(storm, _image(_in_sync(1)), Random(seed))) for seed in range(40)}
