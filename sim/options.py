@@ -192,20 +192,28 @@ class RunOptions:
             workloads = [name for name in workloads if name not in NEW_WORKLOADS]
         storm = attrs.evolve(storm, kinds=(*storm.kinds, *_drawn_kinds(seed, storm, workloads)))
         duties = _drawn_alone(seed, DUTIES)
-        if Random(f"{seed}/synced").random() < SYNCED_PROBABILITY:
-            shape = shape.synced()
-            workloads = [name for name in workloads if name not in UNSYNCING["workloads"]]
-            duties = tuple(name for name in duties if name not in UNSYNCING["duties"])
         if {*GUARDED_DUTIES} & {*duties} and profile in ("default", "lite", "calm"):
             guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
             shape = attrs.evolve(shape, guarded=guarded, session_ms=session_ms)
         knobs = draw_knobs(Random(f"{seed}/knobs")) if profile in ("default", "lite") else {}
         drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties, knobs)
+        drawn = drawn._synced(Random(f"{seed}/synced"))
         if profile == "default" and seconds is None and nodes is None and controllers is None:
             ages = Random(f"{seed}/hours of age")
             if ages.random() < AGED_PROBABILITY:
                 return drawn._aged(ages, Random(f"{seed}/hours of more"))
         return drawn._fit_to_profile(random, controllers, seconds)
+
+    def _synced(self, random: Random) -> RunOptions:
+        """Return a copy that in some runs syncs everything before it is acknowledged."""
+        if random.random() >= SYNCED_PROBABILITY:
+            return self
+        return attrs.evolve(
+            self,
+            shape=self.shape.synced(),
+            workloads=tuple(name for name in self.workloads if name not in UNSYNCING["workloads"]),
+            duties=tuple(name for name in self.duties if name not in UNSYNCING["duties"]),
+        )
 
     def _aged(self, random: Random, more: Random) -> RunOptions:
         """Return a copy for hours of little load."""

@@ -52,7 +52,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> None:
-    """A process keeps data for the others only while it is registered, and nothing is about to stop it."""
+    """A process that is about to register, or to stop, does not count."""
     storm = _storm()
     one, two, three = storm.cluster.brokers
     image = _image(_in_sync(1, 2, 3))
@@ -66,7 +66,7 @@ def test_a_keeper_is_the_registered_process_and_nothing_is_about_to_end_it() -> 
 
 
 def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
-    """For each draw, a member of the ISR or an eligible replica is left, and it stays up until all is whole."""
+    """A member of the ISR or an eligible replica is left, and it stays up until all is whole."""
     for partitions in ((_in_sync(1, 2, 3),), (_in_sync(1), _in_sync(2)), (_in_sync(1, elr=(2,)),)):
         seen = set()
         for seed in range(40):
@@ -90,7 +90,7 @@ def test_each_partition_of_a_victim_keeps_a_replica_that_may_lead() -> None:
 
 
 def test_all_may_lose_power_where_all_is_synced() -> None:
-    """Page caches count for nothing there, so all may die."""
+    """Page caches do not count there."""
     storm = _storm(Shape(3, 3).synced())
     assert storm.cluster.shape.syncs_all
     sizes = {len(_some(storm, _image(_in_sync(1)), Random(seed))) for seed in range(40)}
