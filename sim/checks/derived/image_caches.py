@@ -206,7 +206,8 @@ def _wrong_replica(
     if named is None:
         yield f"{what} is hosted, and placed elsewhere"
         return
-    if replica.image != named:
+    # An answer to AlterPartition may overtake the records up to its own: the replica waits for that one.
+    if replica.image != named and replica.partition_epoch <= named.partition_epoch:
         yield f"{what} goes by {replica.image}, and its image says {named}"
     owner = log.owner
     if not isinstance(owner, LogDir) or owner.offline_reason is not None:
