@@ -84,7 +84,7 @@ def record(found: Mapping[str, object], repository: Path, directory: Path = DIRE
     """Write a run's figures to a file of its own, and return its path.
 
     A second run of the same commit takes the place of the first.
-    Raises NotRecordable for a quick run, a run without Kafka, and a checkout with changes that no commit has.
+    Raises NotRecordable for a quick run, a run without Kafka, and a checkout with changes beside its commit.
     """
     measured = cattrs.structure(found, _Found)
     if measured.method.quick:
