@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 
 from bench import report
+from bench.history.recorded import NotRecordable, record
 from bench.hot_path.small_requests import KINDS, Drive, Kind
 from bench.hot_path.stages import STAGES
 from bench.instruments.loopback import SEGMENT_BYTES, enter_own_network
@@ -94,6 +95,9 @@ def parse_arguments() -> argparse.Namespace:
         "--data", type=Path, help="put the servers' data below this directory (default: temporary)"
     )
     how.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    how.add_argument(
+        "--record", action="store_true", help="add the ratios to bench/history, for docs/benchmarks.md"
+    )
     options = parser.parse_args()
     if options.all:
         options.throughput = options.requests = options.stages = options.startup = options.recovery = True
@@ -328,6 +332,12 @@ def main() -> int:
         bench.run()
     if options.json:
         options.json.write_text(json.dumps(bench.found, indent=2) + "\n")
+    if options.record:
+        try:
+            print(f"recorded: {record(bench.found, Path(__file__).parents[1])}", file=sys.stderr)
+        except NotRecordable as reason:
+            print(f"not recorded: {reason}", file=sys.stderr)
+            return 1
     return 0
 
 

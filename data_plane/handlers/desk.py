@@ -51,7 +51,7 @@ class Desk(BrokerHost, Protocol):
 
     @property
     def woken(self) -> list[Callable[[], None]]:
-        """Parked requests to be served after the turn: a new list each time that they are."""
+        """Parked requests that are served after the turn. Each serving begins a new list."""
 
     def run_woken(self) -> None:
-        """Serve them now."""
+        """Serve the parked requests that were woken."""

@@ -234,7 +234,7 @@ def _measure_end(segments: SegmentList, config: LogConfig, options: LoadOptions)
 
 
 def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool:
-    """Split the segments whose offsets lie too far apart for an index; true if there were any: all is to be opened anew."""
+    """Split the segments whose offsets lie too far apart for an index. Return True if there were any: the log must be opened again."""
     listed, directory = segments.segments, segments.home.directory
     ends = [*(each.base_offset for each in listed[1:]), end_offset]
     is_changed = False

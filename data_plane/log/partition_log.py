@@ -577,7 +577,7 @@ class PartitionLog(LogOffsets):
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def needs_look_at_ages(self, now_ms: int) -> bool:
-        """True if `look_at_ages` should be called before `prepare_retention`."""
+        """True if `look_at_ages` has to be called before `prepare_retention`."""
         return retention.needs_look(self, self.segment_list, self.config, now_ms)
 
     def look_at_ages(self, now_ms: int, budget: WalkBudget) -> bool:

@@ -48,7 +48,7 @@ class _Change:
 
 
 class AlterPartitionSender:
-    """The sender of proposals until the controller has decided them. Its task runs only while a proposal is pending."""
+    """Sends each proposal until the controller has decided it. Its task runs only while a proposal is pending."""
 
     def __init__(
         self,

@@ -143,9 +143,9 @@ class DescribeConfigsHandler:
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, answered: _Answered
     ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
-        """Describe a resource: the results, shared by equal ones, and the units; None for a repetition too many.
+        """Describe a resource. Return its results and their size. Equal resources share results.
 
-        Raises `KafkaError`.
+        The results are None if the resource was named too often. Raises `KafkaError`.
         """
         kind, name = resource.resource_type, resource.resource_name
         wanted = frozenset(resource.configuration_keys or ())

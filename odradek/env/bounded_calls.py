@@ -136,7 +136,7 @@ class BoundedCalls:
         return result
 
     def settle(self) -> None:
-        """Wait (in a worker) until an abandoned call is undone, or done. Raises the error that this has ended with."""
+        """Wait, in a worker, until an abandoned call is done or undone. Raises the error with which it ended."""
         self._settled.wait()
         failure, self._failure = self._failure, None
         if failure is not None:

@@ -1,4 +1,4 @@
-"""A process that leaves the processor to others at once, and still gets a fair share of it (SHELL, Linux).
+"""Lowest priority for a process: it leaves the processor at once, and still gets a fair share (SHELL, Linux).
 
 A low nice value alone is not enough. A process that wakes up waits for the end of the running process' slice (about 3 ms) all
 the same. Since Linux 6.12 a process that wakes up takes the place of one whose slice is longer than its own. So the

@@ -201,7 +201,7 @@ class File(Protocol):
         """Read up to `count` bytes at `offset`; fewer only at the end of the file."""
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
+        """Fill `buffer` from `offset`. Return the number of bytes read, fewer only at the end of the file."""
 
     def is_warm(self, offset: int, count: int) -> bool:
         """True if the page cache probably holds this range, so a read need not wait for the device.

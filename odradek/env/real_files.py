@@ -324,8 +324,8 @@ class RealFile:
                 os.close(fd)
 
     def _descriptor_for_sync(self) -> tuple[int, bool]:
-        """Return the descriptor, pinned; or one to be closed again: a recovery syncs thousands of files that are
-        not read.
+        """Return the pinned descriptor, or a new descriptor, which the caller closes: a recovery syncs thousands of files
+        that are not read.
         """
         return (self._fd, True) if self._pin_open() else (self._open_anew(), False)
 

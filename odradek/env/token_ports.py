@@ -19,7 +19,7 @@ class TokenUnavailable(Exception):
 
 @attrs.frozen
 class DocumentAddress:
-    """A document, and how it is asked for."""
+    """The address of a document, and the settings of the request for it."""
 
     url: str
     """`file:///PATH`, `https://...` or `http://...`."""

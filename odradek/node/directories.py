@@ -262,7 +262,7 @@ class Directories:
         return left_behind
 
     def unlock(self, left_behind: Collection[str]) -> None:
-        """Give back the locks of all but these, for a process that may not end before a device answers."""
+        """Release the locks of all other directories: the process may not end before a device answers."""
         for log_dir in self.log_dirs:
             if log_dir.path not in left_behind:
                 log_dir.directory.unlock()

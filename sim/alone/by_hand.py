@@ -58,7 +58,7 @@ class _Log:
     """Raises the bugs that coordinators only log when they go on without the request."""
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """Drop a line."""
+        """Ignore a line of the log."""
 
     warning = info
 

@@ -201,7 +201,7 @@ class AttemptProtocol:
         self._leave(AttemptStep.WRITE, AttemptStep.PREPARE)
 
     def prepared(self) -> None:
-        """Called when all rows are in the log."""
+        """Note that all rows are in the log."""
         self._leave(AttemptStep.PREPARE, AttemptStep.REPORT)
 
     def counted(self) -> None:
@@ -319,7 +319,7 @@ class DriverProtocol:
         self._leave(DriverStep.FINISH, DriverStep.DROP if self.aborts else DriverStep.DONE)
 
     def dropped(self) -> None:
-        """Called when the prepared transactions are ended."""
+        """Note that the prepared transactions have ended."""
         self._leave(DriverStep.DROP, DriverStep.DONE)
 
     def check_rows(self) -> None:

@@ -100,7 +100,7 @@ class RecordPlaces:
 
 
 def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
-    """Append where `count` records begin, counted from `base`, to `places`; return where the last one ends.
+    """Append the begins of `count` records to `places`, counted from `base`. Return the end of the last one.
 
     A length's sign is ignored here and looked at with all other numbers.
 

@@ -353,7 +353,7 @@ def versions_source(facts: list[VersionFact]) -> str:
 
 
 def sources() -> dict[Path, str]:
-    """Generate every file; returns the texts."""
+    """Generate every file. Return the texts by path."""
     groups: dict[str, list[MessageFact]] = {}
     for message in messages():
         groups.setdefault(module_of(message), []).append(message)

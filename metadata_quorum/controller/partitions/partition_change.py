@@ -175,7 +175,7 @@ def _keep_eligible(target: _Target, partition: PartitionImage, rules: TopicRules
 
 
 def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
-    """True if this ISR commits records that replicas outside of it may miss."""
+    """True if this ISR may commit records, so that replicas outside of it may miss some."""
     min_isr = min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
     return len(target.isr) >= min_isr
 

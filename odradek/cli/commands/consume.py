@@ -457,7 +457,7 @@ def _listener(member: _Member) -> RebalanceListener:
     from odradek.client.consumer.consumer_types import RebalanceListener
 
     class Listener(RebalanceListener):
-        """Made here, because its base is imported only when a command reads."""
+        """A listener of rebalances. The class is made here, since its base is imported only when a command reads."""
 
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             member.assigned(partitions)

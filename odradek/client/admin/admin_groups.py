@@ -62,8 +62,8 @@ class GroupMember:
 
 @attrs.frozen
 class GroupDescription:
-    """A group and its members. `protocol` is the assignor that they agreed on; all but the id is empty with an
-    `error`."""
+    """A group and its members. `protocol` is the assignor that they agreed on. With an `error`, all but the
+    id is empty."""
 
     group_id: str
     state: str = ""

@@ -491,7 +491,7 @@ class ConsumerMachine:
         self._stir()
 
     def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
-        """Go on at the earliest or latest offset, found out when it is needed; no keys: everywhere."""
+        """Move to the earliest or latest offset, which is asked for when it is needed. Without keys, all partitions move."""
         for key in list(keys) or list(self.subscription.partitions):
             self.subscription.state(key).reset(policy)
         self._stir()

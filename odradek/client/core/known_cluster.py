@@ -175,7 +175,7 @@ class Cluster:
         return True
 
     def _is_present_id(self, name: str, topic_id: bytes) -> bool:
-        """Take in the topic id of an answer; false if it is that of a topic that was deleted."""
+        """Take in the topic id of an answer. Return False if it belongs to a topic that was deleted."""
         if topic_id == NO_TOPIC_ID:
             return True
         seen = self._ids.setdefault(name, deque(maxlen=_IDS_KEPT_MAX))

@@ -252,7 +252,7 @@ def reachable(core: ClientCore, deadline: float) -> Operation[None]:
 
 
 def this_broker(node_of: Callable[[Any], int | None]) -> Route:
-    """Route to the broker that the item itself names; None: any. An id that is not in the cluster is a final error."""
+    """Route to the broker that the item itself names, or to any broker for None. An id that is not in the cluster is a final error."""
 
     def route(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
         yield from refresh_metadata(core, (), timeout=deadline - core.now)

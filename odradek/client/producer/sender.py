@@ -532,7 +532,7 @@ class Sender:
             part.not_before = 0.0
 
     def _given_up(self, lane: Lane, batch: Batch, error: Exception) -> None:
-        """See to the numbers behind a batch that leaves without having been acknowledged."""
+        """Give new sequence numbers to the batches behind an unacknowledged batch that leaves."""
         if self.transactions is not None:
             self.transactions.record_failed(error, numbered=batch.base_sequence >= 0)
         elif batch.base_sequence >= 0 and lane.rebase is None:

@@ -101,7 +101,7 @@ class _LastCall:
 
     @property
     def is_over(self) -> bool:
-        """True once the coordinator has answered, or its time is up."""
+        """True once the coordinator has answered, or the time for its answer is up."""
         return self.task is not None and self.task.done
 
 

@@ -14,7 +14,7 @@ __all__ = ["RecordFuture"]
 
 
 class Keeper(Protocol):
-    """The producer, as its futures know it."""
+    """The part of a producer that its futures use."""
 
     lock: threading.RLock
 

@@ -131,7 +131,7 @@ class Entrance:
         return sum(map(len, self._half_open.values()))
 
     def has_room(self, host: str) -> bool:
-        """True if a client from this address can be let in just now; else it is turned away at once, which is cheap."""
+        """True if a client from this address can be let in now. Otherwise it is turned away at once, which is cheap."""
         return self._tls is None or self._tls.has_room(host)
 
     async def enter(self, conn: Conn) -> Entered:

@@ -225,7 +225,7 @@ class AclIndex:
     def _is_covered(
         self, resource: _Resource, clients: tuple[_Client, ...], operations: tuple[int, ...]
     ) -> bool:
-        """True if a denial holds for all that a name or prefix means. One of `*` as a literal was looked for before."""
+        """True if a denial covers a name or prefix. The caller has already looked for a denial of the literal `*`."""
         kind, is_prefix, name = resource
         if not is_prefix and name == ANY_NAME:
             return False

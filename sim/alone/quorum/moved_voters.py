@@ -124,7 +124,7 @@ class _Run:
         return Node(node_id, self._steps, self._network, Random(f"{self._random.random()}"), NodePlan())
 
     def run(self) -> Mapping[str, int]:
-        """Run the schedule; return what came of it."""
+        """Run the schedule. Return its outcome."""
         try:
             return self._run()
         finally:

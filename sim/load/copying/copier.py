@@ -59,7 +59,7 @@ class _GivenUp(Exception):
 
 
 class CopierLife:
-    """Copies its share of the group until it is stopped or fenced. Is the consumer's rebalance listener."""
+    """Copies its share of the group until it is stopped or fenced. It is also the rebalance listener of its consumer."""
 
     def __init__(
         self,

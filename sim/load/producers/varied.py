@@ -195,7 +195,7 @@ def _attempts(batch: Batch) -> float:
 
 
 def _let_brokers_wait(core: ClientCore, timeout_ms: int) -> None:
-    """Have brokers wait so long for followers, whatever the client's own patience is."""
+    """Set the timeout for which brokers wait for followers, independent of the client's own timeouts."""
     sound = core.call
 
     def call(request: Any, **named: Any) -> Any:

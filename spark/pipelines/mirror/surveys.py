@@ -84,7 +84,7 @@ def _acls(admin: Admin) -> frozenset[Acl] | None:
 
 
 def perform(admin: Admin, plan: Plan) -> list[str]:
-    """Make the changes of a plan in the target; sentences about settings that the target does not know.
+    """Make the changes of a plan in the target. Return sentences about settings that the target does not know.
 
     Raises `Failed` for a change that is refused, and `ClientError`.
     """

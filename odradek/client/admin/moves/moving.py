@@ -244,7 +244,7 @@ def _key(move: Move) -> TopicPartition:
 def _begun(
     core: ClientCore, wave: Sequence[Move], timeout: float | None
 ) -> Operation[dict[TopicPartition, CallError]]:
-    """Begin these moves; returns the errors of those that the controller refused."""
+    """Begin these moves. Return the errors of the moves that the controller refused."""
     wanted = {_key(move): move.after for move in wave}
     asked = yield from alter_partition_reassignments(core, wanted, timeout=timeout)
     return {key: error for key, error in asked.items() if error is not None}
