@@ -1,4 +1,4 @@
-"""Benchmarks over time: what a run records, what is refused, and the page that is drawn from all runs."""
+"""Benchmarks over time: the record of a run, the runs that are refused, and the page with all runs."""
 
 from __future__ import annotations
 
