@@ -36,7 +36,9 @@ def encode_principal(principal: str, by_token: bool = False) -> bytes:
 def decode_principal(data: Buffer) -> tuple[str, bool]:
     """Decode `type:name`, and whether it logged in by a delegation token. Raises `MalformedMessage`."""
     if len(data) < _VERSION.size:
-        raise MalformedMessage(f"a principal of {len(data)} bytes")
+        raise MalformedMessage(
+            f"a principal of {len(data)} bytes is too short: its version alone takes {_VERSION.size}"
+        )
     (version,) = _VERSION.unpack_from(data)
     if version != 0:
         raise MalformedMessage(f"a principal of version {version}, only 0 is known")

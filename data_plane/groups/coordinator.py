@@ -185,7 +185,7 @@ class _ConfirmedRead:
         self._refuse()
 
     def _refuse(self) -> None:
-        """Have the client look for the coordinator again: all clients do so after this error."""
+        """Answer NOT_COORDINATOR: after it, every client looks for the coordinator again."""
         assert self._ask.reply is not None
         self._ask.reply.complete(refusal(self._ask, ErrorCode.NOT_COORDINATOR))
 

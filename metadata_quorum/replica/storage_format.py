@@ -84,7 +84,10 @@ def random_cluster_id(uuid: bytes) -> str:
 
 
 def check_cluster_id(cluster_id: str) -> None:
-    """Check a cluster id. Raises `StorageError`. Kafka 4.3's tool takes any text, and so do requests."""
+    """Check that a cluster id is UTF-8, has at least a letter, and fits into requests. Raises `StorageError`.
+
+    Kafka 4.3's tool takes any text.
+    """
     try:
         size = len(cluster_id.encode())
     except UnicodeEncodeError:

@@ -1,15 +1,14 @@
 """Promises of nodes to each other, against the contents of their disks at that moment. PURE.
 
 1. A voter asks for votes in an epoch, or gives its vote, only when its vote is on the platter (Raft, figure 2).
-2. A node of the quorum that fetches the metadata log from an offset has all below it on the platter (KIP-595). The
-   end that its core takes for flushed is there too. A Fetch may wait in a connection while a leader has the log cut.
+2. A node of the quorum that fetches the metadata log from an offset has all below it on the platter (KIP-595). Everything below the end that its core counts as flushed is there too. A Fetch may wait in a connection while a leader has the log cut.
    If its offset is beyond the log's present end, it was decided before, and the platter must have held all of it
    then.
 3. A follower that fetches a partition from an offset has all below it in its page cache. It need not be on the
    platter, except as `flush.messages` demands. A Fetch of an earlier leader epoch may have waited in a connection, while
-   the log was cut; leaders refuse it. Below its log start it needs nothing: an empty log may begin within
-   its only segment, whose name says less. The log start that it sends is that of a restart: by its checkpoint, or by
-   the name of its first segment.
+   the log was cut; leaders refuse it. It needs nothing below its log start. The start of an empty log may
+   lie inside its only segment, above the offset in the segment's name. A follower sends the log start that a restart would
+   find: from the checkpoint, or from the name of its first segment.
 
 Promises are looked at when their last byte is sent.
 """

@@ -180,9 +180,9 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         return True
     has = "no progress" if last < 0 else f"batch {last}"
     raise ProgressError(
-        f"the topic has {has} of {query}, and batch {batch} is to be written: give the option decisionsTopic that the query"
-        " has had before, or, if the batches between are written (as with delivery=at-least-once before), set the option"
-        " adoptCheckpoint=true once."
+        f"the topic has {has} of {query}, and batch {batch} is next: batches are missing in its progress. If the query had"
+        " another decisionsTopic before, give the option decisionsTopic that the query has had before. If the missing batches"
+        " were written without progress (delivery=at-least-once), set the option adoptCheckpoint=true once."
     )
 
 

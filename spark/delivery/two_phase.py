@@ -117,9 +117,9 @@ def judge_decision(
         return True
     has = "no decision" if decision is None else f"a decision about batch {last}"
     raise ProgressError(
-        f"the topic has {has} of {query}, and batch {batch} is to be written: give the option decisionsTopic that the query"
-        " has had before, or, if the batches between are written (as with another delivery before), set the option"
-        " adoptCheckpoint=true once."
+        f"the topic has {has} of {query}, and batch {batch} is next: decisions are missing. If the query had another"
+        " decisionsTopic before, give the option decisionsTopic that the query has had before. If the missing batches were"
+        " written without decisions (another delivery), set the option adoptCheckpoint=true once."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -109,6 +110,9 @@ def test_the_document_lists_them_with_their_reasons() -> None:
     for key, reason in KEYS_WITHOUT_EFFECT.items():
         family = next((row for row in section.splitlines() if f"`{key}`" in row and row.startswith("| ")), "")
         assert family.endswith(f"| {reason} |"), key
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert named - KEYS_WITHOUT_EFFECT.keys() == set(), "has an effect: its row must go"
 
 
 def test_a_start_names_those_that_the_file_sets_in_one_warning() -> None:

@@ -411,7 +411,9 @@ class ServerConnection(_Connection):
             raise LocalProtocolError("no request waits for a response")
         call = self._unanswered[0]
         if correlation_id is not None and correlation_id != call.correlation_id:
-            raise LocalProtocolError(f"response {correlation_id} before {call.correlation_id}")
+            raise LocalProtocolError(
+                f"response {correlation_id} before {call.correlation_id}, whose request came first"
+            )
         return call
 
 

@@ -167,9 +167,9 @@ class Delivery:
         self.chunk_used_up = True
 
     def _hand_over(self, state: PartitionState, found: list[ConsumerRecord], count_max: int) -> bool:
-        """Give the application some parsed records; False where the next one cannot be deserialized.
+        """Add parsed records to `found`, up to the first that cannot be deserialized. Return False if there was one.
 
-        Raises `UndecodableRecord` for that record if `found` is still empty.
+        Raises its `UndecodableRecord` instead if `found` is empty.
         """
         parsed, start = state.parsed, state.parsed_index
         end = min(start + count_max, len(parsed))

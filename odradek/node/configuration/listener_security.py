@@ -301,7 +301,9 @@ def _plain_users(keys: _Keys) -> Mapping[str, str]:
     own = keys.own_users
     if own is not None:
         if line is not None and line.users:
-            raise ConfigError(place, HIDDEN, f"no users, because {keys.place(USERS_FILE)} names them")
+            raise ConfigError(
+                place, HIDDEN, f"it may name no users, because {keys.place(USERS_FILE)} names them"
+            )
         return own
     if line is None:
         raise InvalidConfiguration(
@@ -390,7 +392,9 @@ def _node_login(
     own = keys.own_login
     if own is not None:
         if line is not None and line.username is not None:
-            raise ConfigError(place, HIDDEN, f"no username, because {keys.place(USERNAME)} has one")
+            raise ConfigError(
+                place, HIDDEN, f"it may have no username, because {keys.place(USERNAME)} has one"
+            )
         return Credentials(mechanism, *own)
     if line is None or line.username is None or line.password is None:
         raise InvalidConfiguration(

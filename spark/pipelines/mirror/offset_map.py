@@ -115,11 +115,15 @@ class OffsetMap:
                     place = TopicPartition(topic, partition)
                     self.add(CopiedRange(place, first, end, tuple(Run(*map(int, run)) for run in runs)))
                 case _:
-                    raise MapError(f"a record of the map is none of a mirror's: {key!r}")
+                    raise MapError(
+                        f"the topic of the map holds a record that no mirror writes, with the key {key!r}"
+                    )
         except MapError:
             raise
         except (TypeError, ValueError) as error:
-            raise MapError(f"a record of the map is none of a mirror's ({error}): {key!r}") from None
+            raise MapError(
+                f"the topic of the map holds a record that no mirror writes ({error}), with the key {key!r}"
+            ) from None
 
     def add(self, copied: CopiedRange) -> None:
         """Add a transaction's progress. Raises `MapError` when it does not follow the progress before."""

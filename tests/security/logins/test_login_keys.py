@@ -236,7 +236,7 @@ def test_our_plain_form(tmp_path: Path) -> None:
                 "odradek.sasl.plain.users.file": "{}/users",
                 f"{PREFIX}plain.sasl.jaas.config": f'{PLAIN} required user_a="b";',
             },
-            "no users, because",
+            "may name no users, because",
         ),
     ],
 )

@@ -242,8 +242,8 @@ def test_a_later_task_is_refused_where_the_first_would_be(adopt: bool) -> None:
     [
         (0, 7, 5, "the checkpoint is older than the topic"),
         (3, 7, 5, "the checkpoint is older than the topic"),
-        (0, 3, 5, "the topic has batch 3 of query q, and batch 5 is to be written"),
-        (0, None, 5, "the topic has no progress of query q, and batch 5 is to be written"),
+        (0, 3, 5, "the topic has batch 3 of query q, and batch 5 is next"),
+        (0, None, 5, "the topic has no progress of query q, and batch 5 is next"),
     ],
 )
 def test_batches_that_contradict_their_marker(task: int, last: int | None, batch: int, sentence: str) -> None:

@@ -61,8 +61,8 @@ def test_batches_that_follow_their_decision(last: int | None, batch: int, is_ope
     ("last", "batch", "sentence"),
     [
         (7, 5, "the checkpoint is older than the topic"),
-        (3, 5, "the topic has a decision about batch 3 of query q, and batch 5 is to be written"),
-        (None, 5, "the topic has no decision of query q, and batch 5 is to be written"),
+        (3, 5, "the topic has a decision about batch 3 of query q, and batch 5 is next"),
+        (None, 5, "the topic has no decision of query q, and batch 5 is next"),
     ],
 )
 def test_batches_that_contradict_their_decision(last: int | None, batch: int, sentence: str) -> None:
