@@ -138,6 +138,8 @@ class DerivedState:
         for producer_id, fold in scanned.producers.items():
             self.producers_seen += 1
             known = state.entries.get(producer_id, ProducerEntry(fold.epoch))
+            if has_gaps and known.epoch > fold.epoch:
+                continue  # it saw the marker of a newer epoch, whose record the cleaner has removed since
             there = list(fold.batches)
             missing = len(there) - len(known.batches) // _FIELDS
             if missing > 0:

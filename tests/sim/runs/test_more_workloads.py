@@ -74,7 +74,7 @@ def test_joint_transactions_keep_their_promises() -> None:
     """Many partitions at once, a compacted topic, prepared transactions, odd names: each counts whole or not at all."""
     options = _options("wide", "tally", "prepare", "names")
     settings = {**options.shape.settings, "transaction.two.phase.commit.enable": "true"}
-    result = run(1, attrs.evolve(options, shape=attrs.evolve(options.shape, settings=settings)))
+    result = run(2, attrs.evolve(options, shape=attrs.evolve(options.shape, settings=settings)))
     assert result.verdict == "ok", result.message
     for workload in ("wide", "tally", "prepare", "names"):
         assert result.statistics[f"{workload} committed"] > 0
