@@ -195,7 +195,9 @@ class RunOptions:
         if {*GUARDED_DUTIES} & {*duties} and profile in ("default", "lite", "calm"):
             guarded, session_ms = draw_guards(Random(f"{seed}/guards"))
             shape = attrs.evolve(shape, guarded=guarded, session_ms=session_ms)
-        knobs = draw_knobs(Random(f"{seed}/knobs")) if profile in ("default", "lite") else {}
+        knobs = (
+            draw_knobs(Random(f"{seed}/knobs"), may_be_many=False) if profile in ("default", "lite") else {}
+        )
         drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds, duties, knobs)
         drawn = drawn._synced(Random(f"{seed}/synced"))
         if profile == "default" and seconds is None and nodes is None and controllers is None:

@@ -104,7 +104,7 @@ _BROKER: Mapping[str, Mapping[str, tuple[int, int]]] = {
 _QUORUM: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "metadata_quorum.controller.access.tokens": {"EXPIRED_PER_TURN_MAX": (1, 3)},
     "metadata_quorum.controller.limits": {"ELECTIONS_PER_TURN_MAX": (1, 4)},
-    "metadata_quorum.controller.parts": {"PART_WEIGHT_MAX": (1, 20)},
+    "metadata_quorum.controller.parts": {"PART_WEIGHT_MAX": (20, 100)},
     "metadata_quorum.controller.producer_ids": {"PRODUCER_ID_BLOCK_SIZE": (1, 5)},
     "metadata_quorum.controller_channel": {"LONG_BYTES": (0, 500), "LONG_ELEMENTS": (1, 20)},
     "metadata_quorum.image.image_builder": {"Interned._LIMIT": (1, 8)},
@@ -179,11 +179,14 @@ KNOBS: Mapping[str, Knob] = {knob.path: knob for knob in _listed()}
 """All knobs by their paths."""
 
 
-def draw_knobs(random: Random) -> dict[str, int]:
-    """Draw which knobs a run has, and their values: none in half of the runs, a few, or many."""
+def draw_knobs(random: Random, *, may_be_many: bool = True) -> dict[str, int]:
+    """Draw which knobs a run has, and their values: none in half of the runs, a few, or many where that is permitted.
+
+    Many small limits make each step of a cluster slow, so that it misses the bounds of outages without a bug.
+    """
     if random.random() >= TURNED_PROBABILITY:
         return {}
-    if random.random() < MANY_PROBABILITY:
+    if random.random() < MANY_PROBABILITY and may_be_many:
         chosen = [knob for knob in KNOBS.values() if random.random() < MANY_SHARE]
     else:
         few = random.sample(tuple(KNOBS), random.randint(1, FEW_MAX))
