@@ -208,8 +208,8 @@ class ProducerState:
         if entry is None:
             if epoch < NO_EPOCH:
                 raise _old_epoch(producer_id, epoch, NO_EPOCH)
-            return
-        if epoch < entry.epoch or (
+            known_coordinator_epoch = -1
+        elif epoch < entry.epoch or (
             transaction_version >= EPOCHS_GROW_LEVEL
             and epoch == entry.epoch
             and entry.current_txn_first_offset >= 0
@@ -217,12 +217,14 @@ class ProducerState:
         ):
             reached("log.marker_of_earlier_epoch_refused")
             raise _old_epoch(producer_id, epoch, entry.epoch)
-        if coordinator_epoch < entry.coordinator_epoch:
+        else:
+            known_coordinator_epoch = entry.coordinator_epoch
+        if coordinator_epoch < known_coordinator_epoch:
             reached("log.marker_of_earlier_coordinator_refused")
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"Invalid coordinator epoch for producer {producer_id}: {coordinator_epoch} (zombie), "
-                f"{entry.coordinator_epoch} (current)",
+                f"{known_coordinator_epoch} (current)",
             )
 
     def update(

@@ -157,6 +157,17 @@ def test_a_marker_of_a_new_epoch_fences_the_old_one() -> None:
     assert state.check(1, 4, 0, 0) is None
 
 
+def test_a_first_marker_has_no_coordinator_epoch_below_that_of_none() -> None:
+    """Kafka's `checkCoordinatorEpoch`: a producer without markers counts as one whose coordinator epoch is -1."""
+    state = state_with((3, 0, 5))
+    unknown = 77
+    for coordinator_epoch in (-(1 << 31), -2):
+        with pytest.raises(KafkaError) as caught:
+            state.check_marker(unknown, 0, coordinator_epoch, 1)
+        assert caught.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    state.check_marker(unknown, 0, -1, 1)
+
+
 def test_silent_producers_expire() -> None:
     """producer.id.expiration.ms; an open transaction keeps its producer."""
     state = state_with((0, 0, 1))

@@ -88,7 +88,7 @@ MUTANTS_OF_TRANSACTIONS: tuple[Mutant, ...] = (
         "KIP-98: a coordinator that has been replaced ends transactions with the epoch that it had.",
         "odradek.data_plane.log.parts.producer_state:ProducerState.check_marker",
         """
-        - if coordinator_epoch < entry.coordinator_epoch:
+        - if coordinator_epoch < known_coordinator_epoch:
         + if coordinator_epoch < -1:
         """,
         "transactions",
