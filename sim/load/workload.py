@@ -82,7 +82,7 @@ class Workload:
 
     @property
     def fetch_wait_ms(self) -> int:
-        """How long a fetch waits for records at most."""
+        """The longest wait of a fetch for records, in milliseconds."""
         return SLOW_FETCH_WAIT_MS if self.is_slow else FETCH_WAIT_MS
 
     async def rest_between_polls(self) -> None:

@@ -343,7 +343,7 @@ class World:
 
     @property
     def wakes(self) -> tuple[int, ...]:
-        """How often tasks of each machine's process were woken: while it stays, no process has done anything."""
+        """The counts of wakes by machine: while they stay the same, no process has done anything."""
         return tuple(
             count
             for machine in self.machines.values()

@@ -22,17 +22,15 @@ from odradek.data_plane.transactions.state import Transaction, TransactionStatus
 from odradek.node.node import Node
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.batches.batch_errors import CorruptBatch
-from odradek.wire.batches.records import records
 from odradek.wire.errors import KafkaError, ProtocolError
 from odradek.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from odradek.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
-from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from odradek.wire.messages.coordinator_records import TransactionLogValue
 from odradek.wire.messages.end_txn import EndTxnResponse
 from odradek.wire.messages.init_producer_id import InitProducerIdResponse
-from odradek.wire.metadata_frames import decode_coordinator_key, decode_coordinator_value
 from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.answers.held_records import HeldRecords
-from sim.checks.answers.log_tail import DECOMPRESSED_BYTES_MAX, Tail
+from sim.checks.answers.log_tail import Tail, transaction_states
 from sim.checks.watched import Processes, partition_name
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
@@ -244,16 +242,4 @@ def _written(tail: Tail, transactional_id: str) -> list[tuple[int, TransactionLo
     batches = tail.appended()
     if batches is None:
         return None
-    found: list[tuple[int, TransactionLogValue]] = []
-    for header, batch in batches:
-        if header.is_control:
-            continue
-        for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-            if record.key is None or record.value is None:
-                continue
-            key = decode_coordinator_key(record.key, "transaction")
-            if isinstance(key, TransactionLogKey) and key.transactional_id == transactional_id:
-                value = decode_coordinator_value(key, record.value)
-                if isinstance(value, TransactionLogValue):
-                    found.append((record.offset, value))
-    return found
+    return [(offset, value) for offset, _, value in transaction_states(batches, transactional_id)]

@@ -9,9 +9,12 @@ import attrs
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.wire.batches.batch_errors import CorruptBatch
 from odradek.wire.batches.batch_header import BatchHeader, iter_batches
+from odradek.wire.batches.records import records
+from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from odradek.wire.metadata_frames import decode_coordinator_key, decode_coordinator_value
 from sim.machine.disk_files import SimFile
 
-__all__ = ["DECOMPRESSED_BYTES_MAX", "Tail"]
+__all__ = ["DECOMPRESSED_BYTES_MAX", "Tail", "transaction_states"]
 
 DECOMPRESSED_BYTES_MAX = 1 << 20
 
@@ -53,3 +56,25 @@ class Tail:
             content = bytes(file.content[self.position if file is self.file else 0 :])
             for position, header in iter_batches(content):
                 yield header, content[position : position + header.size]
+
+
+def transaction_states(
+    batches: Sequence[tuple[BatchHeader, bytes]],
+    transactional_id: str | None = None,
+) -> Iterator[tuple[int, str, TransactionLogValue]]:
+    """Yield offset, transactional id and state of each record of a coordinator of transactions; tombstones are left out.
+
+    With a `transactional_id`, only its states are decoded. Raises `KafkaError`, `ProtocolError` and `CorruptBatch` for bytes that cannot be read.
+    """
+    for header, batch in batches:
+        if header.is_control:
+            continue
+        for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+            if record.key is None or record.value is None:
+                continue
+            key = decode_coordinator_key(record.key, "transaction")
+            if not isinstance(key, TransactionLogKey) or transactional_id not in (None, key.transactional_id):
+                continue
+            value = decode_coordinator_value(key, record.value)
+            if isinstance(value, TransactionLogValue):
+                yield record.offset, key.transactional_id, value

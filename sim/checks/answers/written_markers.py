@@ -17,15 +17,13 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.transactions.state import TransactionStatus
 from odradek.wire.api_keys import ApiKey
 from odradek.wire.batches.batch_errors import CorruptBatch
-from odradek.wire.batches.records import records
 from odradek.wire.batches.transaction_markers import parse_marker
 from odradek.wire.errors import KafkaError, ProtocolError
-from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from odradek.wire.messages.coordinator_records import TransactionLogValue
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersResponse
-from odradek.wire.metadata_frames import decode_coordinator_key, decode_coordinator_value
 from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.answers.held_records import HeldRecords
-from sim.checks.answers.log_tail import DECOMPRESSED_BYTES_MAX, Tail
+from sim.checks.answers.log_tail import Tail, transaction_states
 from sim.checks.watched import Processes
 from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
@@ -135,16 +133,8 @@ class WrittenMarkers:
             batches = Tail(log, log.truncations, first, 0).appended()
             if batches is None:
                 return None
-        for header, batch in batches:
-            if header.is_control:
-                continue
-            for record in records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-                if record.key is None or record.value is None:
-                    continue
-                key = decode_coordinator_key(record.key, "transaction")
-                value = decode_coordinator_value(key, record.value)
-                if isinstance(key, TransactionLogKey) and isinstance(value, TransactionLogValue):
-                    _note(read.decisions, record.offset, value)
+        for offset, _, value in transaction_states(batches):
+            _note(read.decisions, offset, value)
         read.tail = Tail.of(log)
         return read.decisions
 

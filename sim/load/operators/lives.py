@@ -11,6 +11,7 @@ life was made with. Records are judged by the last life's cleanup policy and ret
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -84,9 +85,9 @@ class Lives(Topics):
         for name in self._names:
             life = name.life
             if name.is_known and life is not None:
-                await self.must_hold(lambda name=name, life=life: self._wrong_configs(name, life))  # type: ignore[misc]
+                await self.must_hold(partial(self._wrong_configs, name, life))
                 if self._kinds[_text(life.configs)] == "short" and self._are_records_due():
-                    await self.must_hold(lambda name=name: self._old_records(name))  # type: ignore[misc]
+                    await self.must_hold(partial(self._old_records, name))
         await super().check()
 
     async def _wrong_configs(self, name: Name, life: Life) -> str | None:

@@ -8,6 +8,7 @@ had, or that was acknowledged as deleted. A topic is given up when an answer abo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import attrs
 
@@ -204,7 +205,7 @@ class Topics(Duty):
     async def check(self) -> None:
         for name in self._names:
             if name.is_known:
-                await self.must_hold(lambda name=name: self._wrong_life(name))  # type: ignore[misc]
+                await self.must_hold(partial(self._wrong_life, name))
                 if name.life is not None:
                     await self._check_records(name, name.life)
 

@@ -208,7 +208,7 @@ def test_the_product_means_the_same(end: int) -> None:
 def _same_leader_is_none(before: object, record: wire.PartitionChangeRecord, share: object = tuple) -> object:
     if record.leader == getattr(before, "leader", None):
         record = attrs.evolve(record, leader=-2)
-    return MERGE(before, record)  # type: ignore[arg-type]
+    return MERGE(before, record)  # type: ignore[arg-type]  # it has the type of the patched function
 
 
 MERGE = image_builder.merge_partition

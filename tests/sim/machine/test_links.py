@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 import attrs
 import pytest
 
-from odradek.env.ports import Conn, ConnectionLost
+from odradek.env.ports import ConnectionLost
 from sim.machine.weather import Weather
 from sim.machine.world import World
+from tests.sim.machine.two_hosts import pair, receive
 
 CALM = Weather()
-PORT = 9
 
 Scenario = Callable[[World], Awaitable[None]]
 
@@ -20,28 +20,6 @@ Scenario = Callable[[World], Awaitable[None]]
 def in_world(scenario: Scenario, weather: Weather = CALM, seed: int = 1) -> None:
     world = World(seed, weather)
     world.run(scenario, world)
-
-
-async def pair(world: World) -> tuple[Conn, Conn]:
-    """A connection from `a` to `b`."""
-    env = world.node_env("b")
-    fabric = world.fabric
-    listener = fabric.hosts["b"].listeners.get(PORT) or env.network.listen("", PORT)
-    here = await world.node_env("a").network.connect("b", PORT)
-    return here, await listener.accept()
-
-
-async def receive(conn: Conn, count: int) -> bytes:
-    """Exactly so many bytes, fewer at the end of the stream."""
-    found = b""
-    while len(found) < count:
-        await conn.readable()
-        buffer = bytearray(count - len(found))
-        got = conn.recv_into(memoryview(buffer))
-        if got == 0:
-            break
-        found += bytes(buffer[: got or 0])
-    return found
 
 
 def test_a_narrow_link_lets_through_so_many_bytes_per_second() -> None:

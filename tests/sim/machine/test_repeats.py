@@ -13,9 +13,9 @@ from odradek.wire.api_keys import ApiKey
 from sim.machine.links import LATE_SECONDS_MAX, Repeats
 from sim.machine.weather import Weather
 from sim.machine.world import World
+from tests.sim.machine.two_hosts import pair, receive
 
 ALWAYS = Weather(repeat_probability=1.0)
-PORT = 9
 SEEDS = range(12)
 
 Scenario = Callable[[World], Awaitable[None]]
@@ -42,27 +42,6 @@ def in_world(scenario: Scenario, seed: int, weather: Weather = ALWAYS) -> World:
         world.fabric.repeats.nodes = frozenset(("a", "b"))
     world.run(scenario, world)
     return world
-
-
-async def pair(world: World, source: str = "a") -> tuple[Conn, Conn]:
-    """Connect to `b`."""
-    fabric = world.fabric
-    env = world.node_env("b")
-    listener = fabric.hosts["b"].listeners.get(PORT) or env.network.listen("", PORT)
-    here = await world.node_env(source).network.connect("b", PORT)
-    return here, await listener.accept()
-
-
-async def receive(conn: Conn, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        await conn.readable()
-        buffer = bytearray(count - len(found))
-        got = conn.recv_into(memoryview(buffer))
-        if got == 0:
-            break
-        found += bytes(buffer[: got or 0])
-    return found
 
 
 def test_a_request_arrives_at_once_without_its_answer_or_late_behind_its_successor() -> None:

@@ -210,11 +210,11 @@ def test_a_campaign_that_is_not_understood_is_no_verdict(bad: list[str], tmp_pat
 
 
 def test_a_run_without_end_is_given_up_by_its_cpu_time() -> None:
-    """On a busy machine a sound run takes long, and its waiting counts for nothing."""
+    """A run that only computes is given up, and a run that answers within its time is heard."""
     worker = Worker(1, "abc", 0.3)
     for program, answer in (
         ("while True: pass", None),
-        ("import time; time.sleep(0.1); print('done')", "done"),
+        ("print('done')", "done"),
     ):
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
             assert worker._line(process, 0.3 if answer is None else 60.0) == answer
