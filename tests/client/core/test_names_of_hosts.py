@@ -15,6 +15,7 @@ from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
 from odradek.wire.messages.describe_cluster import DescribeClusterRequest
 from odradek.wire.messages.metadata import MetadataResponseBroker
+from testkit.processes import free_ports
 from tests.client.consumer.fake_group import GroupBroker
 from tests.client.fake_broker import LoopbackBroker
 
@@ -52,9 +53,8 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 @pytest.fixture
 def group() -> Iterator[GroupBroker]:
-    """A broker that is not served yet; its port is free on all loopback addresses."""
-    with socket.create_server(("127.0.0.2", 0)) as probe:
-        port = probe.getsockname()[1]
+    """A broker that is not served yet; the kernel gives its port to no outgoing connection meanwhile."""
+    [port] = free_ports(1)
     found = GroupBroker(NAME, port)
     found.add_topic("t", 1)
     return found
