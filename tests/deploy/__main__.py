@@ -1,4 +1,4 @@
-"""`python -m tests.deploy [whole|short|hosts|prepare]`: the life of a cluster on booted hosts, or just the hosts; for root.
+"""`python -m tests.deploy [whole|bad-day|short|hosts|prepare]`: the life of a cluster on booted hosts, or just the hosts; for root.
 
 `hosts` boots four of them, writes an inventory, and opens a shell from which they can be reached; they end with it.
 `prepare` only brings here what is needed to boot them. Status 2: hosts cannot be booted here; 3: the time was up.
@@ -31,7 +31,9 @@ def _on_alarm(number: int, frame: FrameType | None) -> None:
 def main() -> int:
     """Entry point; called once outside, and once more inside the sandbox."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("form", nargs="?", choices=("whole", "short", "hosts", "prepare"), default="whole")
+    parser.add_argument(
+        "form", nargs="?", choices=("whole", "bad-day", "short", "hosts", "prepare"), default="whole"
+    )
     parser.add_argument("--seconds", type=int, default=3600, help="give up after so long (default: an hour)")
     parser.add_argument(
         "--only", default="", help="steps by the names of their functions, with commas (birth always)"
@@ -39,7 +41,7 @@ def main() -> int:
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside is not None:
-        from tests.deploy.life import live
+        from tests.deploy.forms import live
 
         try:
             return live(args.inside, args.form, [name for name in args.only.split(",") if name])
@@ -48,7 +50,7 @@ def main() -> int:
             return CANNOT
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    signal.alarm(args.seconds if args.form in ("whole", "short") else 0)
+    signal.alarm(args.seconds if args.form in ("whole", "bad-day", "short") else 0)
     try:
         if args.form == "short":
             # It takes what is there: `make test` has prepared it, or could not.

@@ -12,13 +12,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
 import confluent_kafka.admin as admins
 
-from tests.deploy.hosts import Hosts, hosts_in, refused_by_the_machine
+from tests.deploy.hosts import Hosts
 from tests.deploy.load import TOPIC, Load
 from tests.deploy.playbooks import Outcome, Playbooks
 from tests.deploy.releases import BROKEN, NEW, OLD
@@ -186,38 +185,6 @@ def inventory_of(hosts: Hosts) -> dict[str, Any]:
         },
         "hosts": told,
     }
-
-
-def live(work: Path, form: str, only: list[str]) -> int:
-    """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
-
-    Raises `CannotBoot` where no host boots.
-    """
-    with hosts_in(work) as hosts:
-        begun = time.monotonic()
-        with refused_by_the_machine():
-            for name in FIRST[:2] if form == "short" else (*FIRST, FOURTH):
-                hosts.make(name, ("a", "b"), DISK_BYTES)
-            hosts.boot(*hosts.hosts)
-            hosts.probe(FIRST[0], "a")
-        print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
-        playbooks = Playbooks(hosts, inventory_of(hosts), work / "playbooks.log")
-        if form == "hosts":
-            return playbooks.shell()
-        load = Load(
-            ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
-            len(playbooks.inventory["hosts"]),
-            records_per_second=20 if form == "short" else 100,
-        )
-        life = Life(hosts, playbooks, load)
-        for each in WHOLE if form == "whole" else SHORT:
-            if not only or each is birth or each.__name__ in only:
-                each(life)
-        with life.step("every record accounted for") as step:
-            life.loaded = False
-            step.note = load.finish()
-    print(report(life.steps))
-    return 0
 
 
 def report(steps: list[Step]) -> str:
@@ -569,25 +536,3 @@ def secure(life: Life) -> None:
         before = {name: life.started(name) for name in life.told}
         life.playbooks.run("rotate_certificates")
         assert {name: life.started(name) for name in life.told} == before
-
-
-SHORT = (birth, again, reconfigure)
-WHOLE = (
-    bad_input,
-    look_first,
-    birth,
-    again,
-    look_at_the_change,
-    reconfigure,
-    kill_and_return,
-    lose_a_disk,
-    change_disks,
-    upgrade,
-    broken_release,
-    replace,
-    grow,
-    drain,
-    rollback,
-    look_and_keep,
-    secure,
-)

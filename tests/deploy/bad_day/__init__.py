@@ -1,0 +1,16 @@
+"""An operator's bad day: steps of the deployment test in which something breaks, and the ways on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.deploy.bad_day import dying_disks, mistakes, roll_outs, secrets, ways_on
+from tests.deploy.life import Life
+
+BAD_DAY: tuple[Callable[[Life], None], ...] = (
+    *mistakes.STEPS,
+    *roll_outs.STEPS,
+    *dying_disks.STEPS,
+    *secrets.STEPS,
+    *ways_on.STEPS,
+)

@@ -1,0 +1,96 @@
+"""The forms of the deployment test: which steps each has, on which hosts they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.deploy.bad_day import BAD_DAY
+from tests.deploy.hosts import hosts_in, refused_by_the_machine
+from tests.deploy.life import (
+    DISK_BYTES,
+    FIRST,
+    FOURTH,
+    Life,
+    again,
+    bad_input,
+    birth,
+    broken_release,
+    change_disks,
+    drain,
+    grow,
+    inventory_of,
+    kill_and_return,
+    look_and_keep,
+    look_at_the_change,
+    look_first,
+    lose_a_disk,
+    reconfigure,
+    replace,
+    report,
+    rollback,
+    secure,
+    upgrade,
+)
+from tests.deploy.load import Load
+from tests.deploy.playbooks import Playbooks
+
+SHORT = (birth, again, reconfigure)
+WHOLE = (
+    bad_input,
+    look_first,
+    birth,
+    again,
+    look_at_the_change,
+    reconfigure,
+    kill_and_return,
+    lose_a_disk,
+    change_disks,
+    upgrade,
+    broken_release,
+    replace,
+    grow,
+    drain,
+    rollback,
+    look_and_keep,
+    secure,
+)
+
+FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
+    "short": SHORT,
+    "whole": WHOLE,
+    "bad-day": (birth, *BAD_DAY),
+}
+
+
+def live(work: Path, form: str, only: list[str]) -> int:
+    """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
+
+    Raises `CannotBoot` where no host boots.
+    """
+    with hosts_in(work) as hosts:
+        begun = time.monotonic()
+        with refused_by_the_machine():
+            for name in FIRST[:2] if form == "short" else (*FIRST, FOURTH):
+                hosts.make(name, ("a", "b"), DISK_BYTES)
+            hosts.boot(*hosts.hosts)
+            hosts.probe(FIRST[0], "a")
+        print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
+        playbooks = Playbooks(hosts, inventory_of(hosts), work / "playbooks.log")
+        if form == "hosts":
+            return playbooks.shell()
+        load = Load(
+            ",".join(f"{hosts[name].address}:9092" for name in playbooks.inventory["hosts"]),
+            len(playbooks.inventory["hosts"]),
+            records_per_second=20 if form == "short" else 100,
+        )
+        life = Life(hosts, playbooks, load)
+        for each in FORMS[form]:
+            if not only or each is birth or each.__name__ in only:
+                each(life)
+        with life.step("every record accounted for") as step:
+            life.loaded = False
+            step.note = load.finish()
+    print(report(life.steps))
+    return 0
