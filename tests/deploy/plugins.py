@@ -11,12 +11,16 @@ import pytest
 
 from tests.deploy.needs import ROOT
 
-PLUGINS = ROOT / "deploy/ansible/collections/ansible_collections/odradek/cluster/plugins"
+COLLECTIONS = ROOT / "deploy/ansible/collections"
+PLUGINS = COLLECTIONS / "ansible_collections/odradek/cluster/plugins"
 
 
 def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) -> ModuleType:
     """Load `plugins/KIND/NAME.py`; what it would take from Ansible stands empty."""
     spec = importlib.util.spec_from_file_location(f"odradek_{kind}_{name}", PLUGINS / kind / f"{name}.py")
+    # Plugins import each other by the names that Ansible gives their collection.
+    if str(COLLECTIONS) not in sys.path:
+        sys.path.append(str(COLLECTIONS))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
