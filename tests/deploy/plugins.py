@@ -11,7 +11,8 @@ import pytest
 
 from tests.deploy.needs import ROOT
 
-PLUGINS = ROOT / "deploy/ansible/collections/ansible_collections/odradek/cluster/plugins"
+COLLECTIONS = ROOT / "deploy/ansible/collections"
+PLUGINS = COLLECTIONS / "ansible_collections/odradek/cluster/plugins"
 
 
 def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) -> ModuleType:
@@ -21,6 +22,8 @@ def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) 
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if monkeypatch is not None:
+        # What modules share is imported by the collection's name.
+        monkeypatch.syspath_prepend(str(COLLECTIONS))
         stand_in = cast(ModuleType, SimpleNamespace(AnsibleModule=object))
         for each in ("ansible", "ansible.module_utils", "ansible.module_utils.basic"):
             monkeypatch.setitem(sys.modules, each, stand_in)

@@ -1,4 +1,4 @@
-"""Releases for the test: two that work, built as an operator builds them, and one that does not start."""
+"""Releases for the test: two good ones, built as an operator builds them, a broken one, and one of few features."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from deploy.build_release import UNAVAILABLE
 from tests.deploy.needs import ROOT
 
-OLD, NEW, BROKEN = "0.1.0", "0.1.1", "0.1.2"
+OLD, NEW, BROKEN, NARROW = "0.1.0", "0.1.1", "0.1.2", "0.1.3"
 _ENTRY = "odradek/node/main.py"
+_FEATURES = "odradek/metadata_quorum/features.py"
 
 
 class CannotBuild(Exception):
@@ -40,27 +42,36 @@ def build_releases(out: Path, *, whole: bool) -> None:
         # All else is a fault of the sources: the test fails.
         assert done.returncode == 0, done.stderr
     if whole:
-        _break(out / f"odradek-{NEW}.tar", out / f"odradek-{BROKEN}.tar")
+        _other(out, BROKEN, _ENTRY, lambda _: b"raise ImportError('made to fail')\n")
+        _other(out, NARROW, _FEATURES, _narrowed)
 
 
-def _break(source: Path, target: Path) -> None:
-    """The same release under another name, whose server ends at once."""
+def _narrowed(source: bytes) -> bytes:
+    """Make the features those of a release that lacks the newest level of transactions."""
+    narrow = source.replace(b"TRANSACTION_VERSION: (0, 2)", b"TRANSACTION_VERSION: (0, 1)")
+    assert narrow != source
+    return narrow
+
+
+def _other(out: Path, name: str, changed: str, change: Callable[[bytes], bytes]) -> None:
+    """Write the newer release under another name, with one module changed."""
+    source, target = out / f"odradek-{NEW}.tar", out / f"odradek-{name}.tar"
     with tarfile.open(source) as old, tarfile.open(target, "w") as new:
         for member in old:
             file = old.extractfile(member)
             assert file is not None
             content = file.read()
             if member.name == "MANIFEST.json":
-                content = json.dumps({**json.loads(content), "name": BROKEN}).encode()
+                content = json.dumps({**json.loads(content), "name": name}).encode()
             elif Path(member.name).name.startswith("odradek-"):
-                content = _without_entry(content)
+                content = _changed(content, changed, change)
             member.size = len(content)
             new.addfile(member, io.BytesIO(content))
 
 
-def _without_entry(wheel: bytes) -> bytes:
+def _changed(wheel: bytes, changed: str, change: Callable[[bytes], bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(wheel)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
-            new.writestr(name, b"raise ImportError('made to fail')\n" if name == _ENTRY else old.read(name))
+            new.writestr(name, change(old.read(name)) if name == changed else old.read(name))
     return out.getvalue()
