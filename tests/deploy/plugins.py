@@ -12,18 +12,18 @@ import pytest
 
 from tests.deploy.needs import ROOT
 
-UTILS = "ansible_collections.odradek.cluster.plugins.module_utils"
-PLUGINS = ROOT / "deploy/ansible/collections/ansible_collections/odradek/cluster/plugins"
+COLLECTIONS = ROOT / "deploy/ansible/collections"
+PLUGINS = COLLECTIONS / "ansible_collections/odradek/cluster/plugins"
 
 
 def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) -> ModuleType:
     """Load `plugins/KIND/NAME.py`; what it would take from Ansible stands empty."""
     if monkeypatch is not None:
+        # What modules share is imported by the collection's name.
+        monkeypatch.syspath_prepend(str(COLLECTIONS))
         stand_in = cast(ModuleType, SimpleNamespace(AnsibleModule=object))
         for each in ("ansible", "ansible.module_utils", "ansible.module_utils.basic"):
             monkeypatch.setitem(sys.modules, each, stand_in)
-        for path in sorted((PLUGINS / "module_utils").glob("*.py")):
-            monkeypatch.setitem(sys.modules, f"{UTILS}.{path.stem}", loaded(path))
     return loaded(PLUGINS / kind / f"{name}.py")
 
 

@@ -1,4 +1,4 @@
-"""Releases for the test: two that work, built as an operator builds them, and one that does not start."""
+"""Releases for the test: two good ones, built as an operator builds them, a broken one, and one of few features."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from deploy.build_release import SIGNATURE, UNAVAILABLE, contents_digest, sign, version_of
 from tests.deploy.needs import ROOT
 
-_VERSIONS = ("0.1.0", "0.1.1", "0.1.2")
-OLD, NEW, BROKEN = map(version_of, _VERSIONS)
+_VERSIONS = ("0.1.0", "0.1.1", "0.1.2", "0.1.3")
+OLD, NEW, BROKEN, NARROW = map(version_of, _VERSIONS)
 """The releases' names, which say so where the tree has changes that are not committed."""
 KEY = "signing-key"
 _ENTRY = "odradek/node/main.py"
+_FEATURES = "odradek/metadata_quorum/features.py"
 
 
 class CannotBuild(Exception):
@@ -49,16 +51,24 @@ def build_releases(out: Path, *, whole: bool) -> None:
         # All else is a fault of the sources: the test fails.
         assert done.returncode == 0, done.stderr
     if whole:
-        _break(out / f"odradek-{NEW}.tar", out / f"odradek-{BROKEN}.tar")
+        _other(out, BROKEN, _ENTRY, lambda _: b"raise ImportError('made to fail')\n")
+        _other(out, NARROW, _FEATURES, _narrowed)
 
 
-def _break(source: Path, target: Path) -> None:
-    """Make the same release under another name, whose server ends at once."""
-    contents = _contents(source)
-    for name, content in contents.items():
-        if Path(name).name.startswith("odradek-"):
-            contents[name] = _without_entry(content)
-    _write(target, _with_manifest(contents, BROKEN))
+def _narrowed(source: bytes) -> bytes:
+    """Make the features those of a release that lacks the newest level of transactions."""
+    narrow = source.replace(b"TRANSACTION_VERSION: (0, 2)", b"TRANSACTION_VERSION: (0, 1)")
+    assert narrow != source
+    return narrow
+
+
+def _other(out: Path, name: str, changed: str, change: Callable[[bytes], bytes]) -> None:
+    """Write the newer release under another name, with one module changed."""
+    contents, target = _contents(out / f"odradek-{NEW}.tar"), out / f"odradek-{name}.tar"
+    for member, content in contents.items():
+        if Path(member).name.startswith("odradek-"):
+            contents[member] = _changed(content, changed, change)
+    _write(target, _with_manifest(contents, name))
     signed_again(target)
 
 
@@ -106,9 +116,9 @@ def _write(archive: Path, contents: dict[str, bytes]) -> None:
             new.addfile(member, io.BytesIO(content))
 
 
-def _without_entry(wheel: bytes) -> bytes:
+def _changed(wheel: bytes, changed: str, change: Callable[[bytes], bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(wheel)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
-            new.writestr(name, b"raise ImportError('made to fail')\n" if name == _ENTRY else old.read(name))
+            new.writestr(name, change(old.read(name)) if name == changed else old.read(name))
     return out.getvalue()
