@@ -68,8 +68,6 @@ def test_variables_of_the_collection_are_known_to_operators() -> None:
     made = {
         name for text in texts for name in (*_MADE.findall(text), *_SET.findall(text), *_GROUP.findall(text))
     }
-    # Said by a roll-out that goes back; nothing says it yet.
-    made.add("odradek_going_back")
     assert read - made - set(table().every_variable()) - set(_names(PAGE.read_text())) == set()
 
 

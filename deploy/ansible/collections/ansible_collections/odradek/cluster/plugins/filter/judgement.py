@@ -234,7 +234,7 @@ def _entry_problems(variable: Variable, entry: Any, where: str) -> Iterator[str]
     for name in sorted(map(str, entry)):
         if name in options:
             yield from value_problems(options[name], entry[name], f"{name} in {where}")
-        else:
+        elif options:
             yield f"{name} in {where} is not known{_meant(name, options)}"
     for name, option in options.items():
         if option.required and entry.get(name) in (None, ""):

@@ -66,7 +66,20 @@ OF_ALL = (
     Variable("odradek_secrets", "path", "Directory of keys and passwords on the control machine."),
     Variable("odradek_certificates", "path", "Directory of certificates of your own."),
     Variable("odradek_super_users", "list", "Principals that may do everything.", elements="str"),
+    Variable(
+        "odradek_release_signers",
+        "list",
+        "Public keys; one of them must have signed each release.",
+        elements="str",
+    ),
     Variable("odradek_backups", "path", "Directory of backups on the control machine."),
+    Variable("odradek_backup_keep", "int", "How many backups are kept; 0 is no timer.", low=0),
+    Variable("odradek_backup_calendar", "str", "When hosts make backups, in systemd's words.", "daily"),
+    Variable("odradek_backup_recipient", "path", "Certificate to whose key backups are encrypted."),
+    Variable("odradek_topics", "list", "Topics; the module topics judges each entry.", elements="dict"),
+    Variable(
+        "odradek_quotas", "list", "Quotas of clients; the module quotas judges each entry.", elements="dict"
+    ),
     Variable(
         "odradek_find_prefixes",
         "list",
@@ -168,6 +181,13 @@ OF_A_RUN = (
     Variable("odradek_host", "str", "The one host that a playbook is for."),
     Variable("odradek_disk", "str", "The one disk that a playbook is for."),
     Variable("odradek_to", "str", "The release that rollback goes to."),
+    Variable("odradek_topics_loss", "str", "Topics that may lose records or replicas in this run."),
+    Variable("odradek_accept", "str", "What restarts may take from partitions in this run."),
+    Variable(
+        "odradek_strict", "bool", "Whether partitions that no order can spare refuse a roll-out.", False
+    ),
+    Variable("odradek_pause", "bool", "Whether a roll-out pauses before each further host.", False),
+    Variable("odradek_by_rack", "bool", "Whether a roll-out takes a rack at a time.", False),
     Variable("odradek_confirm", "str", "The cluster's id, in proof that remove is meant."),
     Variable("odradek_remove_data", "bool", "Whether remove empties the disks, too.", False),
     Variable(
@@ -252,6 +272,16 @@ OF_ROLES = {
             pattern=rf"|{_RATE}",
             like="50M",
         ),
+        Variable("node_accept", "list", "What a restart may take (odradek_accept).", elements="str"),
+        Variable("node_backup_keep", "int", "How many backups are kept (odradek_backup_keep).", low=0),
+        Variable("node_backup_calendar", "str", "When backups are made (odradek_backup_calendar)."),
+        Variable(
+            "node_backup_recipient", "path", "Whom backups are encrypted to (odradek_backup_recipient)."
+        ),
+        Variable(
+            "node_signers", "list", "Keys that sign releases (odradek_release_signers).", elements="str"
+        ),
+        Variable("node_release_settled", "bool", "Whether a release that is installed is taken as it is."),
         Variable("node_replacing", "bool", "Whether known nodes may begin anew with empty disks.", False),
         Variable("node_releases", "path", "Directory of the releases (odradek_releases)."),
         Variable("node_backups", "path", "Directory of backups (odradek_backups)."),
@@ -304,7 +334,8 @@ ENTRIES: dict[str, dict[str, Entry]] = {
     },
     "node": {
         "backup": Entry(
-            "Fetches a copy of the metadata log.", ("node_root", "node_disks_root", "node_backups")
+            "Fetches a copy of the metadata log.",
+            ("node_root", "node_disks_root", "node_backups", "node_backup_keep", "node_backup_recipient"),
         ),
         "balance_disks": Entry(
             "Spreads the replicas of each node over its disks.", (*_GATED, "node_throttle")
@@ -319,15 +350,14 @@ ENTRIES: dict[str, dict[str, Entry]] = {
                 "node_rotating",
             ),
         ),
-        "converge": Entry(
+        "roll_out/converge": Entry(
             "Brings one host of a cluster that serves in line.", (*_FILES, *_MOVING[1:], "node_replacing")
         ),
         "found": Entry("Starts the first nodes of a cluster together.", (*_FILES, "node_health_seconds")),
         "install": Entry(
             "Installs a release beside those that are there.",
-            ("odradek_release", "node_root", "node_releases"),
+            ("odradek_release", "node_root", "node_releases", "node_signers"),
         ),
-        "leave": Entry("Moves all partitions off a host, and stops its nodes.", _MOVING),
         "remove": Entry("Takes away what was installed.", (*_NODE, "odradek_disks", "odradek_remove_data")),
         "replace_disk": Entry("Unmounts a disk that no node uses.", ("odradek_disk", *_NODE[:2])),
         "retire_disk": Entry(
