@@ -59,6 +59,10 @@ releases:
   type: list
   elements: str
   returned: always
+identities:
+  description: Digest and commit of each release that is installed, by its name.
+  type: dict
+  returned: always
 nodes:
   description: One dictionary for each node.
   type: list
@@ -72,6 +76,7 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.manifest import MANIFEST, identity_of
 
 
 def _link(root: str, name: str) -> str | None:
@@ -81,10 +86,19 @@ def _link(root: str, name: str) -> str | None:
         return None
 
 
-def _releases(root: str) -> list[str]:
+def identities(root: str) -> dict[str, dict]:
+    """Return digest and commit of each release that is installed, by name."""
     versions = os.path.join(root, "versions")
     names = sorted(os.listdir(versions)) if os.path.isdir(versions) else []
-    return [name for name in names if os.path.exists(os.path.join(versions, name, "MANIFEST.json"))]
+    found = {}
+    for name in names:
+        try:
+            with open(os.path.join(versions, name, MANIFEST), encoding="utf-8") as file:
+                found[name] = identity_of(json.load(file))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            # The manifest comes last: without it the installation was interrupted, and begins anew.
+            continue
+    return found
 
 
 _SETTLED_SECONDS = 30
@@ -182,12 +196,14 @@ def main() -> None:
                 "blank": len(unformatted) == len(points),
             }
         )
+    installed = identities(root)
     module.exit_json(
         changed=False,
         founded=os.path.exists("/etc/odradek/founded"),
         current=_link(root, "current"),
         previous=_link(root, "previous"),
-        releases=_releases(root),
+        releases=list(installed),
+        identities=installed,
         before=_before(module.params["before"]),
         nodes=nodes,
     )
