@@ -89,5 +89,5 @@ def test_votes() -> None:
 
 
 def test_a_host_that_was_not_looked_at() -> None:
-    """A host that did not answer has no differences that are known."""
+    """A host that did not answer counts as unknown."""
     assert plans.foreseen({"odradek_host_state": {"unreachable": True}}, PLAN)["differences"] == []
