@@ -81,9 +81,12 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         node["asked_port"] = node["brokers_port" if reached_securely else "client_port"]
     controller_port = "controller_ssl_port" if reached_securely else "controller_port"
     servers = [f"{node['address']}:{node[controller_port]}" for node in voters]
+    # Settings may have secrets: they stay apart from the nodes, which modules get as arguments.
+    settings = {str(node["id"]): node.pop("settings") for node in nodes}
     return {
         "cluster_id": cluster_id,
         "nodes": nodes,
+        "settings": settings,
         "brokers": sorted(node["id"] for node in nodes if "broker" in node["roles"]),
         "voters": sorted(node["id"] for node in voters),
         "security": stage,
