@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import attrs
@@ -104,6 +104,17 @@ class Trio:
         """The log of the node with the disks."""
         return self.paths[1].with_name("server.log").read_text()
 
+    def open_on(self, name: str) -> set[str]:
+        """Name the files that the node with the disks has open on one of them."""
+        root, descriptors = str(self.disks[name].path), f"/proc/{self.servers[1].process.pid}/fd"
+        found = set()
+        for number in os.listdir(descriptors):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                link = os.readlink(f"{descriptors}/{number}")
+                if link.startswith(f"{root}/"):
+                    found.add(os.path.basename(link))
+        return found
+
     def places(self) -> dict[str, list[int]]:
         """Find the partitions of the load on each disk."""
         return {
@@ -176,6 +187,7 @@ def die(trio: Trio, load: AimedLoad, places: dict[str, list[int]], name: str, *,
     trio.disks[name].kill()
     until(f"the end of {name}", lambda: trio.has_left(places[name]))
     assert load.acknowledged_since(time.monotonic()), "the partitions of the dead disk have leaders"
+    until("only its lock is open there", lambda: trio.open_on(name) <= {".lock"} or None)
     server = trio.servers[1]
     assert server.is_running(), server.log_tail()
     assert "event=connection.bug" not in trio.log
