@@ -18,6 +18,9 @@ PLUGINS = COLLECTIONS / "ansible_collections/odradek/cluster/plugins"
 
 def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) -> ModuleType:
     """Load `plugins/KIND/NAME.py`; what it would take from Ansible stands empty."""
+    # Plugins import each other by the names that Ansible gives their collection.
+    if str(COLLECTIONS) not in sys.path:
+        sys.path.append(str(COLLECTIONS))
     if monkeypatch is not None:
         # What modules share is imported by the collection's name.
         monkeypatch.syspath_prepend(str(COLLECTIONS))

@@ -221,7 +221,7 @@ def test_one_name_is_one_content() -> None:
 
 
 def test_what_a_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed releases are known by their manifests, also by older ones without a digest and not by torn ones."""
+    """Installed releases are known by their manifests, also by older ones without a digest; torn ones are passed over."""
     facts = plugin("modules", "node_facts", monkeypatch)
     old = {
         "name": "0.9",
