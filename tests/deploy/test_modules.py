@@ -150,3 +150,92 @@ def test_a_file_is_as_wanted(files: ModuleType, tmp_path: Path) -> None:
     assert not files._is_as_wanted(str(path), "content\n", 0o644, 0, 0)
     assert not files._is_as_wanted(str(path), "content\n", 0o640, 1, 0)
     assert not files._is_as_wanted(str(path), "other\n", 0o640, 0, 0)
+
+
+def test_besides(health: ModuleType) -> None:
+    """A broker that is down for another reason is not waited for, nor is what partitions lack without it."""
+    gone = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
+    away = status(
+        brokers=gone,
+        quorum={"leader": 1, "voters": [1, 2], "silent_voters": [2]},
+        under_replicated_partitions=["t-0"],
+        under_min_isr_partitions=["t-1"],
+    )
+    assert health.missing_of(away, "whole", [1], [2]) == []
+    assert health.missing_of(away, "whole", [3], [2]) == ["brokers are not online: 3"]
+    headless = status(quorum=None, brokers=gone)
+    assert health.missing_of(headless, "whole", [], [2]) == ["the quorum of controllers has no leader"]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "serial"),
+    [
+        ("sdx/device/vpd_pg80", b"\0\x80\0\x08WD-W4567", "WD-W4567"),
+        ("sdx/device/vpd_pg80", b"\0\x80\0\x0c  W4567     ", "W4567"),
+        ("sdx/device/serial", b"S3Z8NB0K\n", "S3Z8NB0K"),
+        ("sdx/serial", b"virtio-1\n", "virtio-1"),
+        ("sdx/loop/backing_file", b"/images/disk-a\n", "/images/disk-a"),
+        ("sdx/size", b"1\n", ""),
+    ],
+    ids=["scsi", "scsi with blanks", "nvme", "virtio", "loop", "none"],
+)
+def test_serial_numbers(disk: ModuleType, tmp_path: Path, path: str, content: bytes, serial: str) -> None:
+    """A disk is named by the number that it reports itself; one without a number has no name."""
+    file = tmp_path / "class" / "block" / path
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    assert disk.serial_of("/dev/sdx", str(tmp_path)) == serial
+
+
+def test_clusters_on_a_disk(disk: ModuleType, tmp_path: Path) -> None:
+    """The cluster of a disk is known by its log directories, whatever characters the id has."""
+    assert disk.clusters_in(str(tmp_path)) == []
+    for name, text in (("node-1", "cluster.id=4L6g3nShT\nnode.id=1\n"), ("node-2", "cluster.id = a\\:b\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.properties").write_text(f"version=1\n{text}")
+    assert disk.clusters_in(str(tmp_path)) == ["4L6g3nShT", "a:b"]
+
+
+class Judged:
+    """What the module sees of a disk, and its judgement."""
+
+    def __init__(self, disk: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self._disk = disk
+        self.serial, self.use, self.clusters = "S1", None, ["other"]
+        image = tmp_path / "disk"
+        with image.open("wb") as file:
+            file.truncate(64 * MEBIBYTE)
+            file.write(b"x")
+        self._image = str(image)
+        stands_in = {
+            "serial_of": lambda device: self.serial,
+            "in_use": lambda device: self.use,
+            "_probe": lambda device: {"TYPE": "xfs", "LABEL": "odr-z", "UUID": "u"},
+            "_clusters_on": lambda device: self.clusters,
+        }
+        for name, function in stands_in.items():
+            monkeypatch.setattr(disk, name, function)
+        monkeypatch.setattr(disk.stat, "S_ISBLK", lambda mode: True)
+
+    def said(self, *wipe: str) -> str:
+        """The problem with the disk; empty if it would be formatted."""
+        uuid, problem = self._disk._judged({"name": "a", "device": self._image}, MEBIBYTE, wipe, "mine")
+        assert uuid is None
+        return problem or ""
+
+
+def test_a_wipe_is_refused(disk: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A used disk is emptied only by its serial number, and never where it is mounted or of this cluster."""
+    judged = Judged(disk, monkeypatch, tmp_path)
+    assert "holds something already" in judged.said()
+    assert "-e odradek_wipe=S1" in judged.said("S2")
+    assert judged.said("S1") == ""
+    judged.clusters = ["other", "mine"]
+    assert "log directories of this cluster" in judged.said("S1")
+    judged.clusters = None  # type: ignore[assignment]
+    assert "cannot be read" in judged.said("S1")
+    judged.clusters = []
+    judged.use = "is mounted at /mnt"  # type: ignore[assignment]
+    assert "is not wiped, since it is mounted at /mnt" in judged.said("S1")
+    judged.use, judged.serial = None, ""
+    assert "it has no serial number" in judged.said("S1")
