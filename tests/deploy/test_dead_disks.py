@@ -75,5 +75,7 @@ def test_the_unit_knows_the_nodes_exit_statuses() -> None:
     assert "StartLimitIntervalSec=0" in unit
     assert f"RestartPreventExitStatus=2 {NEEDS_OPERATOR}" in unit
     paths = [line for line in unit if line.startswith("ReadWritePaths=")]
-    assert paths == ["ReadWritePaths={{ node_disks_root }}"], "systemd would look at each disk before the start"
+    assert paths == ["ReadWritePaths={{ node_disks_root }}"], (
+        "systemd would look at each disk before the start"
+    )
     assert "ReadWritePaths" not in (ROLE / "templates/node.conf.j2").read_text()

@@ -1,4 +1,4 @@
-"""The changes that a run without `--check` would make, in sentences; and what a check cannot foresee. PURE."""
+"""The changes that a run in earnest would make, in sentences; and what a check cannot foresee. PURE."""
 
 from __future__ import annotations
 
@@ -81,15 +81,14 @@ def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[st
     for path in paths:
         yield f"{path} would be written"
     begins = not state["founded"]
-    all_restart = bool(paths) or state["current"] != release
-    touched = values.get("node_touched")
+    # Where there is no cluster yet, no node is touched: all begin.
+    running = (values.get("node_touched") or {}).get("running") or ()
     for node in state["nodes"]:
         if node["unformatted"]:
             yield f"node {node['id']} would begin with empty directories on {', '.join(node['unformatted'])}"
-        is_touched = node["id"] in touched if isinstance(touched, list) else all_restart or node["stale"]
         if begins or not node["active"]:
             yield f"node {node['id']} would be started"
-        elif is_touched:
+        elif node["id"] in running:
             yield f"node {node['id']} would be restarted"
 
 
