@@ -278,7 +278,7 @@ class Hosts:
             _wait_until_unused(device)
 
     def renew_system(self, name: str) -> None:
-        """A killed host gets a fresh system; its disks stay."""
+        """Give a killed host a fresh system; its disks stay."""
         host = self.hosts[name]
         run("umount", host.directory / "root")
         for each in ("upper", "work", "root"):
