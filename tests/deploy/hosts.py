@@ -298,7 +298,7 @@ class Hosts:
         subprocess.run(leave, capture_output=True, check=False)
 
     def renew_system(self, name: str) -> None:
-        """A killed host gets a fresh system; its disks stay."""
+        """Give a killed host a fresh system; its disks stay."""
         host = self.hosts[name]
         run("umount", host.directory / "root")
         for each in ("upper", "work", "root"):
