@@ -54,7 +54,7 @@ METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
 SYNCED_OFFSET_PERIOD_SECONDS = 10.0
 BEGUN_FILE = "metadata-log-begun"
-_BEGUN_TEXT = f"""version=1
+BEGUN_TEXT = f"""version=1
 # There has been a metadata log in {METADATA_LOG_DIRECTORY}: a controller does not start without it.
 """
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
@@ -314,7 +314,7 @@ class MetadataLog:
         try:
             self._write_synced_offset(end_offset)
             if not self._is_begun and self.directory.exists(QUORUM_STATE_FILE):
-                self._root.write_atomic(BEGUN_FILE, _BEGUN_TEXT.encode())
+                self._root.write_atomic(BEGUN_FILE, BEGUN_TEXT.encode())
                 self._is_begun = True
         except DiskRefused as error:
             reached("quorum.synced_bound_not_written")
