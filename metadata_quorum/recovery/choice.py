@@ -14,16 +14,21 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from odradek.metadata_quorum.controller.unclean_recovery import names_feature
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
-from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest, parting_offset, read_copy
 from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
 from odradek.metadata_quorum.recovery.recovered_image import Holdings
+from odradek.metadata_quorum.replica.storage_format import bootstrap_records
 from odradek.wire.structure import ZERO_UUID
 from odradek.wire.uuid_text import uuid_to_text
 
-__all__ = ["Choice", "Named", "choose", "key_text"]
+__all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
+
+REBUILT_END = OffsetAndEpoch(1 << 40, 500_000_000)
+"""The end that is assumed of a log without any copy: far above all that a cluster writes, and how often it votes."""
 
 
 @attrs.frozen
@@ -90,6 +95,27 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     refusals += _about_brokers(chosen.image, nodes, named)
     topics, ambiguous = topics_of(chosen.image, nodes, named)
     return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous))
+
+
+def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
+    """Begin with nothing but the directories of topics: every copy of the metadata log is gone."""
+    refusals = list(_about_nodes(nodes, named))
+    cluster_ids = [each.cluster_id for each in nodes if each.cluster_id]
+    for node in sorted(nodes, key=lambda each: each.node_id):
+        if node.copy is not None and read_copy(node.copy, "", node.node_id, "").end.offset > 0:
+            refusals.append(
+                f"node {node.node_id} has a copy of the metadata log: `odradek quorum recover` begins with it"
+            )
+    if not cluster_ids:
+        refusals.append("no directory says which cluster this is: there is nothing to rebuild")
+    if not any(each.is_controller for each in nodes):
+        refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
+    builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
+    for offset, record in enumerate(bootstrap_records()):
+        builder.replay(offset, record)
+    chosen = MetadataCopy("the disks", None, REBUILT_END, (), builder.build()[0])
+    topics, ambiguous = topics_of(chosen.image, nodes, named)
+    return Choice((chosen,), chosen, topics, (*refusals, *ambiguous))
 
 
 def _chosen(copies: Sequence[MetadataCopy], named: Named, has_backup: bool) -> MetadataCopy:

@@ -38,7 +38,7 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
 
 def _about_copies(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
     others = [each for each in copies if each is not chosen and each.end == chosen.end]
-    if others:
+    if others or chosen.node_id is None:
         return []
     return [
         f"no other copy reaches as far as that of {chosen.source}: its last records may never have been committed, and "
@@ -52,8 +52,8 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
         known: TopicImage | None = image.topics_by_id.get(topic_id)
         if known is None:
             lines.append(
-                f"topic {name} ({uuid_to_text(topic_id)}) is known from directories alone: it comes back, without its "
-                "configuration, and keeps everything until you set one"
+                f"topic {name} ({uuid_to_text(topic_id)}) is known from directories alone: it comes back with "
+                f"{holdings.count(topic_id)} partitions, without its configuration, and keeps everything until you set one"
             )
             continue
         for number in holdings.partitions(topic_id):

@@ -127,12 +127,18 @@ def _directories(
         }
         before = node.metadata_directory_id
         key = known.get(node.node_id)
-        if key is not None and before is not None and (node.copy is None or key.directory_id != before):
+        votes = node.is_controller and (key is not None or are_new)
+        if (
+            votes
+            and before is not None
+            and node.copy is None
+            and key in (None, ReplicaKey(node.node_id, before))
+        ):
             # The voter of that id may have voted and promised, and what it knew is gone.
             new_ids[node.metadata_path] = changed_ids[before] = new_uuid()
         directory_id = new_ids.get(node.metadata_path, before)
         assert directory_id is not None
-        if node.is_controller and (key is not None or are_new):
+        if votes:
             versions = SUPPORTED_FEATURES[KRAFT_VERSION]
             voting.append(Voter(ReplicaKey(node.node_id, directory_id), node.endpoints, versions))
         end = ends.get(node.node_id, OffsetAndEpoch(NO_NUMBER, NO_NUMBER))

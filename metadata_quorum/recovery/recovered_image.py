@@ -96,6 +96,10 @@ class Holdings:
         """Return the numbers of a topic's partitions that lie on some disk."""
         return sorted(self._held.get(topic_id, {}))
 
+    def count(self, topic_id: bytes) -> int:
+        """Count a topic's partitions, by the greatest number that lies on some disk."""
+        return max((number + 1 for number in self._held.get(topic_id, {})), default=0)
+
     def is_held(self, topic_id: bytes) -> bool:
         return topic_id in self._held
 
@@ -153,7 +157,7 @@ def _topic(
 ) -> list[Message]:
     known: TopicImage | None = image.topics_by_id.get(topic_id)
     on_disks = holdings.partitions(topic_id)
-    count = max([len(known.partitions) if known is not None else 0, *(number + 1 for number in on_disks)])
+    count = max(len(known.partitions) if known is not None else 0, holdings.count(topic_id))
     records: list[Message] = [TopicRecord(name, topic_id)]
     # A partition that is on no disk goes where its neighbours are.
     usual = sorted({node: None for number in on_disks for node in holdings.of(topic_id, number)})

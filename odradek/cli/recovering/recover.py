@@ -1,4 +1,4 @@
-"""`odradek quorum inspect|recover|begin-anew`: a quorum from the copies of the metadata log that are left."""
+"""`odradek quorum inspect|recover|rebuild|begin-anew`: a quorum from the copies of the metadata log that are left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from odradek.cli.failure import CliError
 from odradek.cli.output import print_json, print_values, say
 from odradek.cli.parsing import Groups, add_command, file_path, id_number
-from odradek.cli.recovering.stopped_nodes import answers_at, facts_of, read_nodes
+from odradek.cli.recovering.stopped_nodes import answers_at, backup_in, facts_of, read_nodes
 
 if TYPE_CHECKING:
     from odradek.metadata_quorum.recovery.choice import Choice, Named
@@ -33,6 +33,15 @@ def register_recovery(commands: Groups) -> None:
     inspect.add_argument("--to", metavar="FILE", type=file_path, required=True, help="where the report goes")
 
     _register_recover(commands)
+    again = add_command(
+        commands,
+        "rebuild",
+        _rebuild,
+        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
+    )
+    _add_configs(again, "*")
+    _add_shared(again)
+
     anew = add_command(
         commands,
         "begin-anew",
@@ -51,14 +60,7 @@ def _register_recover(commands: Groups) -> None:
         "begin the metadata log anew from the best copy that is left; without --execute only say how",
     )
     _add_configs(recover, "*")
-    recover.add_argument(
-        "--report",
-        metavar="FILE",
-        type=file_path,
-        action="append",
-        default=[],
-        help="what `quorum inspect` has written on another host (repeat for more)",
-    )
+    _add_shared(recover)
     recover.add_argument(
         "--lost",
         metavar="ID:DIR",
@@ -68,6 +70,30 @@ def _register_recover(commands: Groups) -> None:
         help="a voter whose metadata are lost, with the id of its directory; the plan names those that it misses (repeat for more)",
     )
     recover.add_argument(
+        "--backup",
+        metavar="PATH",
+        type=file_path,
+        help="a backup of the metadata log as one more copy: the archive, or the directory that it holds",
+    )
+    recover.add_argument(
+        "--even-if-older", action="store_true", help="the backup counts although a node has a better copy"
+    )
+    recover.add_argument(
+        "--from", dest="source", metavar="FILE", type=file_path, help="carry out the plan in this file"
+    )
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `recover` and `rebuild`."""
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        type=file_path,
+        action="append",
+        default=[],
+        help="what `quorum inspect` has written on another host (repeat for more)",
+    )
+    parser.add_argument(
         "--absent",
         metavar="ID",
         type=id_number,
@@ -75,7 +101,7 @@ def _register_recover(commands: Groups) -> None:
         default=[],
         help="a node that cannot be read now, and may come back: its partitions wait for it (repeat for more)",
     )
-    recover.add_argument(
+    parser.add_argument(
         "--gone",
         metavar="ID",
         type=id_number,
@@ -83,7 +109,7 @@ def _register_recover(commands: Groups) -> None:
         default=[],
         help="a node that never comes back (repeat for more)",
     )
-    recover.add_argument(
+    parser.add_argument(
         "--topic",
         metavar="NAME=ID",
         type=_topic,
@@ -91,18 +117,13 @@ def _register_recover(commands: Groups) -> None:
         default=[],
         help="the topic that counts where directories have several of that name (repeat for more)",
     )
-    recover.add_argument(
+    parser.add_argument(
         "--plan",
         metavar="FILE",
         type=file_path,
         help="write the plan, for the other hosts (with --execute by default beside the first CONFIG)",
     )
-    recover.add_argument(
-        "--from", dest="source", metavar="FILE", type=file_path, help="carry out the plan in this file"
-    )
-    recover.add_argument(
-        "--execute", action="store_true", help="carry the plan out on the nodes of this host"
-    )
+    parser.add_argument("--execute", action="store_true", help="carry the plan out on the nodes of this host")
 
 
 def _add_configs(parser: argparse.ArgumentParser, count: str | None) -> None:
@@ -176,7 +197,17 @@ def _read(path: str) -> bytes:
         raise CliError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def _rebuild(args: argparse.Namespace) -> int:
+    args.backup, args.even_if_older, args.lost, args.source = None, False, [], None
+    return _begin_log(args, is_rebuilt=True)
+
+
 def _recover(args: argparse.Namespace) -> int:
+    return _begin_log(args, is_rebuilt=False)
+
+
+def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
+    """Begin the metadata log anew, from a copy or from the disks alone."""
     facts = [facts_of(each) for each in args.config]
     if args.source is not None:
         plan = _plan_in(args.source)
@@ -184,7 +215,7 @@ def _recover(args: argparse.Namespace) -> int:
         if not args.json:
             _show_plan(plan)
     else:
-        nodes, choice = _look(args, facts)
+        nodes, choice = _look(args, facts, is_rebuilt=is_rebuilt)
         document = _choice_document(choice, nodes)
         if not args.json:
             _show_choice(choice, nodes)
@@ -222,10 +253,12 @@ def _plan_in(path: str) -> RecoveryPlan:
         raise CliError(f"{path}: {error}") from error
 
 
-def _look(args: argparse.Namespace, facts: Sequence[NodeFacts]) -> tuple[list[FoundNode], Choice]:
+def _look(
+    args: argparse.Namespace, facts: Sequence[NodeFacts], *, is_rebuilt: bool
+) -> tuple[list[FoundNode], Choice]:
     """Read everything, and judge it."""
     from odradek.metadata_quorum.raft.voters import ReplicaKey
-    from odradek.metadata_quorum.recovery.choice import Named, choose
+    from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
     from odradek.metadata_quorum.recovery.recovery_files import MalformedFile, decode_report
 
     nodes = read_nodes(facts)
@@ -243,8 +276,12 @@ def _look(args: argparse.Namespace, facts: Sequence[NodeFacts]) -> tuple[list[Fo
         absent=tuple(args.absent),
         gone=tuple(args.gone),
         topics=dict(args.topic),
+        backup_may_be_older=args.even_if_older,
     )
-    choice = choose(nodes, named)
+    if is_rebuilt:
+        return nodes, rebuild(nodes, named)
+    backup = None if args.backup is None else (args.backup, backup_in(args.backup))
+    choice = choose(nodes, named, backup)
     return nodes, _with_living(choice, named)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,11 @@ from odradek.cli.failure import CliError
 from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
-    from odradek.metadata_quorum.recovery.found import FoundNode
+    from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
     from odradek.node.configuration.node_config import NodeConfig
     from odradek.operations.recovery.node_reading import NodeFacts
 
-__all__ = ["answers_at", "facts_of", "load_config", "read_nodes"]
+__all__ = ["answers_at", "backup_in", "facts_of", "load_config", "read_nodes"]
 
 _PROBE_SECONDS = 2.0
 
@@ -68,6 +69,43 @@ def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
             hint = ": stop the node first" if error.operation == "lock" else ""
             raise CliError(f"node {each.node_id}: {error}{hint}") from error
     return found
+
+
+def backup_in(path: str) -> CopyFiles:
+    """Read a backup of the metadata log: an archive, its unpacked directory, or the log's directory. Raises `CliError`."""
+    import tarfile
+    from tempfile import TemporaryDirectory
+
+    from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+
+    if os.path.isdir(path):
+        return _copy_in(path)
+    try:
+        with TemporaryDirectory(prefix="odradek-backup-") as unpacked, tarfile.open(path) as archive:
+            for member in archive:
+                folder, name = os.path.split(member.name)
+                contents = archive.extractfile(member) if member.isreg() else None
+                # No name of the archive decides where a file is written.
+                if contents is not None and os.path.basename(folder) == METADATA_LOG_DIRECTORY:
+                    with open(os.path.join(unpacked, name), "wb") as file:
+                        file.write(contents.read())
+            return _copy_in(unpacked)
+    except (OSError, tarfile.TarError) as error:
+        raise CliError(f"cannot read the backup {path}: {error}") from error
+
+
+def _copy_in(path: str) -> CopyFiles:
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+    from odradek.metadata_quorum.ports import MetadataLogCorrupt
+    from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+    from odradek.operations.recovery.node_reading import read_copy_files
+
+    below = os.path.join(path, METADATA_LOG_DIRECTORY)
+    try:
+        return read_copy_files(RealEnv().open_dir(below if os.path.isdir(below) else path))
+    except (DiskError, MetadataLogCorrupt) as error:
+        raise CliError(f"the backup in {path} cannot be used: {error}") from error
 
 
 def answers_at(addresses: Iterable[tuple[str, int]]) -> tuple[str, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ class Cluster:
     processes: dict[int, subprocess.Popen[bytes]] = attrs.field(factory=dict)
 
     @classmethod
-    def make(cls, directory: Path, count: int = 3, voters: int = 3) -> Cluster:
+    def make(cls, directory: Path, count: int = 3, voters: int = 3, formatted: int = 4) -> Cluster:
         ports = free_ports(2 * count)
         cluster = cls(directory, voters, ports[:count], ports[count:])
-        for node_id in cluster.ids:
+        for node_id in range(1, min(count, formatted) + 1):
             cluster.format(node_id)
         return cluster
 
@@ -149,25 +149,28 @@ class Cluster:
         for node_id in node_ids:
             shutil.rmtree(self.metadata(node_id))
 
-    def save_metadata(self, *node_ids: int) -> None:
-        """Put the disks of metadata logs away."""
+    def copy_metadata(self, name: str, *node_ids: int) -> None:
+        """Copy the disks of metadata logs of stopped nodes."""
         for node_id in node_ids:
-            self.metadata(node_id).rename(self.directory / f"saved-{node_id}")
+            shutil.copytree(self.metadata(node_id), self.directory / f"{name}-{node_id}")
 
-    def bring_metadata_back(self, *node_ids: int) -> None:
-        """Put saved disks in place of the present ones."""
+    def put_metadata(self, name: str, *node_ids: int) -> None:
+        """Put copies of such disks in place of the present ones."""
         for node_id in node_ids:
-            if self.metadata(node_id).exists():
-                self.metadata(node_id).rename(self.directory / f"replaced-{node_id}")
-            (self.directory / f"saved-{node_id}").rename(self.metadata(node_id))
+            shutil.rmtree(self.metadata(node_id))
+            shutil.copytree(self.directory / f"{name}-{node_id}", self.metadata(node_id))
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, *words: str | Path, lost: tuple[int, ...] = (1, 2)) -> Outcome:
-        """Run `quorum recover` for all nodes."""
+    def recover(
+        self, *words: str | Path, lost: tuple[int, ...] = (1, 2), configs: Sequence[Path] | None = None
+    ) -> Outcome:
+        """Run `quorum recover`, for all nodes or for those of `configs`."""
         named = [word for each in lost for word in ("--lost", self.key(each))]
-        return odradek_here("quorum", "recover", *self.configs, *named, *words, "--json")
+        return odradek_here("quorum", "recover", *(configs or self.configs), *named, *words, "--json")
 
-    def recovered(self, *words: str | Path, lost: tuple[int, ...] = (1, 2)) -> Any:
+    def recovered(
+        self, *words: str | Path, lost: tuple[int, ...] = (1, 2), configs: Sequence[Path] | None = None
+    ) -> Any:
         """Recover the quorum; return what the command says."""
-        return self.recover("--execute", *words, lost=lost).json()
+        return self.recover("--execute", *words, lost=lost, configs=configs).json()
