@@ -53,7 +53,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 @pytest.fixture
 def group() -> Iterator[GroupBroker]:
-    """A broker that is not served yet; the kernel gives its port to no outgoing connection meanwhile."""
+    """A broker before it is served, at a port that no outgoing connection gets meanwhile."""
     [port] = free_ports(1)
     found = GroupBroker(NAME, port)
     found.add_topic("t", 1)
