@@ -54,7 +54,7 @@ METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
 SYNCED_OFFSET_PERIOD_SECONDS = 10.0
 BEGUN_FILE = "metadata-log-begun"
-_BEGUN_TEXT = f"""version=1
+BEGUN_TEXT = f"""version=1
 # There has been a metadata log in {METADATA_LOG_DIRECTORY}: a controller does not start without it.
 """
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
@@ -187,23 +187,22 @@ class MetadataLog:
         try:
             result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
         except KafkaError as error:
-            raise self._disk_error("append", error) from error
+            self._check_disk("append", error)
+            raise
         return result.last_offset
 
-    def _disk_error(self, operation: str, error: KafkaError) -> Exception:
-        """Turn the error of an offline directory, meant for clients, into a disk's error, with which the quorum
-        ends.
-        """
-        if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
-            return error
-        return DiskError(self._root.path, self.directory.path, operation, 0, str(error))
+    def _check_disk(self, operation: str, error: KafkaError) -> None:
+        """Raise the error of an offline directory, meant for clients, as a disk's error, with which the quorum ends."""
+        if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
         end_offset = self._log.log_end_offset if upper_bound is None else upper_bound
         try:
             return self._log.read_bytes(offset, bytes_max, upper_bound=end_offset, min_one=True)
         except KafkaError as error:
-            raise self._disk_error("read", error) from error
+            self._check_disk("read", error)
+            raise
 
     def flush(self) -> int:
         self._log.flush()
@@ -222,7 +221,8 @@ class MetadataLog:
         except KafkaError as error:
             if isinstance(error.__cause__, DiskRefused):
                 raise error.__cause__ from None
-            raise self._disk_error("truncate", error) from error
+            self._check_disk("truncate", error)
+            raise
         if log.log_end_offset != end_offset:
             raise MetadataLogCorrupt(
                 f"{self.directory.path} cannot be cut at offset {end_offset}: a batch reaches over it"
@@ -290,7 +290,8 @@ class MetadataLog:
         except KafkaError as error:
             if isinstance(error.__cause__, DiskRefused):
                 raise error.__cause__ from None
-            raise self._disk_error("install", error) from error
+            self._check_disk("install", error)
+            raise
         log.flush()
 
     # -- files beside the log -----------------------------------------------------------------------------------
@@ -314,7 +315,7 @@ class MetadataLog:
         try:
             self._write_synced_offset(end_offset)
             if not self._is_begun and self.directory.exists(QUORUM_STATE_FILE):
-                self._root.write_atomic(BEGUN_FILE, _BEGUN_TEXT.encode())
+                self._root.write_atomic(BEGUN_FILE, BEGUN_TEXT.encode())
                 self._is_begun = True
         except DiskRefused as error:
             reached("quorum.synced_bound_not_written")

@@ -12,6 +12,7 @@ from odradek.metadata_quorum.raft.core_state import CoreState
 from odradek.metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnapshot, Truncate
 from odradek.metadata_quorum.raft.log_state import LogState
 from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer
+from odradek.metadata_quorum.raft.recoveries import parted
 from odradek.metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
@@ -253,13 +254,10 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
 
 
 def _truncate(core: CoreState, diverging: OffsetAndEpoch) -> None:
-    """Cut back to the end of the common history (KIP-101), never below the high watermark."""
+    """Cut back to the end of the common history (KIP-101). Raises `LogLeftBehind` where that is below the high watermark."""
     ours = core.log.end_offset_for_epoch(diverging.epoch)
     end_offset = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
     if end_offset < core.high_watermark:
-        raise AssertionError(
-            f"the leader of epoch {core.epoch} lacks committed records: its log parts from ours at {end_offset}, "
-            f"the high watermark is {core.high_watermark}"
-        )
+        raise parted(core.log, core.epoch, end_offset, core.high_watermark)
     core.log.truncate(end_offset)
     core.emit(Truncate(end_offset))

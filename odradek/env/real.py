@@ -133,8 +133,11 @@ def _without_frames(error: Exception) -> Exception:
         for frame, line in walk_tb(error.__traceback__)
     ]
     error.add_note("raised in a worker: " + " > ".join(places[1:]))
+    seen: list[BaseException] = []
     chained: BaseException | None = error
-    while chained is not None:
+    # An error may be its own cause: then the chain has no end.
+    while chained is not None and chained not in seen:
+        seen.append(chained)
         chained.__traceback__ = None
         chained = chained.__cause__ or chained.__context__
     return error

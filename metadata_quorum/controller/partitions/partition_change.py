@@ -32,7 +32,7 @@ from itertools import islice
 import attrs
 
 from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules
-from odradek.metadata_quorum.controller.unclean_recovery import Recovery
+from odradek.metadata_quorum.controller.unclean_recovery import Recovery, is_held_back
 from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER,
     NO_LEADER_CHANGE,
@@ -141,7 +141,8 @@ def change_partition(
     _keep_eligible(target, partition, rules, lost)
     election = change.election
     if election is None:
-        election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
+        is_unclean = rules.unclean_election and not is_held_back(partition, rules.awaited)
+        election = Election.UNCLEAN if is_unclean else Election.ONLINE
     _elect(TopicIdPartition(topic_id, number), target, partition, acceptable, election, rules)
     if target.leader == NO_LEADER:
         target.replicas = _empty_last(target)
@@ -229,11 +230,14 @@ def _least_loss(
     last_known = target.last_known
     recovery = _recovery(target, rules)
     if recovery is not None:
-        found = recovery.elect(key, partition, last_known, may_lead, at_once=at_once)
+        found = recovery.elect(
+            key, partition, last_known, may_lead, at_once=at_once, without_limit=rules.awaited
+        )
         if found is not None:
             reached("controller.longest_log_elected")
             return found
-    if (recovery is None or at_once) and not has_candidates and last_known and may_lead(last_known[0]):
+    is_free = recovery is None and not is_held_back(partition, rules.awaited)
+    if (is_free or at_once) and not has_candidates and last_known and may_lead(last_known[0]):
         reached("controller.last_known_leader_elected")
         return last_known[0]
     if at_once:

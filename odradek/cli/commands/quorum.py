@@ -1,4 +1,4 @@
-"""`odradek quorum status|add|remove`: the controllers that keep the metadata log."""
+"""`odradek quorum status|add|remove`: the controllers that keep the metadata log. Its recovery is in `recovering/`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from odradek.cli.connecting import changing, connected, connected_to_controller,
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, paint, print_json, print_table, print_values, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
+from odradek.cli.recovering.recover import register_recovery
 
 if TYPE_CHECKING:
     from odradek.client.admin import QuorumDescription, QuorumReplica
@@ -46,6 +47,7 @@ def register(groups: Groups) -> None:
     remove.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     _add_directory(remove)
     add_connection_options(remove)
+    register_recovery(commands)
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
