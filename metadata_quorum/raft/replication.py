@@ -258,8 +258,8 @@ def _truncate(core: CoreState, diverging: OffsetAndEpoch) -> None:
     end_offset = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
     if end_offset < core.high_watermark:
         raise AssertionError(
-            f"the leader of epoch {core.epoch} lacks committed records: its log parts from ours at {end_offset}, "
-            f"the high watermark is {core.high_watermark}"
+            f"the leader of epoch {core.epoch} lacks committed records: its log differs from this log "
+            f"from offset {end_offset} on, and the high watermark is {core.high_watermark}"
         )
     core.log.truncate(end_offset)
     core.emit(Truncate(end_offset))
