@@ -70,8 +70,8 @@ def serve(
         return 1
     except OSError as error:
         complain(
-            f"cannot read {config_path}: {error.strerror}: name the properties file that this node was formatted "
-            "with (`odradek storage format`)"
+            f"cannot read {config_path}: {error.strerror}. Name the properties file with which this "
+            "node was formatted (`odradek storage format`)"
         )
         return 1
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -95,8 +95,9 @@ def _with_remedy(reason: BaseException) -> str:
     text = str(reason)
     if isinstance(reason, MetadataLogCorrupt) and "restore" not in text:
         text += (
-            ". Restore this node's metadata directory from a copy; or, while the other controllers have a leader, move "
-            f"{METADATA_LOG_DIRECTORY} and {BEGUN_FILE} out of it: the node fetches the log from them"
+            ". Restore this node's metadata directory from a copy. Or, while the other controllers "
+            f"have a leader, move {METADATA_LOG_DIRECTORY} and {BEGUN_FILE} out of the directory: the "
+            "node then fetches the log from the other controllers"
         )
     return text
 
