@@ -126,7 +126,9 @@ def _add(args: argparse.Namespace) -> int:
         present_quorum(args, client)
         survey = _arrived(args, client)
         moves = balance(survey.sites, survey.placements)
-        return carry_out(args, client, moves, survey, f"broker {args.broker} has its share already")
+        return carry_out(
+            args, client, moves, survey, f"broker {args.broker} has its share of the replicas already"
+        )
 
 
 def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
@@ -138,7 +140,7 @@ def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
         if known and args.broker not in cluster.fenced:
             return client.admin.survey_cluster()
         if time.monotonic() + _POLL_SECONDS > deadline:
-            state = "has registered, but does not serve yet" if known else "has not come"
+            state = "has registered, but does not serve clients yet" if known else "has not registered"
             raise CliError(
                 f"broker {args.broker} {state}: start it with the cluster id {cluster.cluster_id} "
                 "(`odradek storage format`, `odradek server`), or wait longer with --timeout"
@@ -161,18 +163,24 @@ def _drain(args: argparse.Namespace) -> int:
         )
         if busy is not None:
             raise CliError(
-                f"{busy[0]}-{busy[1]} is moving already: wait (`odradek partition list --moving`), "
-                "or `odradek partition move --cancel`"
+                f"{busy[0]}-{busy[1]} is moving already: wait (`odradek partition list --moving`), or "
+                "run `odradek partition move --cancel`"
             )
         try:
             moves = drain(survey.sites, survey.placements, args.brokers)
         except CannotPlan as error:
-            raise CliError(f"{error}: add a broker first, or `odradek partition move --replicas`") from error
+            raise CliError(
+                f"{error}: add a broker first, or change the replicas with `odradek partition move "
+                "--replicas`"
+            ) from error
         names = ", ".join(map(str, args.brokers))
-        code = carry_out(args, client, moves, survey, f"nothing to move off broker {names}")
+        code = carry_out(args, client, moves, survey, f"there is nothing to move off broker {names}")
     if not args.json and (not moves or (args.execute and not args.no_wait)):
         for node in args.brokers:
-            say(f"broker {node} holds nothing: stop it, then `odradek broker remove {node}`")
+            say(
+                f"broker {node} holds no replicas now: stop the broker, then run `odradek broker "
+                f"remove {node}`"
+            )
     return code
 
 
@@ -186,13 +194,13 @@ def _remove(args: argparse.Namespace) -> int:
         if not args.force:
             if replicas:
                 raise CliError(
-                    f"broker {node} still holds {counted(replicas, 'replica')}: `odradek broker drain {node}` first "
-                    "(or --force)"
+                    f"broker {node} still holds {counted(replicas, 'replica')}: run `odradek broker "
+                    f"drain {node}` first (or add --force)"
                 )
             if not _is_down(client, survey, node, time.monotonic() + min(args.timeout, _DOWN_SECONDS_MAX)):
                 raise CliError(
-                    f"broker {node} still runs: stop it first (or --force); a broker that was killed counts as down when its "
-                    "session ends (broker.session.timeout.ms)"
+                    f"broker {node} still runs: stop the broker first (or add --force). A broker that "
+                    "was killed counts as down when its session ends (broker.session.timeout.ms)"
                 )
         with changing():
             client.admin.unregister_broker(node)
@@ -202,12 +210,16 @@ def _remove(args: argparse.Namespace) -> int:
     else:
         say(f"broker {node} removed")
         if votes:
-            say(paint(YELLOW, f"node {node} is still a voter of the quorum: `odradek quorum remove {node}`"))
+            say(
+                paint(
+                    YELLOW, f"node {node} is still a voter of the quorum: run `odradek quorum remove {node}`"
+                )
+            )
         elif votes is None:
             say(
                 paint(
                     YELLOW,
-                    f"the quorum did not say whether node {node} still votes: see `odradek quorum status`",
+                    f"the quorum did not answer whether node {node} still votes: see `odradek quorum status`",
                 )
             )
     return 0
