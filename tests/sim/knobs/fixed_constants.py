@@ -100,6 +100,7 @@ NAMED: Mapping[str, str] = {
         metadata_quorum.controller.limits RECORDS_PER_REQUEST_MAX NAMED_PER_REQUEST_MAX
         metadata_quorum.raft.core EPOCHS_AHEAD_MAX
         metadata_quorum.raft.replication REPLICAS_MAX
+        metadata_quorum.replica.asking.own_copy QUESTIONS_MAX
         metadata_quorum.replica.meta_properties _SIZE_MAX
         metadata_quorum.replica.metadata_batches DECOMPRESSED_BYTES_MAX
         metadata_quorum.replica.peers UNANSWERED_MAX
@@ -164,6 +165,7 @@ NAMED: Mapping[str, str] = {
         data_plane.produce_workers SMALL_THREADS
     """,
     "what people are shown, in a log or in an error": """
+        node.configuration.file_judgement _ALIKE
         client.consumer.consumer_machine _NAMED_MAX
         client.core.notes NOTES_MAX KEYS_MAX
         security.acls.authorizer DENIALS_MAX

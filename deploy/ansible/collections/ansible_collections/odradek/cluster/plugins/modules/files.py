@@ -8,7 +8,8 @@ module: files
 short_description: Write several configuration files
 description:
   - Each file is replaced at once, or not at all; directories on the way are made.
-  - Shows the difference with C(--diff).
+  - Shows the difference with C(--diff), without the values of secrets.
+  - Contents are in no output beside that one, at any verbosity, and in no journal.
 options:
   files:
     description: The files.
@@ -36,13 +37,6 @@ options:
         description: Its owner.
         type: str
         default: root
-  keep:
-    description: Directory that gets the former version of each file that changes; see C(restore).
-    type: path
-  restore:
-    description: Put back what C(keep) holds, and remove those of C(files) that were not there before; contents are ignored.
-    type: bool
-    default: false
   systemd:
     description: Tell systemd when something changed.
     type: bool
@@ -68,9 +62,9 @@ import grp
 import os
 import pwd
 import re
-import shutil
 import stat
 import tempfile
+from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -84,7 +78,10 @@ def _read(path: str) -> str | None:
 
 
 _HIDDEN = "[hidden]"
-_SECRET_KEY = re.compile(r"secret|password|passphrase|jaas\.config|\.key|credential|token", re.IGNORECASE)
+_SECRET_KEY = re.compile(
+    r"secret|password|passphrase|jaas\.config|\.key|credential|token|certificate\.chain|truststore\.certificates",
+    re.IGNORECASE,
+)
 _SECRET_VALUE = re.compile(r"LoginModule|PRIVATE KEY|password|secret|\buser_", re.IGNORECASE)
 _PLACE = re.compile(r"\.(?:location|url|file|type|class|ms)$")
 _URL_SECRET = re.compile(r"://[^/@\s]*:[^/@\s]*@")
@@ -161,15 +158,22 @@ def _is_secret(key: str, value: str) -> bool:
     return _PLACE.search(key) is None and _SECRET_VALUE.search(value) is not None
 
 
+_NO_ARGUMENTS = {"module_args": {}}
+
+
 class _Module(AnsibleModule):  # type: ignore[misc]  # Ansible has no types
-    """Neither the host's journal nor C(-vvv) gets a content that has secrets."""
+    """Neither the host's journal nor C(-vvv) gets a content, also where an argument is refused."""
 
     def _log_invocation(self) -> None:
         """Log no arguments: their contents have secrets, and paths alone say little."""
 
-    def hide(self, contents: list[str]) -> None:
-        """Have Ansible take these contents out of all that it prints."""
-        self.no_log_values.update(each for each in contents if masked(each) != each)
+    def exit_json(self, **kwargs: Any) -> NoReturn:
+        """Return the result without the arguments, which Ansible adds otherwise."""
+        super().exit_json(**kwargs, invocation=_NO_ARGUMENTS)
+
+    def fail_json(self, msg: str, **kwargs: Any) -> NoReturn:
+        """Return a failure without the arguments, also one of their check."""
+        super().fail_json(msg, **kwargs, invocation=_NO_ARGUMENTS)
 
 
 def _is_as_wanted(path: str, content: str, mode: int, owner: int, group: int) -> bool:
@@ -182,46 +186,18 @@ def _is_as_wanted(path: str, content: str, mode: int, owner: int, group: int) ->
 def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fchmod(descriptor, mode)
-        os.fchown(descriptor, owner, group)
-        os.fsync(descriptor)
-    os.rename(temporary, path)
-
-
-def _kept(keep: str, path: str) -> str:
-    return os.path.join(keep, path.replace("/", "%"))
-
-
-def _keep(keep: str, paths: list[str]) -> None:
-    """Copy files aside before a change, or note their absence; copies of the change before are removed."""
-    shutil.rmtree(keep, ignore_errors=True)
-    os.makedirs(keep, mode=0o700)
-    for path in paths:
-        if os.path.exists(path):
-            shutil.copy2(path, _kept(keep, path))
-        else:
-            with open(_kept(keep, path) + ".absent", "w", encoding="utf-8"):
-                pass
-
-
-def _restore(keep: str, paths: list[str]) -> list[str]:
-    """Restore files; return the paths that were restored."""
-    done = []
-    for path in paths:
-        if os.path.exists(_kept(keep, path)):
-            found = os.stat(path) if os.path.exists(path) else None
-            shutil.copy2(_kept(keep, path), path)
-            if found is not None:
-                os.chown(path, found.st_uid, found.st_gid)
-            done.append(path)
-        elif os.path.exists(_kept(keep, path) + ".absent") and os.path.exists(path):
-            os.unlink(path)
-            done.append(path)
-    shutil.rmtree(keep, ignore_errors=True)
-    return done
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(descriptor, mode)
+            os.fchown(descriptor, owner, group)
+            os.fsync(descriptor)
+        os.rename(temporary, path)
+    except OSError:
+        # A full disk leaves no copy of a secret behind.
+        os.unlink(temporary)
+        raise
 
 
 def main() -> None:
@@ -240,48 +216,39 @@ def main() -> None:
                     "owner": {"type": "str", "default": "root"},
                 },
             },
-            "keep": {"type": "path"},
-            "restore": {"type": "bool", "default": False},
             "systemd": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
-        required_if=[("restore", True, ["keep"])],
     )
-    files, keep = module.params["files"], module.params["keep"]
-    module.hide([file["content"] for file in files])
+    files = module.params["files"]
     diff: list[dict[str, str]] = []
-    if module.params["restore"]:
-        paths = [] if module.check_mode else _restore(keep, [file["path"] for file in files])
-    else:
-        wanted = []
-        for file in files:
-            try:
-                owner = pwd.getpwnam(file["owner"]).pw_uid
-            except KeyError:
-                owner = 0
-            try:
-                group = grp.getgrnam(file["group"]).gr_gid
-            except KeyError:
-                group = 0
-            content = file["content"] if file["content"].endswith("\n") else file["content"] + "\n"
-            mode = int(file["mode"], 8)
-            if not _is_as_wanted(file["path"], content, mode, owner, group):
-                wanted.append((file["path"], content, mode, owner, group))
-                before = _read(file["path"]) or ""
-                diff.append(
-                    {
-                        "before": masked(before),
-                        "after": masked(content),
-                        "before_header": file["path"],
-                        "after_header": file["path"],
-                    }
-                )
-        paths = [each[0] for each in wanted]
-        if wanted and not module.check_mode:
-            if keep:
-                _keep(keep, paths)
-            for each in wanted:
-                _write(*each)
+    wanted = []
+    for file in files:
+        try:
+            owner = pwd.getpwnam(file["owner"]).pw_uid
+        except KeyError:
+            owner = 0
+        try:
+            group = grp.getgrnam(file["group"]).gr_gid
+        except KeyError:
+            group = 0
+        content = file["content"] if file["content"].endswith("\n") else file["content"] + "\n"
+        mode = int(file["mode"], 8)
+        if not _is_as_wanted(file["path"], content, mode, owner, group):
+            wanted.append((file["path"], content, mode, owner, group))
+            before = _read(file["path"]) or ""
+            diff.append(
+                {
+                    "before": masked(before),
+                    "after": masked(content),
+                    "before_header": file["path"],
+                    "after_header": file["path"],
+                }
+            )
+    paths = [each[0] for each in wanted]
+    if not module.check_mode:
+        for each in wanted:
+            _write(*each)
     if paths and module.params["systemd"] and not module.check_mode:
         module.run_command(["systemctl", "daemon-reload"], check_rc=True)
     module.exit_json(changed=bool(paths), paths=paths, diff=diff)
