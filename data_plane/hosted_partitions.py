@@ -209,7 +209,9 @@ class HostedPartitions:
                     reached("moves.reported_swap_never_came")
                     # The swap was reported, and has not come: the log is on a disk that is away.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
-                    raise DirectoryAway("it was about to move here from a log directory that is offline")
+                    raise DirectoryAway(
+                        "the replica was about to move here from a log directory that is offline"
+                    )
                 if not self._maker.may_make_now(hosted.name, index):
                     self._maker.make_later(replica, hosted.name, assigned, is_new=is_new)
                     return None

@@ -131,9 +131,11 @@ class MetadataLog:
         )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
-                f"{directory.path} has lost its {QUORUM_STATE_FILE}, and this controller may have voted by it: restore the "
-                f"directory; or format {root.path} anew, then `odradek quorum remove` and `quorum add` this node; or, while "
-                f"the other voters have a leader, remove {root.path}/{BEGUN_FILE} to fetch all of it from them"
+                f"{directory.path} has lost its file {QUORUM_STATE_FILE}, by which this controller may "
+                f"have voted. Restore the directory; or format {root.path} anew, then run `odradek "
+                "quorum remove` and `quorum add` for this node; or, while the other voters have a "
+                f"leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from "
+                "the other voters"
             )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)
@@ -160,8 +162,8 @@ class MetadataLog:
         # the snapshot was durable before.
         if max(self._log.log_end_offset, snapshot) < synced:
             raise MetadataLogCorrupt(
-                f"{directory.path} ends at offset {self._log.log_end_offset}, but everything below {synced} was "
-                "synced: the file was cut or damaged after it was written"
+                f"{directory.path} ends at offset {self._log.log_end_offset}, although this node has "
+                f"synced everything below offset {synced}: somebody cut or damaged the file after that"
             )
         return self
 
@@ -225,7 +227,7 @@ class MetadataLog:
             raise
         if log.log_end_offset != end_offset:
             raise MetadataLogCorrupt(
-                f"{self.directory.path} cannot be cut at offset {end_offset}: a batch reaches over it"
+                f"{self.directory.path} cannot be cut at offset {end_offset}, which lies inside a batch"
             )
         log.flush()
 
@@ -410,8 +412,9 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
         behind = behind is not None or any(_holds_sound_batch(directory, each, sound_from) for each in later)
         if behind:
             raise MetadataLogCorrupt(
-                f"{directory.path}/{name}: the batch at position {position} is damaged, and sound ones follow it; "
-                "no crash does that, so the disk has lost synced data: restore the directory from another voter"
+                f"{directory.path}/{name}: the batch at position {position} is damaged, and sound "
+                "batches follow. No crash does that, so the disk has lost synced data: restore the "
+                "directory from another voter"
             )
 
 

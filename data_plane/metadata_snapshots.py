@@ -55,7 +55,7 @@ class FileSnapshotStore:
         except FileMissing:
             reached("quorum.snapshot_went_while_served")
             # Never there, or removed while it was being opened and read.
-            raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there is no {name}") from None
+            raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"the snapshot {name} does not exist") from None
 
     def _read(self, name: str, position: int, bytes_max: int) -> tuple[bytes, int]:
         file = self._directory.open(name)
@@ -63,7 +63,7 @@ class FileSnapshotStore:
             if not 0 <= position < file.size:
                 raise KafkaError(
                     ErrorCode.POSITION_OUT_OF_RANGE,
-                    f"{position} is not within the {file.size} bytes of {name}",
+                    f"position {position} is not within the {file.size} bytes of the snapshot {name}",
                 )
             return file.pread(max(0, min(bytes_max, file.size - position)), position), file.size
         finally:
@@ -116,16 +116,20 @@ class FileSnapshotDraft:
         self.size = 0
 
     def append(self, chunk: Buffer) -> None:
-        assert self._file is not None, "the draft is closed"
+        assert self._file is not None, "the unfinished snapshot is closed already"
         if self.size + len(chunk) > SNAPSHOT_BYTES_MAX:
             raise DiskError(
-                self._directory.path, self._draft_name, "append", 0, f"larger than {SNAPSHOT_BYTES_MAX} bytes"
+                self._directory.path,
+                self._draft_name,
+                "append",
+                0,
+                f"the snapshot is larger than {SNAPSHOT_BYTES_MAX} bytes",
             )
         self._file.append(chunk)
         self.size += len(chunk)
 
     def finish(self) -> StoredSnapshot:
-        assert self._file is not None, "the draft is closed"
+        assert self._file is not None, "the unfinished snapshot is closed already"
         try:
             self._file.sync()
             stored = _load(self._directory, self._draft_name, self._end)

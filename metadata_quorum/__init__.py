@@ -3,4 +3,6 @@
 if __name__ != "odradek.metadata_quorum":
     # A second copy would have classes of its own, whose errors an `except` with the first copy's classes does
     # not catch.
-    raise ImportError(f"{__name__!r} is a folder of Odradek's sources: import odradek.metadata_quorum")
+    raise ImportError(
+        f"{__name__!r} is only a folder of Odradek's sources: write `import odradek.metadata_quorum`"
+    )

@@ -371,7 +371,10 @@ class ControllerChannel:
             now = clock.monotonic()
             if now >= deadline:
                 reached("controller.none_to_ask")
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "there was no active controller to ask")
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    "no controller was active, so the broker could not ask for a decision",
+                )
             with clock.timeout_at(min(deadline, now + pause)):
                 await changed.wait()
             pause = RETRY_SECONDS_MIN if changed.is_set() else min(2 * pause, RETRY_SECONDS_MAX)
@@ -456,7 +459,7 @@ class ControllerChannel:
             return
         for call, asked in list(self._calls.items()):
             if asked != address:
-                call.fail(ConnectionLost("another controller is active now"))
+                call.fail(ConnectionLost("another controller has become the active controller"))
 
     def statistics(self) -> dict[str, int]:
         """Count requests under way, and repeated attempts; answers that waited for this node's image, and those

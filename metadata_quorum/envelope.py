@@ -100,7 +100,9 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
         address = str(ip_address(envelope.client_host_address))
         api_key, version, correlation_id, client_id, body = parse_request_header(data, 0, len(data))
         if not is_supported(api_key, version):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {api_key} has no version {version}")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"the API with key {api_key} has no version {version}"
+            )
         request = decode_bounded(request_class(api_key), version, data, body)
     except (RemoteProtocolError, ValueError) as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error

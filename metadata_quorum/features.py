@@ -78,5 +78,8 @@ def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RE
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:
-            return f"{name} is finalized at level {level}, this version supports {low} to {high}"
+            return (
+                f"the cluster's feature {name} is finalized at level {level}, and this version "
+                f"supports the levels {low} to {high}"
+            )
     return None

@@ -434,7 +434,9 @@ class MetadataService:
         if self._machine is not machine:
             return
         if offset is None:
-            self.quorum.fail(InvalidMetadata("the first records of a new cluster fit no metadata log"))
+            self.quorum.fail(
+                InvalidMetadata("the controller could not write the records that begin a new cluster")
+            )
             return
         self._is_active = True
         image = self.committed_image
@@ -451,7 +453,9 @@ class MetadataService:
     def _check_features(self, image: MetadataImage, first: dict[str, int] | None = None) -> None:
         problem = unsupported_feature(image.features or first or {}, self._settings.release)
         if problem is not None:
-            raise InvalidMetadata(f"the metadata log is of a cluster that this version cannot run: {problem}")
+            raise InvalidMetadata(
+                f"this version cannot run the cluster that this metadata log belongs to: {problem}"
+            )
 
     # -- timers -----------------------------------------------------------------------------------------------------
 

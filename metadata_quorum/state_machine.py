@@ -155,7 +155,9 @@ class Deferred(Generic[Q, A]):
     @property
     def response(self) -> A:
         """The response. Reading it before it is given out is a bug."""
-        assert self._callbacks is None, "a response was read before the log committed what it says"
+        assert self._callbacks is None, (
+            "a response was read before the records that it speaks of were committed"
+        )
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:
@@ -316,7 +318,9 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             try:
                 state, delta = self._machine.replay(state, offset, log.epoch, some)
             except Exception as error:
-                raise AssertionError(f"a decision cannot be replayed at offset {offset}: {error}") from error
+                raise AssertionError(
+                    f"a decision of this node cannot be replayed at offset {offset}: {error}"
+                ) from error
             offset += len(some)
             versions.append(_Version(offset, state, delta))
         return versions
@@ -325,7 +329,8 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         last_offset = self._log.append_batch(batch)
         if last_offset != version.end_offset - 1:
             raise AssertionError(
-                f"records replayed up to offset {version.end_offset - 1} were appended up to {last_offset}"
+                f"the decision's records were replayed up to offset {version.end_offset - 1}, but "
+                f"appended up to offset {last_offset}"
             )
         self._state = version.state
         self._end_offset = version.end_offset

@@ -126,7 +126,7 @@ def decode_batches(
         ValueError: `decompressed_bytes_max` is above 1 GiB.
     """
     if decompressed_bytes_max > _BATCH_BYTES_MAX:
-        raise ValueError(f"decompressed_bytes_max may be {_BATCH_BYTES_MAX} at most")
+        raise ValueError(f"decompressed_bytes_max must be at most {_BATCH_BYTES_MAX}")
     schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
     end = 2**63 - 1 if offset_end is None else offset_end
     group = _Group()
@@ -163,7 +163,7 @@ def decode_ranges(
     Raises as `decode_batches`; the error does not name the range.
     """
     if decompressed_bytes_max > _BATCH_BYTES_MAX:
-        raise ValueError(f"decompressed_bytes_max may be {_BATCH_BYTES_MAX} at most")
+        raise ValueError(f"decompressed_bytes_max must be at most {_BATCH_BYTES_MAX}")
     schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
     group, shares = _Group(), list[_Share]()
     for each in ranges:
@@ -198,9 +198,14 @@ def _check_place(header: BatchHeader, next_offset: int | None) -> None:
     """Raise CorruptBatch where the header's offsets, which no checksum covers, cannot be a log's."""
     base_offset = header.base_offset
     if base_offset < 0 or header.last_offset_delta < 0 or header.next_offset >= 2**63:
-        raise CorruptBatch(f"batch from offset {base_offset} to {header.last_offset}")
+        raise CorruptBatch(
+            f"a record batch claims the impossible offsets {base_offset} to {header.last_offset}"
+        )
     if next_offset is not None and base_offset < next_offset:
-        raise CorruptBatch(f"batch from offset {base_offset} behind one that ends at {next_offset - 1}")
+        raise CorruptBatch(
+            f"a record batch begins at offset {base_offset}, although the batch before it ends at "
+            f"{next_offset - 1}"
+        )
 
 
 @attrs.define
@@ -242,7 +247,7 @@ class _Group:
         self.looked_at += 1
         if header.is_control or not visible:
             if not check_crc(buf, position, header.size):
-                raise CorruptBatch("batch checksum is wrong")
+                raise CorruptBatch("the checksum of the record batch is wrong")
             return
         self.places.add(buf, position, header, decompressed_bytes_max)
 
@@ -386,21 +391,23 @@ class _Headers:
         count, place = _varint(data, place)
         # A header has at least two bytes: no more than fit are walked, whatever the count says.
         if not 0 <= 2 * count <= end - place:
-            raise InvalidRecord(f"{count} record headers in {end - place} bytes")
+            raise InvalidRecord(
+                f"a record claims {count} headers, too many for the {end - place} bytes that are left"
+            )
         for _ in range(count):
             length, place = _varint(data, place)
             if not 0 <= length <= end - place:
-                raise InvalidRecord(f"record header key of {length} bytes")
+                raise InvalidRecord(f"a record header's key has the impossible length {length}")
             self.keys.append(place)
             self.key_lengths.append(length)
             length, place = _varint(data, place + length)
             if not -1 <= length <= end - place:
-                raise InvalidRecord(f"record header value of {length} bytes")
+                raise InvalidRecord(f"a record header's value has the impossible length {length}")
             self.values.append(place)
             self.value_lengths.append(length)
             place += max(length, 0)
         if place != end:
-            raise InvalidRecord(f"a record ends {place - end} bytes behind its length")
+            raise InvalidRecord(f"a record's fields exceed the record's length by {place - end} bytes")
         self.counts.append(count)
 
 
@@ -416,7 +423,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     number, shift = byte & 0x7F, 7
     while byte >= 0x80:
         if shift > 63:
-            raise InvalidRecord("variable-length number of more than ten bytes")
+            raise InvalidRecord("a variable-length number has more than ten bytes")
         place += 1
         byte = data[place]
         number |= (byte & 0x7F) << shift

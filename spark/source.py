@@ -70,7 +70,7 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekRead
     parsed = SourceOptions.parse(options, Query.BATCH)
     _check_columns(parsed, columns)
     if parsed.ignored:
-        _LOGGER.warning("a batch query has no use for %s", " and ".join(parsed.ignored))
+        _LOGGER.warning("a batch query ignores %s", " and ".join(parsed.ignored))
     return (FilteringReader if parsed.filter_pushdown and _session_pushes() else OdradekReader)(parsed)
 
 
@@ -92,7 +92,8 @@ def _check_columns(options: SourceOptions, columns: StructType) -> None:
     given = [(field.name, field.dataType.simpleString()) for field in columns.fields]
     if given != [(field.name, field.dataType.simpleString()) for field in _columns(options).fields]:
         raise OptionError(
-            "the columns of the format odradek are fixed: leave out schema(...), and select what you need"
+            "the columns of the format odradek are fixed: leave out schema(...), and select the "
+            "columns that you need"
         )
 
 

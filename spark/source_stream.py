@@ -322,7 +322,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _starts(self, begun: StreamOffset, seen: _Seen, limit: ReadLimit) -> dict[TopicPartition, int]:
         """Return the offset at which the batch begins in each partition that there is now."""
         for key in begun.offsets.keys() - seen.offsets.keys():
-            self._lost(f"{key} does not exist any more; it was read to offset {begun.offsets[key]}")
+            self._lost(
+                f"{key} does not exist any more; the query has read it up to offset {begun.offsets[key]}"
+            )
         others = {
             name
             for name, each in begun.topic_ids.items()
@@ -333,15 +335,15 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{key.partition}: {at}" for key, at in sorted(begun.offsets.items()) if key.topic == name
             )
             self._lost(
-                f"topic {name} was deleted, and the one that has its name now is another; the old one was read to "
-                f"offsets {{{where}}}"
+                f"topic {name} was deleted, and another topic has its name now; the query has read the "
+                f"old topic up to the offsets {{{where}}}"
             )
         fresh = [key for key in seen.offsets if key not in begun.offsets or key.topic in others]
         starts = {key: begun.offsets[key] for key in seen.offsets if key not in fresh}
         earliest = self._view.earliest(fresh) if fresh else {}
         for key, first in earliest.items():
             if first > 0:
-                self._lost(f"offsets 0 to {first - 1} of {key}, which is new, are not there any more")
+                self._lost(f"offsets 0 to {first - 1} of the new partition {key} do not exist any more")
         starts |= earliest
         self._check_ends(begun, seen, starts)
         if isinstance(limit, ReadMaxRows) and not self.options.fail_on_data_loss:
@@ -356,7 +358,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, start in starts.items():
             end = seen.offsets[key]
             if end < start:
-                self._lost(f"{what} offset {start} of {key}, and its log ends at {end}")
+                self._lost(f"{what} offset {start} of {key}, but its log ends at offset {end}")
         doubtful = {
             key: begun.epochs[key]
             for key in starts
@@ -373,12 +375,13 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._checked_epochs[key] = seen.epochs[key]
             if end < starts[key]:
                 self._lost(
-                    f"offsets {end} to {starts[key] - 1} of {key} were read, and its leader has other records there"
+                    f"the query has read offsets {end} to {starts[key] - 1} of {key}, but its leader "
+                    "now has other records there"
                 )
 
     def _lost(self, text: str) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false goes on")
+            raise DataLoss(f"{text}; failOnDataLoss=false continues without these records")
         _LOGGER.warning("%s", text)
 
     # What a batch reads
@@ -402,7 +405,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             other = first.topic_id(key.topic) not in (topic_id, NO_TOPIC_ID) and not first.is_initial
             at = 0 if other else begin.get(key, 0)
             if at > behind and self.options.fail_on_data_loss and not may_be_behind:
-                raise ReadError(f"the batch of {key} starts at {at}, behind its end at {behind}")
+                raise ReadError(
+                    f"the batch of {key} starts at offset {at}, behind its end at offset {behind}"
+                )
             ranges.append(OffsetRange(*key, at, behind, topic_id))
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)
         tasks = gathered(split(ranges, *bounds), STREAM_TASK_RECORDS, *bounds)
@@ -448,7 +453,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
             except (ClientError, KafkaError) as error:
                 # A figure is not worth a query.
-                _LOGGER.warning("the age of what is not read yet is not known: %s", error)
+                _LOGGER.warning("the age of the records that are not read yet is not known: %s", error)
                 return -1.0
             oldest = min(times.values(), default=None)
             seconds = -1.0 if oldest is None else round(max(0.0, time.time() - oldest / 1000), 3)
@@ -487,7 +492,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (ClientError, KafkaError) as error:
             errors = [error]
         if errors:
-            _LOGGER.warning("group %s does not know what is committed: %s", group, errors[0])
+            _LOGGER.warning(
+                "the offsets of the query could not be committed for the group %s: %s", group, errors[0]
+            )
 
     def stop(self) -> None:
         """Called when the query is over."""

@@ -3,4 +3,4 @@
 if __name__ != "odradek.wire":
     # A second copy would have classes of its own, whose errors an `except` with the first copy's classes does
     # not catch.
-    raise ImportError(f"{__name__!r} is a folder of Odradek's sources: import odradek.wire")
+    raise ImportError(f"{__name__!r} is only a folder of Odradek's sources: write `import odradek.wire`")

@@ -105,7 +105,9 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
     """Decode one message; raises MalformedMessage, also for bytes behind it unless `exact` is false."""
     message, end = decoder(cls, version)(buf, offset)
     if exact and end != len(buf):
-        raise MalformedMessage(f"{cls.__name__} version {version}: {len(buf) - end} bytes too many")
+        raise MalformedMessage(
+            f"{cls.__name__} version {version} has {len(buf) - end} unexpected bytes at its end"
+        )
     return message
 
 

@@ -172,7 +172,7 @@ class ReplicaMoves:
         if move is not None:
             if move.target is target and move.partition is partition:
                 return
-            self._give_up(move, "another move was asked for")
+            self._give_up(move, "an operator asked for another move of this replica")
         if log.owner is target or self._is_stopped:
             return
         try:
@@ -198,7 +198,10 @@ class ReplicaMoves:
     def check_name(self, topic: str, index: int) -> None:
         """Raise `KafkaError` INVALID_TOPIC_EXCEPTION if a future replica's name would be too long (Kafka's rule)."""
         if len(future_name(topic, index, 0)) > NAME_BYTES_MAX:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic name is too long")
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                "the topic name is too long to move a replica to another directory",
+            )
 
     def in_directory(self, log_dir: LogDir) -> list[Move]:
         """List the moves to this directory."""
@@ -282,7 +285,7 @@ class ReplicaMoves:
         log = move.partition.log
         self.moves[TopicPartition(log.topic, log.partition)] = move
         log.cleaning.is_held = True
-        log.abort_cleaning("the replica moves to another disk")
+        log.abort_cleaning("a move to another directory replaces this log")
         path = move.target.path
         queue = self._queues.get(path)
         if queue is None:
@@ -342,7 +345,7 @@ class ReplicaMoves:
             if pause == RETRY_SECONDS and self._is_wanted(move):
                 return
         if not move.is_over and not self._is_stopped:
-            self._give_up(move, "the replica is not served here any more")
+            self._give_up(move, "this broker does not serve the replica any more")
 
     def _complain(self, move: Move, error: str) -> None:
         if move.error != error:

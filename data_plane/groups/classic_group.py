@@ -276,7 +276,9 @@ class ClassicGroup:
     def transition_to(self, phase: GroupPhase, wall_ms: int) -> None:
         """Change the phase. Raises `AssertionError` for a step that is not in the table."""
         if self.phase not in _FROM[phase]:
-            raise AssertionError(f"group {self.group_id}: {self.phase.value} -> {phase.value}")
+            raise AssertionError(
+                f"group {self.group_id} cannot go from state {self.phase.value} to {phase.value}"
+            )
         self.previous_phase = self.phase
         self.phase = phase
         self.state_timestamp_ms = wall_ms
@@ -339,7 +341,9 @@ class ClassicGroup:
                     votes[name] += 1
                     break
         if not votes:
-            raise AssertionError(f"group {self.group_id}: members without a common protocol")
+            raise AssertionError(
+                f"the members of group {self.group_id} have no assignment protocol in common"
+            )
         return max(votes, key=lambda name: votes[name])
 
     def can_keep_generation(self, replaced: Member) -> bool:

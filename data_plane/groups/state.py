@@ -127,8 +127,10 @@ class GroupsState:
         for offset, record in enumerate(records, base_offset):
             assert isinstance(record, CoordinatorRecord)
             key, value = record.key, record.value
-            assert isinstance(key, OffsetCommitKey), "a transaction writes offsets alone"
-            assert isinstance(value, OffsetCommitValue), "a transaction deletes nothing"
+            assert isinstance(key, OffsetCommitKey), (
+                "a transaction may write only offsets, not other records of groups"
+            )
+            assert isinstance(value, OffsetCommitValue), "a transaction cannot delete offsets"
             groups.setdefault(key.group, {})[key.topic, key.partition] = PendingOffset(offset, value)
         return attrs.evolve(self, pending=self.pending.changed({producer_id: groups}))
 

@@ -205,7 +205,7 @@ class RequestBudget:
             if allowed < size_max:
                 raise KafkaError(
                     ErrorCode.MESSAGE_TOO_LARGE,
-                    f"the batches of this request decompress to more than {self.bytes_max} bytes",
+                    f"the batches of this request decompress to more than the allowed {self.bytes_max} bytes",
                 ) from error
             raise
         finally:
@@ -219,7 +219,7 @@ class RequestBudget:
         if count > self.records_left:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"more than {self.records_max} records of this request would have to be looked at",
+                f"the broker would have to check more than {self.records_max} records of this request",
             )
         self.records_left -= count
 
@@ -259,7 +259,9 @@ class HandedOff:
         if isinstance(size, KafkaError):
             raise size
         if size > size_max:
-            raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+            raise DecompressionBomb(
+                f"the record batch decompresses to more than the allowed {size_max} bytes"
+            )
         return size
 
     def check_records(
@@ -325,7 +327,7 @@ class HandedOff:
     def check(self) -> None:
         """Look at each record, as the append has asked for."""
         check, self._check = self._check, None
-        assert check is not None, "an append has asked"
+        assert check is not None, "this append did not ask to check its records"
         try:
             count = parse_header(self.records).record_count
             self._budget.take_records(min(count, RECORDS_PARSED_MAX))
@@ -353,7 +355,8 @@ def check_rare(
     """
     if header.is_transactional and guard is None:
         raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "the batch is transactional, but its request names no transactional id",
         )
     newest = header.max_timestamp
     if config.checks_records or is_unsure:

@@ -77,7 +77,7 @@ class UnreadableId(Exception):
     """There are records, and `file` does not say whose they are, as after a loss of power: it may be empty, or zeros."""
 
     def __init__(self, file: str) -> None:
-        super().__init__(f"{file} names no topic")
+        super().__init__(f"{file} does not say which topic its records belong to")
         self.file = file
 
 
@@ -194,7 +194,7 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
         # Kafka makes an empty file beside an empty log. Beside records a loss of power has emptied it.
         if data or not any(segment.size for segment in segments.segments):
             return epochs
-        reason = "the file is empty"
+        reason = "the file is empty, although the log has records"
     except MalformedCheckpoint as error:
         reason = str(error)
     options.warn("log.epochs_unreadable", segments.home, error=reason)

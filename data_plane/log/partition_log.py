@@ -291,13 +291,14 @@ class PartitionLog(LogOffsets):
             if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
                 header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
         elif not check_crc(batch, 0, size):
-            raise CorruptBatch("batch checksum is wrong")
+            raise CorruptBatch("the checksum of the record batch is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
             # A coordinator's batch has a segment of its own: a lowered limit must not stop an acknowledged
             # decision.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"batch of {size} bytes in segments of {config.segment_bytes}",
+                f"the record batch has {size} bytes, and a segment of this log holds only "
+                f"{config.segment_bytes}",
             )
         delta = header.last_offset_delta
         max_timestamp = header.max_timestamp
@@ -339,8 +340,8 @@ class PartitionLog(LogOffsets):
             or base_offset < active.base_offset
         ):
             raise AssertionError(
-                f"{self}: offsets out of order before an append to segment {active.base_offset}, up to {last_offset}: "
-                f"{self.statistics()}"
+                f"{self}: offsets were out of order before an append to segment {active.base_offset}, "
+                f"up to offset {last_offset}: {self.statistics()}"
             )
         assign_offsets(batch, 0, base_offset, leader_epoch)
         try:
@@ -351,7 +352,8 @@ class PartitionLog(LogOffsets):
         try:
             if written_at != position:
                 raise AssertionError(
-                    f"{active.file.path}: a batch for position {position} is at {written_at}"
+                    f"{active.file.path}: a batch was written at position {written_at} where position "
+                    f"{position} was due"
                 )
             active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
             if leader_epoch != self.epochs.latest:
@@ -456,7 +458,8 @@ class PartitionLog(LogOffsets):
         if file is not None and found.position + found.count > file.size:
             file.unpin()
             raise AssertionError(
-                f"{file.path}: {found.count} bytes at {found.position} were found in a file of {file.size}"
+                f"{file.path}: a search found {found.count} bytes at position {found.position}, but "
+                f"the file has only {file.size} bytes"
             )
         return found
 
@@ -573,7 +576,7 @@ class PartitionLog(LogOffsets):
     def set_log_start_offset(self, offset: int) -> None:
         """Give up all records below `offset` (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
         if self.log_start_offset < offset <= self.high_watermark:
-            self.abort_cleaning("records were deleted")
+            self.abort_cleaning("a client deleted the log's first records")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def needs_look_at_ages(self, now_ms: int) -> bool:
@@ -626,7 +629,7 @@ class PartitionLog(LogOffsets):
         """Take over the topic's configuration. A pass of the cleaner ends where its policy does."""
         self.config = config
         if not config.is_compacted:
-            self.abort_cleaning("the topic is no longer compacted")
+            self.abort_cleaning("the topic's cleanup.policy does not name compact any more")
 
     # --- its end
 
@@ -654,7 +657,7 @@ class PartitionLog(LogOffsets):
         """Give up the files and write nothing. From now on appends and reads are refused."""
         was_closed = self.home.is_closed
         self.home.close()
-        self.abort_cleaning("the log was closed")
+        self.abort_cleaning("the broker closed the log")
         if not was_closed:
             for segment in self.segments:
                 segment.remove()

@@ -168,7 +168,11 @@ class Recovery:
         is_known = self.log_end_offset < self._known_offset
         if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._is_vouched_for(at)):
             reached("recovery.segment_behind_gap_dropped")
-            self._drop_from(at, f"the log before it ends at {self.log_end_offset}", is_kept=True)
+            self._drop_from(
+                at,
+                f"the part of the log before this segment ends at offset {self.log_end_offset}",
+                is_kept=True,
+            )
             return False
         return True
 
@@ -231,7 +235,9 @@ class Recovery:
         )
         if at + 1 < len(segments.segments):
             reached("recovery.segments_behind_damage_dropped")
-            self._drop_from(at + 1, "the segment before it was cut", is_kept=cut.kept_as is not None)
+            self._drop_from(
+                at + 1, "recovery cut the segment before this one", is_kept=cut.kept_as is not None
+            )
         return False
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
@@ -262,7 +268,7 @@ class Recovery:
             is_in_reach = last_offset <= relative_max
             if not is_in_reach and last_offset >= recovery_point:
                 reached("recovery.offset_out_of_reach")
-                reason = f"offset {last_offset} is out of the segment's reach"
+                reason = f"a batch has offset {last_offset}, which is too far from the segment's first offset"
                 scan.stop_before(position, end_offset, reason)
                 break
             if header.base_offset >= known_offset and _is_thinned(header, end_offset):

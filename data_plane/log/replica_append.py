@@ -93,7 +93,7 @@ class ReplicaAppend:
                 if taken and takes_sound:
                     reached("replication.sound_batches_before_damage_taken")
                     break
-                raise CorruptBatch("batch checksum is wrong")
+                raise CorruptBatch("the checksum of the record batch is wrong")
             base_offset = header.base_offset
             last_offset = base_offset + header.last_offset_delta
             if base_offset < next_offset <= last_offset and takes_sound and not taken and self._is_empty():
@@ -103,13 +103,14 @@ class ReplicaAppend:
             if base_offset < next_offset or last_offset < base_offset:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"{self.segments.home}: a batch at {base_offset} cannot follow offset {next_offset}",
+                    f"{self.segments.home}: a batch with the base offset {base_offset} cannot follow "
+                    f"the log end offset {next_offset}",
                 )
             taken.append((position, size, last_offset, header))
             next_offset = last_offset + 1
             position += size
         if not taken:
-            raise CorruptBatch("no whole batch to append")
+            raise CorruptBatch("the leader's answer holds no whole batch to append")
         return taken
 
     def _is_empty(self) -> bool:
@@ -152,7 +153,10 @@ class ReplicaAppend:
             self.segments.undo_append(base, error)
             raise
         if written_at != base:
-            raise AssertionError(f"{active.file.path}: batches for position {base} are at {written_at}")
+            raise AssertionError(
+                f"{active.file.path}: batches were written at position {written_at} where position "
+                f"{base} was due"
+            )
         interval = self.config.index_interval_bytes
         epochs = self.epochs
         base -= start

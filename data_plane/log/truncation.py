@@ -166,8 +166,8 @@ class Truncation:
         """
         if not base_offset <= self.offsets.log_start_offset == self.offsets.log_end_offset:
             raise AssertionError(
-                f"{self.segments.home}: a log from {self.offsets.log_start_offset} to {self.offsets.log_end_offset} "
-                f"cannot begin at {base_offset}"
+                f"{self.segments.home}: a log with the offsets {self.offsets.log_start_offset} to "
+                f"{self.offsets.log_end_offset} cannot begin at {base_offset}"
             )
 
         def then() -> None:
@@ -182,7 +182,7 @@ class Truncation:
         doomed = self.segments.segments[::-1]
 
         def take(cut: _CutFiles) -> None:
-            assert cut.fresh is not None, "a log that begins anew has a segment"
+            assert cut.fresh is not None, "a log that begins anew must have a segment"
             self.epochs.clear()
             self.producers.take(ProducerState())
             self.segments.replace_all(cut.fresh)

@@ -361,7 +361,9 @@ class LeaderFetcher:
         session = self._session
         if response.error_code:
             if response.error_code not in _SESSION_ERRORS:
-                raise KafkaError(ErrorCode(response.error_code), "the leader refuses the whole fetch")
+                raise KafkaError(
+                    ErrorCode(response.error_code), "the leader refuses this follower's whole fetch request"
+                )
             reached("replication.session_begun_anew")
             session.begin()
             return

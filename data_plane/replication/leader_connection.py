@@ -98,7 +98,9 @@ class LeaderConnection:
             conn = await self._env.network.connect(*address)
             self._conn = conn
         if self._conn is None:
-            raise ConnectionLost(f"broker {self._leader_id} does not answer")
+            raise ConnectionLost(
+                f"broker {self._leader_id} did not accept a connection within {CONNECT_SECONDS_MAX:g} s"
+            )
         self._connected_to = address
         self._renew_at = renewal_time(self._conn)
         self._low_water = 1
@@ -160,7 +162,7 @@ class LeaderConnection:
                 self._answer_due = NEVER
                 return event.response
             if isinstance(event, ConnectionClosed):
-                raise ConnectionLost("closed by the leader")
+                raise ConnectionLost("the leader closed the connection")
 
     def _look_for_answer(self) -> None:
         """Give up a connection whose answer is overdue. The task that waits hears that it is closed."""

@@ -208,7 +208,7 @@ class Partition:
         """
         if image.leader_epoch < self.leader_epoch:
             raise AssertionError(
-                f"{self.log.topic}-{self.log.partition}: leader epoch fell from "
+                f"{self.log.topic}-{self.log.partition}: the leader epoch fell from "
                 f"{self.leader_epoch} to {image.leader_epoch}"
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
@@ -250,7 +250,7 @@ class Partition:
 
     def _propose(self, proposal: PendingIsr) -> None:
         """Have the controller decide about this change of the ISR."""
-        assert self.image is not None, "a leader knows its image"
+        assert self.image is not None, "a leader must know its partition's metadata"
         assert_isr(proposal.proposed, self.image.replicas, self.image.leader)
         self.isr_state = proposal
         self._cluster.alter_isr(self)
@@ -387,7 +387,8 @@ class Partition:
         if log.high_watermark >= end_offset or not self.is_leader:
             if log.high_watermark > end_offset:
                 raise AssertionError(
-                    f"{log.topic}-{log.partition}: the high watermark {log.high_watermark} is beyond the log's end {end_offset}"
+                    f"{log.topic}-{log.partition}: the high watermark {log.high_watermark} is above "
+                    f"the log end offset {end_offset}"
                 )
             return False
         offset = self._synced_end() if self.flushes else end_offset
@@ -443,7 +444,7 @@ class Partition:
 
     def _is_eligible(self, replica: RemoteReplica) -> bool:
         image = self.image
-        assert image is not None, "a leader knows its image"
+        assert image is not None, "a leader must know its partition's metadata"
         directory = image.directory_of(replica.broker_id)
         return self._cluster.is_eligible(replica.broker_id, replica.broker_epoch, directory)
 
@@ -455,7 +456,10 @@ class Partition:
         """Apply, as a follower after an append, the leader's offsets."""
         log = self.log
         if self.is_leader:
-            raise AssertionError(f"{log.topic}-{log.partition}: a leader follows nobody")
+            raise AssertionError(
+                f"{log.topic}-{log.partition}: this broker is the leader, so its replica cannot follow "
+                "a leader"
+            )
         before = log.high_watermark
         # The leader may have committed more than this follower has fetched.
         log.advance_high_watermark(min(high_watermark, log.log_end_offset))
@@ -481,7 +485,7 @@ class Partition:
 
     def others_in_sync(self) -> list[int]:
         """List the other replicas that a controller may elect, as far as is known here."""
-        assert self.image is not None, "a leader knows its image"
+        assert self.image is not None, "a leader must know its partition's metadata"
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
     def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
@@ -517,7 +521,8 @@ class Partition:
         if broker_epoch < max(0, registered):
             reached("replication.fetch_of_earlier_life_refused")
             raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker epoch is older than the registered one"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the follower's broker epoch is older than the registered broker epoch",
             )
         if broker_epoch > registered:
             reached("replication.fetch_of_later_life_not_counted")
@@ -525,8 +530,8 @@ class Partition:
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise AssertionError(
-                f"{log.topic}-{log.partition}: replica {replica.broker_id} promises {offset}, "
-                f"this log has {log.log_start_offset} to {log.log_end_offset}"
+                f"{log.topic}-{log.partition}: the replica on broker {replica.broker_id} claims to end "
+                f"at offset {offset}, outside this log's {log.log_start_offset} to {log.log_end_offset}"
             )
         replica.broker_epoch = broker_epoch
         moved = offset != replica.log_end_offset
@@ -599,7 +604,7 @@ class Partition:
             reached("replication.isr_answer_outdated")
             return
         reached("replication.isr_change_accepted")
-        assert self.image is not None, "a leader knows its image"
+        assert self.image is not None, "a leader must know its partition's metadata"
         assert_isr(isr, self.image.replicas, self.image.leader)
         self.isr_state = committed_isr(isr)
         self.partition_epoch = partition_epoch

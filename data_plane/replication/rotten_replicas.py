@@ -53,10 +53,10 @@ AGAIN_SECONDS = 2.0
 class Fate(Enum):
     """The fate of a replica that the metadata calls LOST."""
 
-    FOLLOW = "it has begun anew already: the controller will hear of it"
-    BEGIN_ANEW = "others have everything: set it aside"
-    RETURN = "others lack records: withdraw, and lead again"
-    WAIT = "nobody leads whom it could follow"
+    FOLLOW = "the replica has begun anew already, and the controller will hear of that"
+    BEGIN_ANEW = "other replicas have all records, so this replica is set aside"
+    RETURN = "other replicas lack records, so this replica withdraws its report and leads again"
+    WAIT = "the partition has no leader that this replica could follow"
 
 
 @attrs.define(eq=False)
@@ -225,7 +225,9 @@ class RottenReplicas:
                 file=case.rot.file,
                 position=case.rot.position,
                 offset=case.rot.offset,
-                hint="what is sound is served on; no other replica has all that was acknowledged",
+                hint=(
+                    "this replica serves its sound records on: no other replica has all acknowledged records"
+                ),
             )
 
     def _others_are_in_sync(self, partition: Partition) -> bool:
@@ -270,7 +272,7 @@ class RottenReplicas:
             file=None if case is None else case.rot.file,
             position=None if case is None else case.rot.position,
             offset=None if case is None else case.rot.offset,
-            reason="the controller holds it for lost" if case is None else case.rot.reason,
+            reason="the metadata call this replica lost" if case is None else case.rot.reason,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )

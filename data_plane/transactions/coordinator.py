@@ -98,7 +98,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self.machine.take_over(state, self.now_ms())
 
     def began(self, state: TransactionsState) -> None:
-        assert self._runtime is not None, "a shard begins before it has a runtime"
+        assert self._runtime is not None, "a coordinator's shard began before the coordinator was started"
         self._runtime.subscribe(self._committed)
         self._earlier, self._loaded_end = state, self._runtime.committed_end
         self._log.subscribe(self._begin_earlier)

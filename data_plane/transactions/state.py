@@ -115,7 +115,9 @@ class TransactionsState:
         """Replay `records`, which are one decision; returns the new state."""
         changes: dict[str, Transaction | None] = {}
         for record in records:
-            assert isinstance(record, TransactionRecord), "a foreign record stands in the log"
+            assert isinstance(record, TransactionRecord), (
+                "the coordinator's log holds a record of another kind than TransactionRecord"
+            )
             changes[record.transactional_id] = record.transaction
         is_open: dict[str, int | None] = {}
         weight = self.weight
@@ -208,9 +210,13 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:
-        raise MalformedMessage(f"transaction state {value.transaction_status}") from None
+        raise MalformedMessage(
+            f"the transaction record has the unknown state {value.transaction_status}"
+        ) from None
     if not 0 <= value.client_transaction_version <= CLIENT_VERSION_MAX:
-        raise MalformedMessage(f"transaction version {value.client_transaction_version}")
+        raise MalformedMessage(
+            f"the transaction record has the unknown transaction version {value.client_transaction_version}"
+        )
     return Transaction(
         transactional_id,
         value.producer_id,

@@ -103,7 +103,7 @@ class CoordinatorVerifier:
             # Followers wait for the coordinator's appends.
             self._broker.run_woken()
             await question.done.wait()
-        assert question.codes is not None, "a question has ended without an answer"
+        assert question.codes is not None, "the check of a transaction ended without an answer"
         return question.codes
 
     def _ask_here(self, question: _Question) -> None:

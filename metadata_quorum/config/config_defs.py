@@ -47,7 +47,7 @@ class ConfigMissing(ConfigError):
     """A required key that has no value."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(key, "", "it has no default")
+        super().__init__(key, "", "the key has no default value")
         self.args = (f'Missing required configuration "{key}" which has no default value.',)
 
 
@@ -277,7 +277,7 @@ def _check_choice(choices: tuple[str, ...], ignore_case: bool, name: str, value:
 @functools.cache
 def _table() -> dict[str, dict[str, ConfigDef]]:
     data = pkgutil.get_data("odradek.metadata_quorum.config", "config_defs.tsv")
-    assert data is not None, "config_defs.tsv is part of the package"
+    assert data is not None, "the file config_defs.tsv is missing from the package"
     scopes: dict[str, dict[str, ConfigDef]] = {"broker": {}, "topic": {}, "group": {}, "client-metrics": {}}
     for line in data.decode().splitlines()[1:]:
         scope, name, kind, default, valid, importance, visibility, update = line.split("\t")

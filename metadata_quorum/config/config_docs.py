@@ -26,7 +26,7 @@ def config_doc(scope: str, name: str) -> str | None:
 @functools.cache
 def _table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
     data = pkgutil.get_data("odradek.metadata_quorum.config", "config_docs.tsv")
-    assert data is not None, "config_docs.tsv is part of the package"
+    assert data is not None, "the file config_docs.tsv is missing from the package"
     scopes: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
     for line in data.decode().splitlines()[1:]:
         scope, key, text = line.split("\t")

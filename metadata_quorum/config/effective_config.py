@@ -105,7 +105,7 @@ class BrokerConfigLayers:
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
     """Find the typed value of a broker key, its synonyms left out. A malformed text is skipped for the next layer."""
     definition = broker_def(name)
-    assert definition is not None, f"no broker knows {name}"
+    assert definition is not None, f"brokers have no configuration key {name}"
     for _, layer in broker.layers():
         if name in layer:
             try:
@@ -147,7 +147,7 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
     be a default.
     """
     text, _ = _resolve(topic_defs()[name], {}, broker)
-    assert text is not None, f"{name} has no default"
+    assert text is not None, f"the configuration key {name} has no default"
     return text
 
 

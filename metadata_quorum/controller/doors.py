@@ -244,7 +244,9 @@ class ControllerDoors:
         assert message.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
         admitted = CONTROLLER_DOORS[ApiKey(message.API_KEY)](asked, request)
-        assert not isinstance(admitted, Outcome), "a controller's doors close no connection"
+        assert not isinstance(admitted, Outcome), (
+            "a check before a controller's handler must not close the connection"
+        )
         self._judged.append((asked.rights, message.API_KEY))
         return Admitted(message, _as_it_is) if admitted is None else admitted
 

@@ -153,7 +153,7 @@ class RaftCore(CoreState):
         """Note that the leader's driver has written a batch of this epoch (not synced yet)."""
         self._at(now)
         if not isinstance(self.role, Leader) or batch.epoch != self.role.epoch:
-            raise AssertionError("only the leader of an epoch appends to it")
+            raise AssertionError("only the leader of an epoch may append a batch of this epoch")
         self.log.append(batch)
         if self.role.unsynced_since is None:
             self.role.unsynced_since = self.now
@@ -173,7 +173,10 @@ class RaftCore(CoreState):
         """Note that the snapshot of a `LoadSnapshot` has replaced the log."""
         self._at(now)
         if snapshot.offset < self.high_watermark:
-            raise AssertionError(f"{snapshot} would take back what is committed up to {self.high_watermark}")
+            raise AssertionError(
+                f"the snapshot {snapshot} ends below offset {self.high_watermark}, up to which records "
+                "are committed"
+            )
         self.log.install(snapshot, voters)
         self.advance_high_watermark(snapshot.offset)
         if isinstance(self.role, Follower):

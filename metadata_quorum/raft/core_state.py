@@ -262,7 +262,9 @@ class CoreState:
     def advance_high_watermark(self, offset: int) -> None:
         """Advance the high watermark: everything below `offset`, which is in this log, is committed. It never falls."""
         if offset > self.log.end_offset:
-            raise AssertionError(f"{offset} is committed, and the log ends at {self.log.end_offset}")
+            raise AssertionError(
+                f"offset {offset} counts as committed, but the log ends at offset {self.log.end_offset}"
+            )
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.emit(HighWatermarkAdvanced(offset))

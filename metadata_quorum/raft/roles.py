@@ -189,19 +189,23 @@ def check_transition(before: Role, after: Role) -> None:
     rule, _ = TRANSITIONS.get((type(before), type(after)), (None, ""))
     rise = after.epoch - before.epoch
     if rise < 0:
-        raise AssertionError(f"the epoch fell from {before.epoch} to {after.epoch}")
+        raise AssertionError(f"the quorum's epoch fell from {before.epoch} to {after.epoch}")
     if rule is None or not _is_kept(rule, rise):
         raise AssertionError(
-            f"{type(before).__name__} of epoch {before.epoch} becomes {type(after).__name__} of epoch {after.epoch}"
+            f"a {type(before).__name__} of epoch {before.epoch} cannot become a {type(after).__name__} "
+            f"of epoch {after.epoch}"
         )
     if rise:
         return
     if before.voted is not None and after.voted != before.voted:
-        raise AssertionError(f"epoch {before.epoch}: voted for {before.voted}, now for {after.voted}")
+        raise AssertionError(
+            f"in epoch {before.epoch} this node has voted for {before.voted}, and would now vote for "
+            f"{after.voted}"
+        )
     match before, after:
         case Follower(has_fetched=True, leader_id=known), Follower(leader_id=other) if known != other:
             raise AssertionError(
-                f"epoch {before.epoch} has two leaders: {known} has answered, and now {other} leads"
+                f"epoch {before.epoch} has two leaders: {known}, which has answered before, and now {other}"
             )
         case _:
             return

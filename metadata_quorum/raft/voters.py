@@ -58,7 +58,7 @@ class VoterSet:
     def __attrs_post_init__(self) -> None:
         ids = self.node_ids
         if sorted(set(ids)) != list(ids):
-            raise ValueError(f"voter ids {ids} are not in order or not unique")
+            raise ValueError(f"the voter ids {ids} must ascend, and each id must be unique")
 
     @classmethod
     def of(cls, voters: Iterable[Voter]) -> VoterSet:

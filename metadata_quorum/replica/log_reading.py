@@ -29,7 +29,9 @@ def describe_batches(data: bytes, *, source: str) -> Iterator[Batch]:
         header = parse_header(data, position)
         size = header.size
         if not check_crc(data, position, size) or header.last_offset < header.base_offset:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{source}: no sound batch at position {position}")
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"{source}: there is no undamaged batch at position {position}"
+            )
         batch = data[position : position + size]
         voters = None
         if header.is_control:
@@ -67,19 +69,19 @@ def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_vot
     snapshot = stored.end if stored is not None and stored.end_offset > 0 else None
     if log.log_start_offset > (0 if snapshot is None else snapshot.offset):
         raise MetadataLogCorrupt(
-            f"the metadata log begins at offset {log.log_start_offset}, but no snapshot ends there"
+            f"the metadata log begins at offset {log.log_start_offset}, but no snapshot ends at that offset"
         )
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(offset, READ_BYTES)
         if not data:
-            raise MetadataLogCorrupt(f"the metadata log cannot be read at offset {offset}")
+            raise MetadataLogCorrupt(f"the metadata log has no readable batch at offset {offset}")
         try:
             for batch in describe_batches(data, source=f"metadata log from offset {offset}"):
                 if batch.base_offset != state.end_offset or batch.epoch < state.last_epoch:
                     raise MetadataLogCorrupt(
-                        f"batch {batch.base_offset} of epoch {batch.epoch} follows offset {state.end_offset} "
-                        f"of epoch {state.last_epoch}"
+                        f"the batch at offset {batch.base_offset} of epoch {batch.epoch} cannot follow "
+                        f"offset {state.end_offset} of epoch {state.last_epoch}"
                     )
                 state.append(attrs.evolve(batch, data=b""))
         except KafkaError as error:

@@ -97,7 +97,9 @@ class QuorumLeader:
     def took(self, epoch: int) -> None:
         """Take the lead after an election; `write` comes next."""
         if epoch <= self._led_last:
-            raise AssertionError(f"elected in epoch {epoch} after it has led epoch {self._led_last}")
+            raise AssertionError(
+                f"this node was elected in epoch {epoch}, although it has led epoch {self._led_last} before"
+            )
         self._elections += 1
         self._epoch_to_begin = self._led_last = epoch
 
@@ -160,7 +162,7 @@ class QuorumLeader:
     def advance(self, high_watermark: int) -> None:
         """Advance the high watermark, and notify the listeners."""
         if high_watermark <= self.high_watermark:
-            raise AssertionError(f"the committed offset goes from {self.high_watermark} to {high_watermark}")
+            raise AssertionError(f"the committed offset falls from {self.high_watermark} to {high_watermark}")
         self.high_watermark = high_watermark
         for listener in list(self._listeners):
             listener(high_watermark)
@@ -190,7 +192,7 @@ class QuorumLeader:
     def _append(
         self, count: int, values: list[bytes], control: list[Message] | None, voters: VoterSet | None
     ) -> int:
-        assert self.epoch >= 0, "only a leader appends"
+        assert self.epoch >= 0, "only the leader of the quorum may append records"
         size = sum(map(len, values))
         self._waiting.append(_Waiting(self.end_offset, count, size, values, control, voters))
         self.waiting_bytes += size

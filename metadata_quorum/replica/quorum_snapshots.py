@@ -80,13 +80,18 @@ class QuorumSnapshots:
         def progressed() -> None:
             if not self._is_wanted(epoch):
                 reached("quorum.snapshot_transfer_abandoned")
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader was elected meanwhile")
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    "the voters elected another leader while this node fetched the snapshot",
+                )
             driver.report(driver.core.snapshot_progressed)
 
         address = self._peers.address_of(effect.leader_id)
         try:
             if address is None:
-                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the leader's address is not known")
+                raise KafkaError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, "the address of the quorum's leader is not known"
+                )
             stored = await fetch_snapshot(
                 driver.env,
                 self._settings,

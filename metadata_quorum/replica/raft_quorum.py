@@ -143,7 +143,7 @@ class RaftQuorum:
 
     @property
     def core(self) -> RaftCore:
-        assert self._core is not None, "the quorum has not been opened"
+        assert self._core is not None, "the quorum was used before it was opened"
         return self._core
 
     @property
@@ -412,7 +412,7 @@ class RaftQuorum:
             case LoadSnapshot():
                 self.start_soon(self.snapshots.load, effect)
             case _:
-                raise AssertionError(f"{effect} has to wait for the disk")
+                raise AssertionError(f"the effect {effect} must wait for the disk")
 
     async def _work(self) -> bool:
         """Perform one effect that has to wait for the disk, or one write. Returns whether there was one."""
@@ -455,12 +455,14 @@ class RaftQuorum:
             case AppendFetched():
                 await self._append_fetched(effect.batches)
             case _:
-                raise AssertionError(f"{effect} need not wait for the disk")
+                raise AssertionError(f"the effect {effect} must not wait for the disk")
 
     async def _append_fetched(self, batches: Sequence[Batch]) -> None:
         await self.patiently(lambda: append_batches(self.log, batches))
         if self.log.log_end_offset != batches[-1].last_offset + 1:
-            raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
+            raise AssertionError(
+                f"the metadata log ends at offset {self.log.log_end_offset} after an append of {batches[-1]}"
+            )
         end_offset = await self.patiently(self.log.flush)
         self.core.flushed(end_offset, self.clock.monotonic())
 

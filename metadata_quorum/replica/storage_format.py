@@ -94,12 +94,13 @@ def check_cluster_id(cluster_id: str) -> None:
         raise StorageError(f"the cluster id {cluster_id!r} is not UTF-8: give it in ASCII") from None
     if not size:
         raise StorageError(
-            "the cluster id is empty, so no node could be distinguished from another cluster's: `odradek storage random-uuid`"
-            " makes one"
+            "the cluster id is empty, so this node could join any cluster: `odradek storage "
+            "random-uuid` makes a cluster id"
         )
     if size > _CLUSTER_ID_BYTES_MAX:
         raise StorageError(
-            f"the cluster id has {size} bytes, and requests have room for {_CLUSTER_ID_BYTES_MAX}: give a shorter one"
+            f"the cluster id has {size} bytes, and requests have room for {_CLUSTER_ID_BYTES_MAX} "
+            "bytes: give a shorter cluster id"
         )
 
 
@@ -123,8 +124,9 @@ def initial_voters(text: str, listener: str) -> VoterSet:
         match = _INITIAL_CONTROLLER.match(entry.strip())
         if match is None or not 0 < int(match[3]) <= 65535 or int(match[1]) > _NODE_ID_MAX:
             raise StorageError(
-                f"{entry.strip() or 'an empty entry'} is no initial controller: ID@HOST:PORT:DIRECTORY-ID is, where "
-                "DIRECTORY-ID is 22 characters of base64 (`odradek storage random-uuid` makes one)"
+                f"{entry.strip() or 'an empty entry'} is not an initial controller: write "
+                "ID@HOST:PORT:DIRECTORY-ID, where DIRECTORY-ID has 22 characters of base64 (`odradek "
+                "storage random-uuid` makes one)"
             )
         node_id = int(match[1])
         if node_id in voters:
@@ -132,9 +134,9 @@ def initial_voters(text: str, listener: str) -> VoterSet:
         try:
             directory_id = uuid_from_text(match[4])
         except ValueError as error:
-            raise StorageError(f"{match[4]} is no directory id: {error}") from None
+            raise StorageError(f"{match[4]} is not a directory id: {error}") from None
         if int.from_bytes(directory_id, "big") < _RESERVED_DIRECTORY_IDS:
-            raise StorageError(f"{match[4]} is reserved: no directory may have this id")
+            raise StorageError(f"the directory id {match[4]} is reserved: give another directory id")
         voters[node_id] = _voter(
             node_id, directory_id, VoterEndpoint(listener, match[2].strip("[]"), int(match[3]))
         )
@@ -161,8 +163,8 @@ def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
             raise StorageError(f"Unsupported feature: {name}. Supported features are: {supported}")
         if name == KRAFT_VERSION:
             raise StorageError(
-                "kraft.version follows from how the voters are named: 1 with --standalone, --initial-controllers or "
-                "--no-initial-controllers, 0 with controller.quorum.voters"
+                "kraft.version cannot be chosen by itself: it is 1 with --standalone, "
+                "--initial-controllers or --no-initial-controllers, and 0 with controller.quorum.voters"
             )
         low, high = SUPPORTED_FEATURES[name]
         if level and not low <= level <= high:

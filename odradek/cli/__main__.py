@@ -112,8 +112,8 @@ def _run(argv: Sequence[str] | None) -> int:
         args, unknown = parser.parse_known_args(words)
         if unknown:
             name = called_here(args.parser, unknown)
-            hint = f"; it is called {name}" if name else ""
-            args.parser.error(f"{' '.join(unknown)} is not known here{hint}")
+            hint = f"; the right name is {name}" if name else ""
+            args.parser.error(f"the command {' '.join(unknown)} does not exist{hint}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
     except CliError as error:
@@ -137,7 +137,9 @@ def _run_program(name: str, words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("numpy", "pandas", "pyarrow", "pyspark"):
             raise
-        raise CliError(f"odradek {name} needs {error.name}: pip install 'odradek[spark]'") from error
+        raise CliError(
+            f"the command odradek {name} needs {error.name}: pip install 'odradek[spark]'"
+        ) from error
     return code
 
 

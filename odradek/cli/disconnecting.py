@@ -46,8 +46,9 @@ def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float
         if silent and time.monotonic() >= deadline:
             names = ", ".join(each.name for each in silent)
             raise CliError(
-                f"the change is made, but brokers {names} did not confirm in time that they closed the connections: one "
-                "that is behind closes them when it has caught up, and one of Apache Kafka closes none"
+                f"the change is made, but brokers {names} did not confirm in time that they closed the "
+                "connections. An Odradek broker that lags behind closes them later; an Apache Kafka "
+                "broker closes none"
             )
         if silent:
             time.sleep(LOOK_SECONDS)

@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         if action.type in (Path, file_path):
             if not arg_string or "\0" in arg_string:
-                raise argparse.ArgumentError(action, f"{arg_string!r} is no path of a file")
+                raise argparse.ArgumentError(action, f"{arg_string!r} is not the path of a file")
         elif (text := _judged(action, arg_string)) != arg_string:
             arg_string = text
         return super()._get_value(action, arg_string)
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_REQUIRED):
             message = f"{message.removeprefix(_REQUIRED)} is missing"
         text = " ".join(message.split())
-        complain(f"{text}: `{self.prog} --help` shows what there is")
+        complain(f"{text}: `{self.prog} --help` shows the options")
         self.exit(USAGE)
 
 
@@ -92,9 +92,9 @@ def _judged(action: argparse.Action, argument: str) -> str:
         text = argument if is_known else os.fsencode(argument).decode()
         size = len(text.encode())
     except UnicodeError:
-        raise argparse.ArgumentError(action, f"{_shown(argument)} is no text in UTF-8") from None
+        raise argparse.ArgumentError(action, f"{_shown(argument)} is not text in UTF-8") from None
     if "\0" in text:
-        raise argparse.ArgumentError(action, f"{_shown(argument)} is no text in UTF-8 without a zero")
+        raise argparse.ArgumentError(action, f"{_shown(argument)} is not text in UTF-8 without a zero byte")
     if size > _TEXT_BYTES_MAX:
         raise argparse.ArgumentError(action, f"{_shown(argument)} is longer than {_TEXT_BYTES_MAX} bytes")
     return text
@@ -212,14 +212,14 @@ def seconds(text: str) -> float:
     """Parse a span of time above 0."""
     span = decimal(text)
     if not 0.001 <= span < 1e6:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is no number of seconds from 0.001 to a million")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number of seconds from 0.001 to a million")
     return span
 
 
 def decimal(text: str) -> float:
     """Parse a finite number in ASCII digits, perhaps with a fraction."""
     if not _DECIMAL.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is no number")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number")
     number = float(text)
     if not abs(number) < float("inf"):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is too large")

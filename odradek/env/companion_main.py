@@ -34,7 +34,7 @@ class DescriptorFile:
 
     def pread(self, count: int, offset: int) -> bytes:
         if self._fd < 0:
-            raise FileClosed(self._directory, self.path, "read", 0, "the call that lent it has ended")
+            raise FileClosed(self._directory, self.path, "read", 0, "the call that lent this file has ended")
         try:
             data = os.pread(self._fd, count, offset)
             while len(data) < count and (rest := os.pread(self._fd, count - len(data), offset + len(data))):

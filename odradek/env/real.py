@@ -132,7 +132,7 @@ def _without_frames(error: Exception) -> Exception:
         f"{os.path.basename(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
         for frame, line in walk_tb(error.__traceback__)
     ]
-    error.add_note("raised in a worker: " + " > ".join(places[1:]))
+    error.add_note("a worker thread raised this at: " + " > ".join(places[1:]))
     seen: list[BaseException] = []
     chained: BaseException | None = error
     # An error may be its own cause: then the chain has no end.

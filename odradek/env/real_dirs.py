@@ -198,7 +198,13 @@ class RealDir:
         try:
             size = os.fstat(fd).st_size
             if size > size_max:
-                raise DiskError(self.root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}")
+                raise DiskError(
+                    self.root,
+                    path,
+                    "read",
+                    errno.EFBIG,
+                    f"the file has {size} bytes, and at most {size_max} are allowed",
+                )
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size - len(data))):
                 data += more
@@ -232,7 +238,7 @@ class RealDir:
 
     def rename(self, old: str, new: str) -> None:
         if os.path.dirname(old) != os.path.dirname(new):
-            raise ValueError(f"cannot rename {old} to {new}, in another directory")
+            raise ValueError(f"{old} cannot be renamed to {new}, which is in another directory")
         path = os.path.join(self.path, old)
         try:
             os.rename(path, os.path.join(self.path, new))
@@ -296,7 +302,9 @@ class RealDir:
                 file.close()
                 raise
         except BlockingIOError as error:
-            raise DiskError(self.root, path, "lock", errno.EWOULDBLOCK, "another process holds it") from error
+            raise DiskError(
+                self.root, path, "lock", errno.EWOULDBLOCK, "another process has locked the directory"
+            ) from error
         except OSError as error:
             raise self._error(path, "lock", error) from error
         self._disk.lock = file

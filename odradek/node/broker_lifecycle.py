@@ -188,8 +188,9 @@ class BrokerLifecycle:
         now = self._broker.clock.monotonic()
         if now >= self._register_until:
             raise ControllerOutOfReach(
-                "no controller has registered this broker within initial.broker.registration.timeout.ms "
-                f"({self._settings.initial_registration_ms} ms): see that the controllers have a leader and can be reached"
+                "no controller has registered this broker within "
+                f"initial.broker.registration.timeout.ms ({self._settings.initial_registration_ms} "
+                "ms): check that the controllers have a leader, and that this broker reaches them"
             )
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
@@ -200,9 +201,10 @@ class BrokerLifecycle:
             )
             if now >= until:
                 raise ControllerOutOfReach(
-                    f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no controller has accepted the report "
-                    f"within log.dir.failure.timeout.ms ({self._settings.log_dir_failure_ms} ms): this broker ends, so that "
-                    "others lead its partitions"
+                    f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no "
+                    "controller has accepted the report within log.dir.failure.timeout.ms "
+                    f"({self._settings.log_dir_failure_ms} ms): this broker ends, so that other "
+                    "brokers lead its partitions"
                 )
 
     async def _watch_rival(self) -> None:
@@ -222,8 +224,9 @@ class BrokerLifecycle:
         if self._rival_times >= RIVAL_TIMES and lasted > DUPLICATE_SESSIONS * self._session_seconds:
             where = ", ".join(f"{each.host}:{each.port}" for each in own.listeners)
             raise RegistrationRefused(
-                f"another process at {where} registers as broker {own.broker_id} with the same directories, again and again: "
-                "one of the two has a copy of the other's disk, and only one may run; this one ends"
+                f"another process at {where} registers as broker {own.broker_id} with the same "
+                "directories, again and again. One of the two nodes runs on a copy of the other node's "
+                "disk, and only one may run: this node ends"
             )
 
     def _was_unregistered(self) -> bool:
@@ -333,13 +336,14 @@ class BrokerLifecycle:
                 code = ErrorCode(response.error_code)
                 if code in FINAL_REFUSALS:
                     raise RegistrationRefused(
-                        f"the controller refuses this broker: {code.name}, {code.message}"
+                        f"the controller refuses to register this broker: {code.name}, {code.message}"
                     )
                 if code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     duplicate_since = clock.monotonic() if duplicate_since is None else duplicate_since
                     if clock.monotonic() - duplicate_since > self._duplicate_seconds:
                         raise RegistrationRefused(
-                            f"another broker with node.id {request.broker_id} is running: each needs its own node.id"
+                            f"another running broker has the node.id {request.broker_id}: give each "
+                            "node its own node.id"
                         )
                 self._log.warning("broker.registration_refused", error=code.name)
             if self._wants_shut_down:

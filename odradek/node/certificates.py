@@ -58,7 +58,7 @@ class Certificates:
         for name, security in self._config.security.items():
             if security.tls is not None:
                 if self._open_tls is None:
-                    raise NodeCannotStart(f"listener {name} wants TLS, which this process does not have")
+                    raise NodeCannotStart(f"listener {name} needs TLS, which this process does not have")
                 try:
                     tls = await self._env.workers.run(self._open_tls, security.tls)
                 except TlsRefused as error:

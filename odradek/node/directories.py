@@ -87,7 +87,7 @@ class Directories:
         if not self.log_dirs:
             may_come = any(isinstance(failure, DiskError) for failure in failed.values())
             refusal = NodeCannotStartYet if may_come else NodeCannotStart
-            raise refusal(f"no log directory can be used: {'; '.join(self.unavailable.values())}")
+            raise refusal(f"none of the log directories can be used: {'; '.join(self.unavailable.values())}")
         self._check()
         self._open_metadata_root()
 
@@ -170,14 +170,15 @@ class Directories:
     def _way_out(self, path: str) -> str:
         """Return the advice for a directory that is not there. A node that has others has been formatted once."""
         if path == self._config.metadata_log_dir or not self.log_dirs:
-            return "`odradek storage format` does that"
-        return "mount its disk; `odradek storage adopt` takes a blank one in its place into service"
+            return "`odradek storage format` formats it"
+        return "mount its disk, or run `odradek storage adopt` to use a blank disk in its place"
 
     def _check(self) -> None:
         config = self._config
         if len({log_dir.directory_id for log_dir in self.log_dirs}) != len(self.log_dirs):
             raise NodeCannotStart(
-                "two log directories have the same directory.id, so one is a copy of the other: remove it from log.dirs"
+                "two log directories have the same directory.id, so one of the two is a copy of the "
+                "other: remove the copy from log.dirs"
             )
         clusters = {log_dir.cluster_id: None for log_dir in self.log_dirs}
         if len(clusters) != 1:
@@ -202,8 +203,8 @@ class Directories:
         meta = read_meta_properties(root)
         if (meta.cluster_id, meta.node_id) != (self.cluster_id, self._config.node_id):
             raise NodeCannotStart(
-                f"{path} was formatted for node {meta.node_id} of cluster {meta.cluster_id}, the log directories for "
-                f"node {self._config.node_id} of cluster {self.cluster_id}"
+                f"{path} was formatted for node {meta.node_id} of cluster {meta.cluster_id}, but the "
+                f"log directories are for node {self._config.node_id} of cluster {self.cluster_id}"
             )
         self.metadata_root, self.metadata_directory_id = root, meta.directory_id
 
@@ -262,7 +263,7 @@ class Directories:
             try:
                 if _hangs(log_dir):
                     left_behind.append(log_dir.path)
-                    raise DiskHung(log_dir.path, log_dir.path, "close", 0, "the device does not answer")
+                    raise DiskHung(log_dir.path, log_dir.path, "close", 0, "the disk does not answer")
                 await self._env.workers.run(log_dir.close_clean, broker_epoch)
             except DiskError as error:
                 self._log.error("node.directory_not_closed", directory=log_dir.path, error=str(error))

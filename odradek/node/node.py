@@ -601,9 +601,9 @@ class Node:
             self._lifecycle.heartbeat_now()
         directories = self._directories
         if self._metadata_log is not None and log_dir.path == directories.metadata_root.path:
-            self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
+            self._fail(f"the directory of the metadata log, {log_dir.path}, is offline: {reason}")
         elif all(each.offline_reason is not None for each in directories.log_dirs):
-            self._fail(f"all log directories are offline, the last one because of {reason}")
+            self._fail(f"all log directories are offline; the last one failed because of: {reason}")
 
     def _metadata_disk_hangs(self) -> None:
         """End the node as a failed sync would. The call that hangs is not waited for."""

@@ -31,9 +31,10 @@ class UnenforcedRules:
         self._acls = len(access.acls)
         if self._acls and self._config.authorizer is None and not self._config.start_without_acls:
             raise NodeCannotStart(
-                f"the metadata log holds ACLs ({self._acls}), which this node does not enforce: every client may do "
-                "everything. authorizer.class.name enforces them (docs/acls.md). If that is known and wanted, set "
-                f"{START_WITHOUT_ACLS}=true and start again"
+                f"the metadata log holds ACLs ({self._acls}), which this node does not enforce, so "
+                "every client may do everything. Set authorizer.class.name to enforce the ACLs "
+                f"(docs/acls.md). If you want to start without, set {START_WITHOUT_ACLS}=true and "
+                "start again"
             )
         if self._unenforced(image):
             self._log_unenforced(image)

@@ -92,7 +92,9 @@ def read_metadata(
     try:
         found = response.responses[0].partitions[0]
     except IndexError:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "metadata log: an empty answer") from None
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer about the metadata log is empty"
+        ) from None
     if found.error_code:
         raise broker_error(found.error_code, None, "metadata log")
     if found.snapshot_id.end_offset >= 0:
@@ -131,7 +133,9 @@ def read_metadata_snapshot(
         try:
             found = response.topics[0].partitions[0]
         except IndexError:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "metadata snapshot: an empty answer") from None
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer about the metadata snapshot is empty"
+            ) from None
         if found.error_code:
             raise broker_error(found.error_code, None, "metadata snapshot")
         chunk = bytes(found.unaligned_records or b"")
@@ -139,7 +143,7 @@ def read_metadata_snapshot(
         if len(data) >= found.size:
             return list(batches_in(bytes(data)))
         if not chunk or found.size > _SNAPSHOT_BYTES_MAX:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "metadata snapshot: it does not end")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata snapshot does not end")
 
 
 def batches_in(data: bytes) -> Iterator[LogBatch]:

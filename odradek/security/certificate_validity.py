@@ -27,7 +27,7 @@ def refusal_by_time(certificate: bytes, now: Moment) -> str:
     if now.latest_ms // 1000 > not_after_ms // 1000:
         return "the certificate has expired"
     if now.earliest_ms < not_before_ms:
-        return "the certificate does not count yet"
+        return "the certificate is not valid yet"
     return ""
 
 
@@ -40,7 +40,7 @@ def validity_of(certificate: bytes) -> tuple[int, int]:
         _moment(tag, value) for tag, value, _ in elements(inside(signed_fields(certificate)[3][2], SEQUENCE))
     ]
     if len(found) != 2:
-        raise MalformedName("the validity of a certificate is two times")
+        raise MalformedName("the validity of a certificate must consist of two times")
     return found[0], found[1]
 
 
@@ -50,9 +50,9 @@ def _moment(tag: int, value: bytes) -> int:
     if tag == _UTC_TIME and len(text) == 13 and text[:2].isdecimal():
         text = ("19" if int(text[:2]) >= _FIRST_SHORT_YEAR else "20") + text
     elif tag != _GENERALIZED_TIME:
-        raise MalformedName("the validity of a certificate is no time")
+        raise MalformedName("the validity of a certificate has a time that cannot be read")
     try:
         moment = datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
     except ValueError as error:
-        raise MalformedName("the validity of a certificate is no time") from error
+        raise MalformedName("the validity of a certificate has a time that cannot be read") from error
     return int(moment.timestamp()) * 1000

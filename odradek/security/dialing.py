@@ -146,12 +146,12 @@ class SecuredNetwork:
         chosen = await _ask(conn, wire, SaslHandshakeRequest(credentials.mechanism), HANDSHAKE_VERSION)
         if chosen.error_code:
             raise LoginFailed(
-                f"{credentials.mechanism} is refused ({ErrorCode(chosen.error_code).name}); it takes "
-                f"{', '.join(chosen.mechanisms)}"
+                f"the other node refuses logins by {credentials.mechanism} "
+                f"({ErrorCode(chosen.error_code).name}); it accepts {', '.join(chosen.mechanisms)}"
             )
         own_token = ""
         if credentials.needs_token:
-            assert self._tokens is not None, "OAUTHBEARER needs tokens"
+            assert self._tokens is not None, "a login by OAUTHBEARER must have a source of tokens"
             assert self._token_workers is not None
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
@@ -186,7 +186,7 @@ async def _ask(conn: Conn, wire: ClientConnection, request: Message, version: in
         await conn.readable()
         count = conn.recv_into(buffer)
         if count == 0:
-            raise ConnectionLost("closed during the login")
+            raise ConnectionLost("the other node closed the connection during the login")
         if count:
             wire.receive_data(buffer[:count])
 

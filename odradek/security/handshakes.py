@@ -45,7 +45,7 @@ RECORD_BYTES_MAX = 16 * 1024 + 2048
 SERVER_HELLO_BYTES = 256
 _IS_TLS_1_3 = bytes.fromhex("002b00020304")
 _RETRIES = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-_TOO_MANY = "too many handshakes wait for their turn"
+_TOO_MANY = "too many TLS handshakes wait for their turn"
 _RECORD_TYPES = frozenset((20, 21, 22, 23))
 _FIRST_TYPES = frozenset((21, 22))
 """An alert, which a server may begin with, or a handshake."""
@@ -74,7 +74,9 @@ class RecordBounds:
         if first and data[0] not in _FIRST_TYPES:
             raise TlsFailed(_not_tls(data))
         if self.received > HANDSHAKE_BYTES_MAX:
-            raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake is done")
+            raise TlsFailed(
+                f"the peer sent more than {HANDSHAKE_BYTES_MAX} bytes before the end of its TLS handshake"
+            )
         at = 0
         while at < len(data):
             if self.missing:
@@ -93,7 +95,7 @@ class RecordBounds:
         kind, version, _, high, low = self.head
         size = high << 8 | low
         if kind not in _RECORD_TYPES or version != 3 or not 0 < size <= RECORD_BYTES_MAX:
-            raise TlsFailed("these are no records of TLS")
+            raise TlsFailed("the peer sent bytes that are no TLS records")
         self.missing = size
         self.head = b""
 
@@ -101,7 +103,7 @@ class RecordBounds:
 def _not_tls(data: memoryview) -> str:
     """Name the likely mistake behind a first byte that TLS does not use."""
     if data[0] == 0:
-        return "the peer speaks plaintext where TLS is spoken: set security.protocol to SSL or SASL_SSL there"
+        return "the peer speaks plaintext to a TLS listener: set its security.protocol to SSL or SASL_SSL"
     return "the peer does not speak TLS"
 
 
@@ -332,7 +334,9 @@ class Handshakes:
             count = conn.recv_into(self.scratch.view[:STEP_BYTES_MAX])
         if count == 0:
             raise ConnectionLost(
-                "closed during the handshake" if bounds.received else "closed without a word"
+                "the peer closed the connection during the TLS handshake"
+                if bounds.received
+                else "the peer closed the connection without sending anything"
             )
         return self.scratch.view[:count]
 

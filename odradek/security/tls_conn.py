@@ -157,7 +157,7 @@ class TlsConn:
         assert self.overhead_left is not None
         self.overhead_left -= count
         if self.overhead_left < 0:
-            raise ConnectionCut("TLS: too many small records")
+            raise ConnectionCut("TLS: the peer sends too many small records")
 
     def _receive(self, room: int) -> tuple[memoryview | None, bool]:
         """Receive encrypted bytes into the scratch; also returns whether the connection below has no more just now.
@@ -244,7 +244,7 @@ class TlsConn:
     def _count_idle(self, records: int, encrypted_bytes: int) -> None:
         """Count records that brought no plain bytes. Raises `ConnectionCut`."""
         if not self._idle.allow(records, encrypted_bytes, self._clock.monotonic()):
-            raise ConnectionCut("TLS: the peer sends records without data")
+            raise ConnectionCut("TLS: the peer sends many records without data")
 
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
         """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""
@@ -279,7 +279,7 @@ class TlsConn:
         if self._unsent is None or len(self._unsent) < ANSWERS_BYTES_MAX + SEND_BYTES:
             self._push([])
         else:
-            raise ConnectionCut("TLS: the peer takes none of its answers")
+            raise ConnectionCut("TLS: the peer does not read what this node sends")
 
     def _push(self, records: list[Buffer]) -> bool:
         """Send encrypted bytes over the connection below, the oldest first; true when all are gone."""
@@ -345,7 +345,13 @@ class TlsConn:
             return taken
         data = file.pread(min(count, SEND_BYTES), offset)
         if not data:
-            raise DiskError("", file.path, "read", 0, f"ends before {offset + count}")
+            raise DiskError(
+                "",
+                file.path,
+                "read",
+                0,
+                f"the file ends before position {offset + count}, up to which bytes were to be sent",
+            )
         return self.send((data,))
 
     def close(self) -> None:

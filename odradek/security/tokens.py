@@ -95,7 +95,7 @@ class KeysMissing(Exception):
 
     def __init__(self, make: Callable[[], ServerKeys], keep: Callable[[ServerKeys], None]) -> None:
         """`make` may be called in any thread; pass its result to `keep`, then ask for the login again."""
-        super().__init__("the keys of a token are to be made")
+        super().__init__("the keys of this delegation token must be computed first")
         self.make = make
         self.keep = keep
 

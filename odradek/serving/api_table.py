@@ -145,11 +145,16 @@ class ApiTable:
     def _build(self, api_key: int, version: int) -> ApiEntry:
         handler = self._handlers.get(api_key)
         if handler is None:
-            raise RemoteProtocolError(f"request with API key {api_key}, which this node does not serve")
+            raise RemoteProtocolError(
+                f"the client sent a request with API key {api_key}, which this node does not serve"
+            )
         low, high = self._served[api_key]
         if not low <= version <= high:
             if api_key == ApiKey.API_VERSIONS:
                 return self._unsupported
-            raise RemoteProtocolError(f"{ApiKey(api_key).name} version {version}; served are {low} to {high}")
+            raise RemoteProtocolError(
+                f"the client sent {ApiKey(api_key).name} version {version}, and this node serves the "
+                f"versions {low} to {high}"
+            )
         entry = self._entries[(api_key << 16) | version] = ApiEntry(api_key, version, handler)
         return entry

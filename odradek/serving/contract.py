@@ -233,7 +233,8 @@ class Context:
         connection = self if self.of_connection is None else self.of_connection
         if self.number < connection.appended:
             raise AssertionError(
-                f"request {self.number} of a connection appends after its request {connection.appended}"
+                f"request {self.number} of a connection appends records after its later request "
+                f"{connection.appended}"
             )
         connection.appended = self.number
         return connection

@@ -25,4 +25,4 @@ def assert_unchanged() -> None:
     """Raise `AssertionError` if a shared part has changed."""
     for part, was in _SHARED:
         if part != was:
-            raise AssertionError(f"answers share {was!r}, and one of them has made {part!r} of it")
+            raise AssertionError(f"answers share the part {was!r}, and one of them changed it to {part!r}")

@@ -105,7 +105,7 @@ class Answers(Delayed):
     def _follow(self, driver: StepDriver, result: Result) -> None:
         """Answer as the work behind the wait does, now or later."""
         if isinstance(result, Suspend):
-            assert driver.tasks is not None, "work that asks needs tasks"
+            assert driver.tasks is not None, "long work that asks other nodes must have tasks"
             driver.tasks.start_soon(self._follow_later, driver, result)
         elif not isinstance(result, Delayed):
             self.complete(result)
@@ -134,7 +134,7 @@ Work: TypeAlias = Generator[int, None, T]
 
 async def TURN(pace: Pace) -> None:  # noqa: N802  # a constant to those who yield it
     """End a stretch of a few milliseconds. The next one is a piece of long work."""
-    raise AssertionError("the driver takes a turn together with the stretch behind it")
+    raise AssertionError("TURN must not be awaited: the driver joins it with the work that follows")
 
 
 def until(deadline: float) -> Wait:

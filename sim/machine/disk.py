@@ -75,7 +75,7 @@ _REASONS = {
     errno.EFBIG: "File too large",
     errno.EMFILE: "Too many open files",
     errno.ENOMEM: "Cannot allocate memory",
-    errno.EWOULDBLOCK: "another process holds it",
+    errno.EWOULDBLOCK: "another process has locked the directory",
 }
 
 

@@ -340,7 +340,7 @@ class SimConn:
             late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
             peer._late_until = max(peer._late_until, self._fabric.agenda.now + late)
         if self._received:  # the kernel resets when it must throw away what was not read
-            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+            self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
         else:
             self._transmit(peer.end, peer.node, self.line)
         self._readable.wake()
@@ -371,7 +371,7 @@ class SimConn:
         """Reset a connection that the kernel does not know; to a machine without power it is sent again later."""
         peer = self.peer
         if self._host.up:
-            self._transmit(lambda: peer.reset("reset by peer"), peer.node)
+            self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node)
         elif wait > RETRANSMISSION_SECONDS_MAX:
             peer.reset("timed out")
         else:
@@ -413,7 +413,7 @@ class SimConn:
         self._fabric.forget(self)
         if not silent:
             peer = self.peer
-            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+            self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
 
     def _is_repeated(self, repeats: Repeats, data: bytes) -> bool:
         """Lose the connection so that a request arrives twice, if that is chosen. True: these bytes are lost with it."""

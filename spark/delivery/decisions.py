@@ -107,8 +107,8 @@ class Decisions:
         [found] = self.client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)])
         if found.error is None and found["cleanup.policy"].value != "compact":
             raise ValueError(
-                f"the topic '{self.topic}' has cleanup.policy={found['cleanup.policy'].value} and would lose what the sink"
-                " has to remember: set cleanup.policy=compact."
+                f"the topic '{self.topic}' has cleanup.policy={found['cleanup.policy'].value}, so it "
+                "would lose what the sink must remember: set cleanup.policy=compact."
             )
 
     def transaction_timeout_max_ms(self) -> int | None:

@@ -87,8 +87,8 @@ def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: flo
         if first >= _SLOTS_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"{_SLOTS_MAX} transactions of task {task} of {query} are open: end them by"
-                " `odradek spark two-phase`",
+                f"task {task} of {query} has {_SLOTS_MAX} open transactions, and no more are allowed: "
+                "end them by `odradek spark two-phase`",
             )
 
 
@@ -272,8 +272,8 @@ def _is_still_open(
     if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
-            f"transactional id {name}: its transaction was decided to be committed, and was aborted by another program:"
-            f" rows of task {wanted.task} of {query} are lost",
+            f"the sink decided to commit the transaction of transactional id {name}, but another "
+            f"program aborted it: rows of task {wanted.task} of {query} are lost",
         )
     return False
 

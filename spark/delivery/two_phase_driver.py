@@ -38,12 +38,12 @@ def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtoc
         is_late = isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH
         if is_late or isinstance(error, ProducerFencedError):
             raise RuntimeError(
-                f"another driver of {protocol.query} has taken over, so this one ends: {error}"
+                f"another driver of {protocol.query} has taken over, so this driver ends: {error}"
             ) from error
         how = "aborted" if protocol.aborts else "committed"
         raise RuntimeError(
-            f"batch {protocol.batch} of {protocol.query} is not {how} to its end: {str(error).rstrip('.')}; the next run"
-            " goes on with it."
+            f"batch {protocol.batch} of {protocol.query} could not be {how} completely: "
+            f"{str(error).rstrip('.')}; the next run of the query goes on with it."
         ) from error
     protocol.check_rows()
 

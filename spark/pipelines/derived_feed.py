@@ -92,7 +92,9 @@ def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
     if topics.format == "odradek":
         return {"delivery": delivery or EXACTLY_ONCE}
     if delivery == EXACTLY_ONCE:
-        raise Failed(f"--delivery {delivery}: the sink of the format {topics.format} writes at least once")
+        raise Failed(
+            f"--delivery {delivery} is not possible: the format {topics.format} writes at least once"
+        )
     return {}
 
 

@@ -56,9 +56,9 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         with Client(topics.bootstrap) as client:
             (made,) = client.admin.create_topics([NewTopic(arguments.topic, arguments.partitions)])
     except Exception as error:
-        raise Failed(f"no topic can be made at {topics.bootstrap}: {error}") from error
+        raise Failed(f"no topic can be created at {topics.bootstrap}: {error}") from error
     if isinstance(made.error, KafkaError) and made.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-        raise Failed(f"the topic '{arguments.topic}' cannot be made: {made.error}")
+        raise Failed(f"the topic '{arguments.topic}' cannot be created: {made.error}")
     rows = flights_frame(spark, arguments.limit)
     count = rows.count()
     with line.tasks(spark, f"writing {count:,} flights"):

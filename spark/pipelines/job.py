@@ -143,7 +143,7 @@ class Topics:
     def check_id(self, topic: str, topic_id: str) -> None:
         """Raise `Failed` if the topic has another id by now: the records read meanwhile may be of both topics."""
         if self.bounds(topic)[0] != topic_id:
-            raise Failed(f"the topic '{topic}' was deleted and made anew while it was read")
+            raise Failed(f"the topic '{topic}' was deleted and created again while this job read it")
 
     def write(self, frame: DataFrame, topic: str) -> None:
         """Append a batch to one topic. A job that is repeated appends it again."""
@@ -162,7 +162,7 @@ class Topics:
                 is_committed = self._reading[_ISOLATION] == "read_committed"
                 ends = client.list_offsets(dict.fromkeys(keys, LATEST), isolation_level=int(is_committed))
         except Exception as error:
-            raise Failed(f"the topic '{topic}' cannot be looked up at {self.bootstrap}: {error}") from error
+            raise Failed(f"the topic '{topic}' cannot be described at {self.bootstrap}: {error}") from error
         return found.topic_id.hex(), {key.partition: (begins[key].offset, ends[key].offset) for key in keys}
 
 
@@ -176,6 +176,6 @@ def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
     for word in arguments.option:
         key, sign, value = word.partition("=")
         if not sign:
-            raise Failed(f"--option {word}: expected KEY=VALUE")
+            raise Failed(f"--option {word} is not valid: expected KEY=VALUE")
         options[key] = value
     return Topics(spark, arguments.format, options)

@@ -82,12 +82,13 @@ def table_path(text: str) -> Path:
         return Path(text)
     if scheme.lower() in _OBJECT_STORES:
         raise Failed(
-            f"{text} is in an object store, where no rename is atomic: name a directory that is mounted here"
+            f"{text} is in an object store, which cannot rename atomically: name a directory that is "
+            "mounted on this machine"
         )
     if scheme.lower() == "file" and rest.startswith("/"):
         return Path(rest.removeprefix("//"))
     if rest.startswith("//"):
-        raise Failed(f"{text} is no directory that is mounted here")
+        raise Failed(f"{text} is not a directory that is mounted on this machine")
     return Path(text)
 
 
@@ -141,8 +142,8 @@ class Landing:
             if noted["number"] == number:
                 if noted.get("topic_id", topic_id) != topic_id:
                     raise Failed(
-                        f"a load into {self.table} was under way when its topic was deleted and made anew: load the topic"
-                        " into another table"
+                        f"a load into {self.table} was not finished when its topic was deleted and "
+                        "created again: load the topic into another table"
                     )
                 return _ranges(noted["ranges"])
         ranges = wanted()

@@ -74,7 +74,9 @@ class StreamOffset:
                 begun=_flat(written["@from"]) if "@from" in written else None,
             )
         except (AttributeError, TypeError, ValueError) as error:
-            raise ReadError(f"the checkpoint has offsets that are not the source's: {written!r}") from error
+            raise ReadError(
+                f"the checkpoint holds offsets that are not of the format odradek: {written!r}"
+            ) from error
 
 
 def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:

@@ -181,7 +181,8 @@ class SinkTask:
             lanes = partitions_of(keys, count, wanted=wanted, keyless=self._spread(topic, count, rows, keys))
         except ValueError as error:
             raise ValueError(
-                f"the column 'partition' has {error}, and the topic '{topic}' has the partitions 0 to {count - 1}."
+                f"the column 'partition' has {error}, but the topic '{topic}' has only the partitions "
+                f"0 to {count - 1}."
             ) from None
         self._check_sizes(topic, rows)
         report = self._report
@@ -222,7 +223,7 @@ class SinkTask:
             batch = self._sent.popleft()
             failure = batch.failure()
             if failure is not None:
-                raise RuntimeError(f"rows were not delivered to {batch.lane}: {failure}") from failure
+                raise RuntimeError(f"the rows were not delivered to {batch.lane}: {failure}") from failure
             lane = batch.lane
             written = self._report.written.setdefault(TopicPartition(lane.topic, lane.partition), Written())
             first, last = batch.outcome(0)[0], batch.outcome(batch.record_count - 1)[0]
@@ -266,8 +267,8 @@ class SinkTask:
         if NO_TOPIC_ID in (now, before) or (now == before and planned in (now, NO_TOPIC_ID)):
             return
         raise RuntimeError(
-            f"the topic '{topic}' was deleted and made anew while the query ran, so rows that it had written are gone: start"
-            " the query again to go on with the new topic."
+            f"the topic '{topic}' was deleted and created again while the query ran, so rows that it "
+            "had written are gone: start the query again to go on with the new topic."
         )
 
     def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
@@ -306,7 +307,7 @@ def _headers_of(column: pa.Array | None) -> pa.Array | None:
     lists = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     items = lists.flatten()
     if items.null_count or pc.struct_field(items, "key").null_count:
-        raise ValueError("the column 'headers' has a header without a key: every header has a name.")
+        raise ValueError("the column 'headers' has a header without a key: give every header a key.")
     return lists
 
 

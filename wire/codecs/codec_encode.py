@@ -50,7 +50,7 @@ def _write_length(w: bytearray, n: int) -> None:
 def _write_string_length(w: bytearray, n: int) -> None:
     """Append a compact string length, one added, that takes more than one byte."""
     if n > STRING_LENGTH_MAX + 1:
-        raise LocalProtocolError(f"a string of {n - 1} bytes is too long")
+        raise LocalProtocolError(f"a string of {n - 1} bytes is too long for its field")
     _write_length(w, n)
 
 

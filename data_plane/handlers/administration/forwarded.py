@@ -92,7 +92,9 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
     else:
         is_unknown = any(AclFilter.of(each).has_unknown for each in request.filters)
     if is_unknown:
-        raise RemoteProtocolError("a request about ACLs has unknown elements")
+        raise RemoteProtocolError(
+            "the client's request about ACLs has elements that this version does not know"
+        )
 
 
 def _means_all(request: Any) -> bool:

@@ -273,7 +273,11 @@ class ProduceHandler:
             self._desk.log.exception(
                 "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
             )
-            return _error_answer(data.index, ErrorCode.UNKNOWN_SERVER_ERROR, "The append has met a bug")
+            return _error_answer(
+                data.index,
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                "The broker could not append the records because of a bug: its log has the traceback",
+            )
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:

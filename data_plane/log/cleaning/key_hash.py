@@ -37,7 +37,9 @@ class KeyHash:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
-            raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+            raise ValueError(
+                f"the secret of the key hash must have {SECRET_BYTES} bytes, and it has {len(secret)}"
+            )
         self._secret = secret
         pieces = 1 + _WIDTHS[-1] // _PIECE
         drawn = shake_256(secret).digest((pieces + 1) * _LANES * 8)

@@ -308,7 +308,7 @@ class LogCleaner:
             self._failed(thread, log, error)
             return True
         if report is None:
-            self._log.info("log.cleaning_aborted", **where, reason="nothing was left to clean")
+            self._log.info("log.cleaning_aborted", **where, reason="the log has nothing left to clean")
             return False
         self._note(thread, log, report)
         return True
@@ -361,7 +361,11 @@ class LogCleaner:
             log.home.failed(error)
         if isinstance(error, CompanionLost | MemoryError):
             self._close(thread)
-        reason = "there is no memory for it" if isinstance(error, MemoryError) else str(error)
+        reason = (
+            "the log cleaner lacks memory for its map of keys"
+            if isinstance(error, MemoryError)
+            else str(error)
+        )
         self._log.warning("log.cleaning_failed", **where, reason=reason)
 
     def statistics(self) -> dict[str, Any]:

@@ -252,7 +252,9 @@ class PassRun:
         size = sum(source.size for source in group.sources)
         if self.free_bytes() < size + ROOM_SPARE_BYTES:
             reached("cleaner.no_room")
-            raise NoRoom(f"a cleaned segment may take {size} bytes, and {self.free_bytes()} are free")
+            raise NoRoom(
+                f"a cleaned segment may take {size} bytes, and the disk has only {self.free_bytes()} free"
+            )
         cleaned = await run(cleaning.begin_segment, group)
         try:
             last = None

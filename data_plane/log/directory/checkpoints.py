@@ -40,9 +40,9 @@ def decode_offsets(data: bytes) -> Offsets:
         try:
             topic, partition, offset = fields[0], int(fields[1]), int(fields[2])
         except (ValueError, IndexError):
-            raise MalformedCheckpoint(f"not a topic, partition and offset: {fields}") from None
+            raise MalformedCheckpoint(f"a line is not a topic, a partition and an offset: {fields}") from None
         if len(fields) != 3 or not 0 <= offset <= LONG_MAX:
-            raise MalformedCheckpoint(f"not an offset: {fields}")
+            raise MalformedCheckpoint(f"a line does not end in an offset: {fields}")
         offsets[TopicPartition(topic, partition)] = offset
     return offsets
 

@@ -198,7 +198,8 @@ class Swap:
         log = open_partition_log(directory, current.topic, current.partition, current.config, target, options)
         if log.log_end_offset != current.log_end_offset:
             raise AssertionError(
-                f"{log}: the moved log ends at {log.log_end_offset}, it ended at {current.log_end_offset}"
+                f"{log}: the moved log ends at offset {log.log_end_offset}, and the log before the "
+                f"move ended at {current.log_end_offset}"
             )
         log.store_start(log.log_start_offset)
         return log

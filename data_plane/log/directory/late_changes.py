@@ -72,7 +72,10 @@ class LateChanges:
         except DiskHung as error:
             if error.goes_on:
                 if self._late is not None:
-                    raise AssertionError(f"{self._directory.path}: two changes go on at once") from error
+                    raise AssertionError(
+                        f"{self._directory.path}: a change began before the directory's previous "
+                        "change had ended"
+                    ) from error
                 reached("log.change_goes_on_late")
                 change.is_late = True
                 self._late = change

@@ -493,9 +493,9 @@ class LogDir:
     def release(self) -> None:
         """Release a directory without logs, so that its disk may be unmounted. To other parts it is offline."""
         if self.logs or self.logs_being_made or self.offline_reason is not None:
-            raise AssertionError(f"{self.path} is in use, or offline, and cannot be released")
+            raise AssertionError(f"{self.path} is in use or offline, so the node cannot release it")
         self.is_released = True
-        self.offline_reason = "it has been released: its disk may be pulled"
+        self.offline_reason = "an operator has released the directory: its disk may be pulled"
         self.context.log.info("log_dir.released", directory=self.path)
         self.context.on_offline(self, self.offline_reason)
         self.directory.unlock()

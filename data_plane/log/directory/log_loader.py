@@ -44,8 +44,8 @@ STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 METADATA_TOPIC = "__cluster_metadata"
 _WAY_OUT = (
-    "write the file anew (`version: 0`, and `topic_id: ` with the topic's id, a line each), "
-    "or move the directory away to do without its records; then restart"
+    "write the file anew with the two lines `version: 0` and `topic_id: ID`, or move the directory "
+    "away to do without its records; then restart the node"
 )
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0

@@ -98,24 +98,28 @@ class CleanedSegment:
         for _, header in found:
             if header.base_offset < next_offset or header.last_offset < header.base_offset:
                 raise AssertionError(
-                    f"{segment.file.path}: a batch from {header.base_offset} to {header.last_offset} "
-                    f"behind offset {next_offset}"
+                    f"{segment.file.path}: a batch with the offsets {header.base_offset} to "
+                    f"{header.last_offset} cannot be written behind offset {next_offset}"
                 )
             next_offset = header.next_offset
         if sum(header.size for _, header in found) != len(batches):
-            raise AssertionError(f"{segment.file.path}: {len(batches)} bytes are no whole batches")
+            raise AssertionError(
+                f"{segment.file.path}: {len(batches)} bytes to be written do not end with a whole batch"
+            )
         if (
             next_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
             or segment.size + len(batches) > _SEGMENT_BYTES_MAX
         ):
             raise AssertionError(
-                f"{segment.file.path}: no segment can hold {segment.size + len(batches)} bytes up to {next_offset}"
+                f"{segment.file.path}: a segment cannot hold {segment.size + len(batches)} bytes with "
+                f"offsets up to {next_offset}"
             )
         pause()
         position = segment.file.append(batches)
         if position != segment.size:
             raise AssertionError(
-                f"{segment.file.path}: batches for position {segment.size} are at {position}"
+                f"{segment.file.path}: batches were written at position {position} where position "
+                f"{segment.size} was due"
             )
         for at, header in found:
             segment.note_batch(
@@ -134,7 +138,8 @@ class CleanedSegment:
             self.append(empty_batch(last))
         elif last is not None and self.next_offset > last.next_offset:
             raise AssertionError(
-                f"{self.segment.file.path} ends at {self.next_offset}, its sources at {last.next_offset}"
+                f"{self.segment.file.path}: the cleaned segment ends at offset {self.next_offset}, but "
+                f"its source segments end at {last.next_offset}"
             )
         self._check_wanted()
         pause()

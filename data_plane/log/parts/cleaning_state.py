@@ -78,7 +78,7 @@ class CleaningState:
     def begin(self) -> PassToken:
         """Begin a pass. A second one beside it is a panic."""
         if self.token is not None:
-            raise AssertionError(f"{self._home}: a second pass begins while one is under way")
+            raise AssertionError(f"{self._home}: a second cleaning pass begins while the first is under way")
         self.token = PassToken()
         return self.token
 
@@ -91,7 +91,7 @@ class CleaningState:
     def end(self, token: PassToken) -> None:
         """End the pass with this token."""
         if self.token is not token:
-            raise AssertionError(f"{self._home}: a pass ends that is not under way")
+            raise AssertionError(f"{self._home}: a cleaning pass ended that was not under way")
         self.token = None
 
     def advance(self, first_dirty_offset: int) -> None:
@@ -101,7 +101,7 @@ class CleaningState:
 
     def cut(self, offset: int) -> None:
         """Prepare a cut of the log at `offset`: a pass ends, and later records count as dirty."""
-        self.abort("the log was cut")
+        self.abort("the log was truncated")
         if self.first_dirty_offset > offset:
             self.first_dirty_offset = offset
             self.is_unsaved = True

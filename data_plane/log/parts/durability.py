@@ -82,7 +82,8 @@ class Durability:
         """Raise `AssertionError` unless the recovery point is within the log. For the loop, which alone moves the end."""
         if self.recovery_point > log_end_offset:
             raise AssertionError(
-                f"{self._home}: recovery point {self.recovery_point} is behind log end offset {log_end_offset}"
+                f"{self._home}: the recovery point {self.recovery_point} is above the log end offset "
+                f"{log_end_offset}"
             )
 
     def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:

@@ -56,7 +56,7 @@ class LazyProducers:
         The state has been read. Forgets transactions that have ended, with their markers below the high watermark.
         """
         state = self.state
-        assert state is not None, "the state has been read"
+        assert state is not None, "the producers' state must be read before it is used"
         if state.ended:
             state.forget_ended(high_watermark)
         elif not state.ongoing:
@@ -113,7 +113,7 @@ class LazyProducers:
     ) -> VerificationGuard:
         """See `PartitionLog.begin_verification`; the state has been read."""
         state = self.state
-        assert state is not None, "the state has been read"
+        assert state is not None, "the producers' state must be read before it is used"
         verifications = self.verifications
         if state.has_ongoing(producer_id, epoch) and (
             not checks_name or (verifications is not None and verifications.verified.get(producer_id) == name)

@@ -371,14 +371,16 @@ class ProducerState:
     def decode(cls, data: bytes) -> ProducerState:
         """Read a snapshot file. Raises `DamagedSnapshot`."""
         if len(data) < _SNAPSHOT_HEADER.size:
-            raise DamagedSnapshot(f"{len(data)} bytes")
+            raise DamagedSnapshot(f"the snapshot has only {len(data)} bytes, too few for its header")
         version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
         if version != _SNAPSHOT_VERSION:
-            raise DamagedSnapshot(f"version {version}")
+            raise DamagedSnapshot(f"the snapshot has the unknown version {version}")
         if crc != crc32c(memoryview(data)[_CRC_END:]):
-            raise DamagedSnapshot("checksum is wrong")
+            raise DamagedSnapshot("the snapshot's checksum is wrong")
         if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-            raise DamagedSnapshot(f"{count} entries in {len(data)} bytes")
+            raise DamagedSnapshot(
+                f"the snapshot claims {count} entries, which do not fit its {len(data)} bytes"
+            )
         state = cls()
         packed = state._packed
         begun: dict[int, int] = {}

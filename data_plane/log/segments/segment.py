@@ -147,12 +147,17 @@ class Segment:
     def check_size(self) -> None:
         """Raise `AssertionError` unless the file ends where the segment does."""
         if self.size != self.file.size:
-            raise AssertionError(f"{self.file.path} has {self.file.size} bytes, and its segment {self.size}")
+            raise AssertionError(
+                f"{self.file.path} has {self.file.size} bytes, but the node counted {self.size} bytes "
+                "in this segment"
+            )
 
     def cut(self, position: int, offset: int) -> None:
         """Cut the active segment at `position`, where `offset` would be. Raises `DiskError`."""
         if not 0 <= position <= self.size:
-            raise AssertionError(f"{self.file.path}: a cut at {position} of {self.size} bytes")
+            raise AssertionError(
+                f"{self.file.path}: a cut at position {position} is outside the segment's {self.size} bytes"
+            )
         if position < self.size:
             self.file.truncate(position)
             self.size = position
@@ -393,7 +398,8 @@ class Segment:
         index = self.aborted
         if index is None:
             raise AssertionError(
-                f"{self.file.path}: the aborted transactions of an active segment are in memory"
+                f"{self.file.path}: the aborted transactions of an active segment must be taken from "
+                "memory, not from the file"
             )
         if index is NONE_ABORTED:
             index = self.aborted = AbortedIndex()
@@ -484,7 +490,7 @@ class Segment:
             if len(chunk) - at < HEAD_SIZE:
                 chunk, chunk_start, at = file.pread(_HOP_BYTES, position), position, 0
                 if len(chunk) < HEAD_SIZE:
-                    raise CorruptBatch(f"no batch at {position} of {file.path}")
+                    raise CorruptBatch(f"{file.path} has no valid batch at position {position}")
             base_offset, length, _, magic, _, _, delta = HEAD.unpack_from(chunk, at)
             if (
                 magic != MAGIC
@@ -492,7 +498,7 @@ class Segment:
                 or not self.base_offset <= base_offset <= base_max
                 or delta < 0
             ):
-                raise CorruptBatch(f"no batch at {position} of {file.path}")
+                raise CorruptBatch(f"{file.path} has no valid batch at position {position}")
             if base_offset + delta >= offset:
                 return position, base_offset
             position += length + SIZE_PREFIX
@@ -515,7 +521,7 @@ class Segment:
             end = position + length + SIZE_PREFIX
             if magic == MAGIC and length >= HEADER_SIZE - SIZE_PREFIX and delta >= 0 and end <= self.size:
                 return base_offset, base_offset + delta + 1, end
-        raise CorruptBatch(f"no batch at {position} of {file.path}")
+        raise CorruptBatch(f"{file.path} has no valid batch at position {position}")
 
     def cut_at(self, start: int, limit: int, file: File, interval: int) -> tuple[int, int]:
         """Find (position, next offset) of the last batch boundary in `[start, limit]`; `start` is one.

@@ -180,7 +180,7 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
     }
     if METADATA_VERSION not in supported:
         raise KafkaError(
-            ErrorCode.INVALID_REGISTRATION, f"the registration lacks the feature {METADATA_VERSION}"
+            ErrorCode.INVALID_REGISTRATION, f"the registration does not name the feature {METADATA_VERSION}"
         )
     for name, level in image.features.items():
         low, high = supported.get(name, (0, 0))

@@ -197,7 +197,9 @@ def _elect(
     if qualified:
         sound = (each for each in qualified if partition.directory_of(each) not in rules.troubled_directories)
         leader = next(sound, qualified[0])
-        assert leader != target.begun_anew, f"replica {leader} is empty and in sync or eligible"
+        assert leader != target.begun_anew, (
+            f"the empty replica on broker {leader} is in the ISR or eligible to lead"
+        )
         if partition.leader == NO_LEADER and not rules.eligible_replicas:
             target.isr = tuple(each for each in target.isr if acceptable(partition, each))
         _lead(target, leader)
@@ -313,9 +315,9 @@ def _remember_members(target: _Target, partition: PartitionImage, rules: TopicRu
 def _check(target: _Target) -> None:
     """Assert the invariants of every partition, whatever has changed."""
     if not is_subset(target.isr, target.replicas) or not is_subset(target.elr, target.replicas):
-        raise AssertionError(f"in sync or eligible and no replica: {target}")
+        raise AssertionError(f"a broker without a replica is in the ISR or eligible to lead: {target}")
     if target.leader != NO_LEADER and target.leader not in target.isr:
-        raise AssertionError(f"the leader is not in sync: {target}")
+        raise AssertionError(f"the leader is not in the ISR: {target}")
 
 
 def _record(

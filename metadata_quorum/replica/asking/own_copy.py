@@ -156,8 +156,9 @@ class OwnCopy:
             self._driver.logger.error(
                 "quorum.copied_directory",
                 voter=self._settings.me.node_id,
-                reason=f"this voter listens at {here}, and a process with the same directory id answers at {found}: "
-                "one of the two directories is a copy; stop its node for good",
+                reason=f"this voter listens at {here}, and a process with the same directory id answers "
+                f"at {found}: one of the two directories is a copy. Stop the node that runs on the "
+                "copy, for good",
             )
         self.found_at = found
 

@@ -133,7 +133,8 @@ class QuorumPeers:
         place = self._place_of(node_id)
         if place is None:
             unknown = KafkaError(
-                ErrorCode.BROKER_NOT_AVAILABLE, f"the address of node {node_id} is not known"
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"node {node_id} cannot be asked, because its address is not known",
             )
             outcome = Outcome(Place("", 0), error=unknown)
         else:
@@ -216,7 +217,11 @@ class QuorumPeers:
             outcome = self._only_answer(voter, [outcome])
         if outcome.is_the_voters:
             return ""
-        return "another replica answers there" if outcome.error is None else str(outcome.error)
+        return (
+            "another voter or directory answers at that address"
+            if outcome.error is None
+            else str(outcome.error)
+        )
 
     def _logged(self, voter: ReplicaKey) -> tuple[str, int] | None:
         """Return the address of a voter in the log."""
@@ -244,7 +249,8 @@ class QuorumPeers:
                 reached("quorum.voter_at_two_places")
                 self._log_copied(voter, place, other)
                 both = KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"voter {voter} answers at {other} and {place}"
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"voter {voter} answers at two addresses, {other} and {place}, so neither answer counts",
                 )
                 return Outcome(place, error=both)
         self._copied.discard(voter)
@@ -257,8 +263,9 @@ class QuorumPeers:
             self._driver.logger.error(
                 "quorum.voter_at_two_addresses",
                 voter=voter.node_id,
-                reason=f"voter {voter} answers at {other} and at {one}: if it has not just moved, one of the two has a copy "
-                "of its directory; no answer of either counts",
+                reason=f"voter {voter} answers at {other} and at {one}, so neither answer counts: if the "
+                "voter has not just moved, one of the two nodes runs on a copy of its directory. "
+                "Stop that node",
             )
 
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:

@@ -131,5 +131,5 @@ def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
     for batch in response.batches:
         if batch.base_offset != offset or not epoch <= batch.epoch <= response.epoch:
             reached("quorum.unfitting_batch_refused")
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{batch} does not continue offset {offset}")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch {batch} cannot follow offset {offset}")
         offset, epoch = batch.last_offset + 1, batch.epoch

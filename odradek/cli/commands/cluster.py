@@ -69,7 +69,8 @@ def _status(args: argparse.Namespace) -> int:
                 say(
                     paint(
                         RED,
-                        f"broker {broker}: {replicas} on a disk that is away, `odradek disk list` names it",
+                        f"broker {broker} has {replicas} on a disk that is offline; `odradek disk "
+                        "list` names the disk",
                     )
                 )
         for broker, troubled in troubles.items():
@@ -294,7 +295,7 @@ def _brokers_text(cluster: ClusterDescription, current: bool) -> str:
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
     if quorum is None or quorum.leader is None:
-        return paint(RED, "no leader: too few voters run; start more of them")
+        return paint(RED, "the quorum has no leader, because too few voters run: start more voters")
     text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
     return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text

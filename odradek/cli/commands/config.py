@@ -96,7 +96,8 @@ def _resource(args: argparse.Namespace) -> ConfigResource:
         return ConfigResource(kind, "")
     if not (args.name.isascii() and args.name.isdigit()):
         raise CliError(
-            f"{args.name!r} is not a broker id: give a number (`odradek broker list` shows them) or {ALL_BROKERS}",
+            f"{args.name!r} is not a broker id: give a number (`odradek broker list` shows the ids) or "
+            f"{ALL_BROKERS}",
             USAGE,
         )
     return ConfigResource(kind, args.name)
@@ -149,7 +150,7 @@ def _set(args: argparse.Namespace) -> int:
     changes += [AlterConfig(key, value, ConfigOperation.SUBTRACT) for key, value in args.subtract]
     if not changes:
         raise CliError(
-            "nothing to change: give KEY=VALUE, --unset KEY, --append or --subtract KEY=VALUE", USAGE
+            "no change was given: give KEY=VALUE, --unset KEY, --append or --subtract KEY=VALUE", USAGE
         )
     keys = [change.name for change in changes]
     twice = next((key for key in keys if keys.count(key) > 1), None)

@@ -134,10 +134,13 @@ def _led(topic: Topic) -> list[int]:
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
     if offline:
         what = f"partition{'s' if len(offline) > 1 else ''} {', '.join(offline)} of {topic.name}"
-        text = f"{what} cannot be read: no broker leads (`odradek cluster status` shows which are down)"
+        text = (
+            f"{what} cannot be read, because no broker leads it (`odradek cluster status` shows which "
+            "brokers are down)"
+        )
         if not led:
             raise CliError(text)
-        complain(f"{text}; reading the others")
+        complain(f"{text}; reading the other partitions")
     return led
 
 
@@ -160,8 +163,8 @@ def _spans(
         if stable_end < end and not args.follow:
             complain(
                 f"{key} is read up to offset {stable_end}, where an open transaction begins, with "
-                f"{counted(end - stable_end, 'offset')} behind it (`odradek txn find-hanging "
-                f"--topic {key.topic} --max-transaction-timeout 0` shows whose it is)"
+                f"{counted(end - stable_end, 'offset')} behind it. `odradek txn find-hanging --topic "
+                f"{key.topic} --max-transaction-timeout 0` names its producer"
             )
         found[key] = (start, stable_end)
     return found
@@ -183,7 +186,10 @@ def _starts(
         return {key: found[key].offset if found[key].offset >= 0 else end for key, (_, end) in spans.items()}
     for (_, index), (first, end) in spans.items():
         if not first <= number <= end:
-            raise CliError(f"partition {index} has no offset {number} (it holds {first} up to {end})")
+            raise CliError(
+                f"partition {index} has no offset {number} (its offsets begin at {first} and end "
+                f"before {end})"
+            )
     return dict.fromkeys(spans, number)
 
 
@@ -236,7 +242,7 @@ class _Printer:
         """Raise `CliError` when nothing has come for --timeout, although there should be something."""
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
-                f"{what} within {self._patience:g} s: the broker may be down, or a longer --timeout helps"
+                f"{what} within {self._patience:g} s: the broker may be down, or give a longer --timeout"
             )
 
 
@@ -305,13 +311,13 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
     kind, _ = args.start or ("earliest", 0)
     if kind not in ("earliest", "latest"):
         raise CliError(
-            "with --group, --from must be earliest or latest; it counts where the group has committed nothing "
-            f"(`odradek group reset {args.group}` moves its offsets)",
+            "with --group, --from must be earliest or latest: it counts only where the group has no "
+            f"committed offset (`odradek group reset {args.group}` changes offsets)",
             USAGE,
         )
     if is_closed(sys.stdout):
         raise CliError(
-            "standard output is closed: records of a group go to the one who reads it (`>/dev/null` drops them)"
+            "standard output is closed, and the records of a group must be printed (`>/dev/null` drops them)"
         )
     with Ending() as ending:
         printer = _Printer(args, render, RecordOutput(ending))
@@ -450,7 +456,10 @@ def _refusals_noted() -> Iterator[None]:
 
 
 def _say_uncommitted(error: Exception) -> None:
-    complain(f"the last records printed are not committed: they will come again ({error})")
+    complain(
+        "the offsets of the last printed records are not committed, so these records will be printed "
+        f"again ({error})"
+    )
 
 
 def _listener(member: _Member) -> RebalanceListener:

@@ -83,7 +83,8 @@ def _dev(args: argparse.Namespace) -> int:
     data, count, first_port = args.data.absolute(), args.nodes, args.port
     if count > _METRICS_PORT_DISTANCE:
         raise CliError(
-            f"--nodes {count} is too many: the ports suffice for at most {_METRICS_PORT_DISTANCE}", USAGE
+            f"--nodes {count} is too many: the ports suffice for at most {_METRICS_PORT_DISTANCE} nodes",
+            USAGE,
         )
     distance = _BROKERS_PORT_DISTANCE if args.secure else _CONTROLLER_PORT_DISTANCE
     if first_port + count - 1 + distance > 65535:
@@ -155,7 +156,7 @@ class _Node:
             stream.seek(self._log_start)
             lines = stream.read().decode(errors="replace").strip().splitlines()
         if not lines:
-            return "it wrote nothing"
+            return "the node wrote no log lines"
         return lines[-1].removeprefix("odradek: ").removeprefix(f"node {self.node_id} stops: ")
 
 
@@ -207,7 +208,8 @@ def _usable(data: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CliError(
-            f"cannot use {data}: {error.strerror or error} (--data says where to keep the data)"
+            f"the data directory {data} cannot be used: {error.strerror or error} (--data names "
+            "another directory)"
         ) from error
 
 
@@ -223,7 +225,7 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
             f"{data} belongs to a cluster of {known} nodes: use --nodes {known}, or another --data"
         )
     if formatted and DevSecurity(data).exists != (security is not None):
-        advice = "begin anew in another --data" if security is not None else "use --secure"
+        advice = "give another --data for a new cluster" if security is not None else "use --secure"
         raise CliError(
             f"{data} belongs to a cluster that was begun {'without' if security else 'with'} --secure: {advice}"
         )
@@ -379,8 +381,8 @@ def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_jso
 def _failed_start(node: _Node) -> str:
     reason = node.why_it_ended()
     if reason.startswith("cannot listen on "):
-        reason += " (--port says which; make run PORT=...)"
-    return f"node {node.node_id} did not start: {reason}; its log: {node.log}"
+        reason += " (give another --port; with make: make run PORT=...)"
+    return f"node {node.node_id} did not start: {reason}; its log is {node.log}"
 
 
 def _stop_requested(wakeup: int) -> bool:
@@ -403,7 +405,7 @@ def _report_start(node: _Node, as_json: bool) -> None:
 
 def _report_client_files(security: DevSecurity, as_json: bool) -> None:
     files: dict[str, object] = {user: str(security.client_file(user)) for user in USERS}
-    _report(files, "--command-config takes " + " or ".join(map(str, files.values())), as_json)
+    _report(files, "for clients, --command-config may be " + " or ".join(map(str, files.values())), as_json)
 
 
 def _report_death(node: _Node, as_json: bool) -> None:

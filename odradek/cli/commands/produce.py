@@ -85,7 +85,7 @@ def register(groups: Groups) -> None:
 
 def _separator(text: str) -> bytes:
     if not text:
-        raise argparse.ArgumentTypeError("the separator is empty")
+        raise argparse.ArgumentTypeError("the key separator is empty")
     return text.replace("\\t", "\t").encode()
 
 
@@ -217,5 +217,5 @@ def _record(separator: bytes | None, line: bytes, line_number: int) -> ParsedRec
         return None, line, (), None
     key, found, value = line.partition(separator)
     if not found:
-        raise CliError(f"line {line_number} has no key separator {separator.decode()!r}")
+        raise CliError(f"line {line_number} lacks the key separator {separator.decode()!r}")
     return key, value, (), None

@@ -88,7 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _broker_directory(text: str) -> tuple[int, str]:
     broker, colon, path = text.partition(":")
     if not colon or not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is no BROKER:DIR (for example 1:/disks/3)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not BROKER:DIR, for example 1:/disks/3")
     return id_number(broker), path
 
 
@@ -127,15 +127,16 @@ def _retire(args: argparse.Namespace) -> int:
         if found.health is not None and found.health.is_released:
             if args.cancel:
                 raise CliError(
-                    f"{path} of broker {broker} is released already: the broker's next start takes it back"
+                    f"broker {broker} has released {path} already: its next start takes the directory back"
                 )
             return _print_emptied(args, [])
         if args.cancel:
             return _cancel(client, args, configs)
         if _metadata_directory(configs) == path:
             raise CliError(
-                f"{path} holds the metadata log of broker {broker}, and cannot be emptied while it runs: drain the broker "
-                "(`odradek broker drain`), or give its controller a new disk (docs/cluster.md)"
+                f"{path} holds the metadata log of broker {broker}, so it cannot be emptied while the "
+                "broker runs: drain the broker (`odradek broker drain`), or give its controller a new "
+                "disk (docs/cluster.md)"
             )
         cordoned = cordoned_paths(configs, directories)
         try:
@@ -169,8 +170,8 @@ def _release(client: Client, broker: int, path: str) -> None:
     while not _is_released(client, broker, path):
         if time.monotonic() > deadline:
             raise CliError(
-                f"{path} of broker {broker} is empty, but the broker does not let go of it: its log says why "
-                "(log_dir.not_released); stop the broker before the disk is pulled"
+                f"{path} of broker {broker} is empty, but the broker has not released it: its log says "
+                "why (log_dir.not_released). Stop the broker before you pull the disk"
             )
         time.sleep(LOOK_SECONDS / 4)
     changes = [subtract(RELEASED_LOG_DIRS, path)]
@@ -197,9 +198,9 @@ def _print_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
             }
         )
     elif args.keep:
-        say(f"{path} of broker {broker} is empty and takes no replicas; the broker holds it still")
+        say(f"{path} of broker {broker} is empty and accepts no replicas, but the broker has not released it")
     else:
-        say(f"{path} of broker {broker} is empty, and the broker has let go of it: its disk may be pulled")
+        say(f"{path} of broker {broker} is empty, and the broker has released it: you may pull its disk")
         say("before the broker's next start, take the directory out of log.dirs, or put a new disk there")
     return 0
 
@@ -210,7 +211,10 @@ def _check_directory(directories: Sequence[LogDirDescription], broker: int, path
         listed = ", ".join(each.path for each in directories)
         raise CliError(f"broker {broker} has no directory {path} (it has {listed})")
     if found.error is not None and not (found.health is not None and found.health.is_released):
-        raise CliError(f"{path} of broker {broker} is offline: its replicas are refilled from other brokers")
+        raise CliError(
+            f"{path} of broker {broker} is offline, so nothing can be moved from it: its replicas are "
+            "copied from other brokers"
+        )
     return found
 
 
@@ -238,10 +242,11 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
         return 0
     given_up = counted(len(leaving), "move")
     if args.dry_run:
-        say(f"{path} of broker {broker} would take replicas again, and give up {given_up}")
+        say(f"{path} of broker {broker} would accept replicas again, with {given_up} given up")
         return 0
     say(
-        f"{path} of broker {broker} takes replicas again, {given_up} given up; those that have moved stay away"
+        f"{path} of broker {broker} accepts replicas again, with {given_up} given up; replicas "
+        "that have moved stay where they are"
     )
     rate = broker_configs(client, broker).get(RATE_KEY)
     if not is_no_throttle(rate):
@@ -281,7 +286,8 @@ def _stay(client: Client, broker: int, path: str) -> None:
             _ask(client, broker, [DiskMove(*key, "", path, 0) for key in leaving])
         if time.monotonic() > deadline:
             raise CliError(
-                f"{path} of broker {broker} takes replicas again, but {counted(len(leaving), 'move')} go on: repeat the command"
+                f"{path} of broker {broker} accepts replicas again, but "
+                f"{counted(len(leaving), 'move')} go on: repeat the command"
             )
         time.sleep(LOOK_SECONDS / 4)
 
@@ -377,8 +383,8 @@ class _Cordon:
             self._is_seen = True
         elif self._is_seen or time.monotonic() > self._deadline:
             raise CliError(
-                f"{self._path} of broker {self._broker} takes replicas again: its retirement was cancelled; "
-                "replicas that have left it stay where they are now"
+                f"{self._path} of broker {self._broker} accepts replicas again, because its retirement "
+                "was cancelled; replicas that have left it stay where they are"
             )
 
 
@@ -423,7 +429,7 @@ def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]
         print_json({"broker": broker, "moves": [_document(each) for each in moves]})
         return
     if not moves:
-        say(f"broker {broker}: nothing to move")
+        say(f"broker {broker}: there is nothing to move")
         return
     size, rate = sum(move.size for move in moves), args.throttle or _ASSUMED_RATE
     span = span_text(max(1, round(size / rate)) * 1000)

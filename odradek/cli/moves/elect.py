@@ -89,16 +89,16 @@ def _unclean_choice(args: argparse.Namespace, survey: ClusterSurvey, each: Leade
         node = each.best.node
     state = next((replica.state for replica in each.replicas if replica.node == node), None)
     if each.key in survey.reassignments:
-        obstacle = "it is moving: `odradek partition move --cancel` first"
+        obstacle = "the partition is moving: run `odradek partition move --cancel` first"
     elif state is None:
-        obstacle = "no replica is there"
+        obstacle = "no replica of the partition is online"
     elif state != "online":
         obstacle = f"broker {node} is {state}"
     return _Choice(each.key, -1, each.replicas[0].node if each.replicas else None, node, obstacle)
 
 
 def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
-    assert node is not None, "a partition is ordered for a node"
+    assert node is not None, "partitions are ordered by a node, which is missing"
     return (node, *(each for each in replicas if each != node))
 
 
@@ -129,13 +129,14 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
         print_table(("TOPIC", "PARTITION", "LEADER", "NEXT"), rows)
         say(paint(YELLOW, "nothing was changed: add --execute to do it"))
         if args.unclean:
-            say(paint(RED, "records that only the lost replicas had will be gone for good"))
+            say(paint(RED, "records that only the lost replicas had will be lost for good"))
     if errors:
         raise call_failure(next(iter(errors.values())), changes=True)
     left = [each for each in choices if each.obstacle is not None]
     if args.execute and left:
         raise CliError(
-            f"{counted(len(left), 'partition')} without an election, such as {left[0].key}: {left[0].obstacle}. Mend that, then try again"
+            f"{counted(len(left), 'partition')} cannot have an election, such as {left[0].key}: "
+            f"{left[0].obstacle}. Solve that, then try again"
         )
     return 0
 

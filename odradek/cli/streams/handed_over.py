@@ -38,7 +38,7 @@ class HandedOver:
     def settle(self, count: int) -> None:
         """Call the first `count` records that wait handed over."""
         if count > self.waiting:
-            raise AssertionError(f"{count} records are handed over, but {self.waiting} were polled")
+            raise AssertionError(f"{count} records were printed, but only {self.waiting} records were polled")
         next_offsets: Any = self.next_offsets
         for record in self._waiting[self._done : self._done + count]:
             # A plain tuple finds the same as the named one and costs a quarter: one is made for every record.

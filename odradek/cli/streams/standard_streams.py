@@ -52,7 +52,7 @@ def give_up(stream: TextIO) -> None:
 def output_failure(error: OSError) -> str:
     """Write the sentence about an output that takes nothing more."""
     where = "" if error.filename is None else f" ({error.filename})"
-    reason = "no space left on its device" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    reason = "the device has no space left" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return f"the output cannot be written: {reason}{where}"
 
 

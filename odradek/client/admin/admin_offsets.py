@@ -310,7 +310,7 @@ def _about_partitions(
     if isinstance(found, KafkaError | ClientError):
         return dict.fromkeys(partitions, found)
     lost = broker_error(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "partition"
+        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name this partition", "partition"
     )
     return {key: found.get(key, lost) for key in partitions}
 

@@ -92,7 +92,9 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
             (topic,) = response.topics
             (partition,) = topic.partitions
         except ValueError:
-            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "quorum: the answer does not describe it")
+            return KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not describe the quorum"
+            )
         return item_error(partition.error_code, partition.error_message, "quorum")
 
     response = yield from decided(core, lambda _: message, failure, deadline_of(core, timeout))

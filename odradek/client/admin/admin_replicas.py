@@ -64,7 +64,7 @@ def describe_replica_logs(
         if not isinstance(end, tuple):
             found[each] = end
         elif not isinstance(start, tuple):
-            assert start is not None, f"{each} was asked for its end alone"
+            assert start is not None, f"the brokers were asked only for the end of {each}, not for its start"
             found[each] = start
         else:
             record = newest[each]

@@ -138,7 +138,7 @@ def create_topics(
 
     yield from within_quota(core, [topic.name for topic in topics], ask, take, deadline)
     lost = broker_error(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "topic"
+        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name this topic", "topic"
     )
     return [
         outcomes.get(topic.name) or CreatedTopic(topic.name, NO_TOPIC_ID, -1, -1, lost) for topic in topics
@@ -175,7 +175,7 @@ def delete_topics(
 
     yield from within_quota(core, names, ask, take, deadline)
     lost = broker_error(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "topic"
+        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name this topic", "topic"
     )
     return [(name, outcomes.get(name, lost)) for name in names]
 
@@ -283,7 +283,8 @@ def describe_topic_partitions(
             return list(found.values())
         if cursor is not None and _place(response.next_cursor) <= _place(cursor):
             raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the pages of topics that the broker sends do not advance"
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                "the pages of topics that the broker sends do not advance, so the list cannot be completed",
             )
         cursor = response.next_cursor
 

@@ -118,11 +118,13 @@ def list_transactions(
         (node,) = nodes
         error = item_error(response.error_code, None, f"transactions of broker {node}")
         if error is not None and error.code is ErrorCode.INVALID_REGULAR_EXPRESSION:
-            text = f"{transactional_id_pattern!r} is no regular expression that RE2 can read"
+            text = f"{transactional_id_pattern!r} is not a regular expression that brokers can read (RE2)"
             error = KafkaError(error.code, text)
         if error is None and response.unknown_state_filters:
             unknown = ", ".join(response.unknown_state_filters)
-            error = KafkaError(ErrorCode.INVALID_REQUEST, f"broker {node} knows no state {unknown}")
+            error = KafkaError(
+                ErrorCode.INVALID_REQUEST, f"broker {node} does not know the transaction state {unknown}"
+            )
         yield node, error or response.transaction_states
 
     outcomes = yield from scatter(

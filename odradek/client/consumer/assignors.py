@@ -185,10 +185,12 @@ def assignor_for(named: Any) -> Assignor:
         found = _BUILT_IN.get(named) or _BUILT_IN.get(named.rpartition(".")[2])
         if found is None:
             known = ", ".join(name for name in _BUILT_IN if name.islower())
-            raise ValueError(f"partition.assignment.strategy: unknown assignor {named!r} (there are {known})")
+            raise ValueError(
+                f"partition.assignment.strategy names the unknown assignor {named!r} (known are {known})"
+            )
         return found
     if not all(hasattr(named, part) for part in ("name", "cooperative", "assign", "user_data")):
-        raise ValueError(f"partition.assignment.strategy: {named!r} is not an assignor")
+        raise ValueError(f"partition.assignment.strategy contains {named!r}, which is not an assignor")
     assignor: Assignor = named
     return assignor
 
@@ -339,8 +341,8 @@ def decode_assignment(assignment: bytes) -> list[TopicPartition]:
 def _version(data: bytes) -> tuple[int, bytes, int]:
     """Read the version, and return it with `decode`'s other arguments."""
     if len(data) < _VERSION.size:
-        raise MalformedMessage("a group member's data is cut")
+        raise MalformedMessage("the data of a group member is cut off")
     (version,) = _VERSION.unpack_from(data)
     if version < 0:
-        raise MalformedMessage(f"version {version} of a group member's data")
+        raise MalformedMessage(f"the data of a group member has the unknown version {version}")
     return min(version, _PROTOCOL_VERSION_MAX), data, _VERSION.size

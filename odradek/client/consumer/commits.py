@@ -171,18 +171,18 @@ class Commits:
 
     def _send(self, batch: _Batch) -> Operation[None]:
         """Send a batch when those before it have ended."""
-        batch.error = ClientClosed("the commit was abandoned")
+        batch.error = ClientClosed("the application gave up the commit")
         try:
             while self._queue[0] is not batch:
                 if self._core.now >= batch.deadline:
-                    raise RequestTimedOut("commits that were asked for before have no answer")
+                    raise RequestTimedOut("earlier commits of this consumer have no answer yet")
                 yield Wait(until=batch.deadline, signals=(self._turned,))
             batch.may_grow = False
             yield from self._send_until_judged(batch)
             batch.error = None
         except (KafkaError, ClientError) as error:
             batch.error = error
-            self._core.notes.add(WARNING, f"offsets were not committed: {error}", key="commit")
+            self._core.notes.add(WARNING, f"the offsets were not committed: {error}", key="commit")
             if isinstance(error, CommitRefused):
                 self._note_gone(error)
             raise
@@ -240,7 +240,7 @@ class Commits:
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
                 reached("client.commit_gave_up_on_assignment")
-                text = "the group was assigning partitions until the time was up"
+                text = "the group was still assigning partitions when the time for the commit was up"
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
             yield Wait(until=batch.deadline, signals=(self._arrived,))
 
@@ -254,7 +254,10 @@ class Commits:
         given_up = {}
         for key in keys:
             if not self._are_held(batch, [key]):
-                text = f"commit of {key}: the group has moved on, and this member has not kept the partition"
+                text = (
+                    f"the offset of {key} was not committed: the group has rebalanced, and this member "
+                    "has not kept the partition"
+                )
                 given_up[key] = KafkaError(ErrorCode.ILLEGAL_GENERATION, text)
         return membership.member, given_up
 
@@ -306,7 +309,7 @@ class Commits:
         ids = self._topic_ids(gone)
         for key in gone:
             if key not in self.gone:
-                text = f"offsets of {key} are not committed any more: its topic was deleted or made anew"
+                text = f"offsets of {key} are not committed any more: its topic was deleted or created again"
                 self._core.notes.add(WARNING, text)
             self.gone[key] = ids.get(key)
 
@@ -331,7 +334,9 @@ class Commits:
         if membership.fenced is not None:
             raise membership.fenced.with_traceback(None)
         if not membership.is_member:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group any more"
+            )
         return membership.member
 
     def commit_if_due(self) -> None:

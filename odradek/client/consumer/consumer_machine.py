@@ -185,7 +185,7 @@ class ConsumerMachine:
         changed = self.subscription.match(names)
         if self.membership is not None:
             if changed:
-                self.membership.want_rejoin("the topics that match the subscription have changed")
+                self.membership.want_rejoin("other topics match the subscription now")
                 self._arrived.notify()
             self.membership.topics_updated()
 
@@ -297,10 +297,12 @@ class ConsumerMachine:
 
     def _raise_errors(self) -> None:
         if self._broken is not None:
-            raise AssertionError(f"the consumer broke: {self._broken!r}") from self._broken
+            raise AssertionError(
+                f"this consumer is unusable after an earlier error: {self._broken!r}"
+            ) from self._broken
         if self.woken:
             self.woken = False
-            raise Wakeup("woken up")
+            raise Wakeup("another thread or task called wakeup")
         if self._errors:
             raise self._errors.popleft()
 
@@ -382,7 +384,7 @@ class ConsumerMachine:
             if membership.state is MembershipState.ADOPTING:
                 membership.adopted()
                 if gave_up:
-                    membership.want_rejoin("partitions were given up for others")
+                    membership.want_rejoin("this member gave up partitions for other members")
 
         return self._begin_event(RebalanceKind.ASSIGNED, new, adopted, always=True)
 
@@ -457,10 +459,10 @@ class ConsumerMachine:
             self.subscription.subscribe(topics)
         if self.membership is None:
             self.subscription.unsubscribe()
-            raise ValueError("subscribe needs a group.id (assign does not)")
+            raise ValueError("subscribe needs the configuration key group.id (assign does not)")
         if self.subscription.pattern is not None:
             self._metadata.ask()
-        self.membership.want_rejoin("the subscription has changed")
+        self.membership.want_rejoin("the application has changed the subscription")
         self._stir()
 
     def assign_manually(self, keys: Iterable[TopicPartition]) -> None:
@@ -567,7 +569,7 @@ class ConsumerMachine:
         outsider's offsets are never refused.
         """
         if self.coordinator is None:
-            raise ValueError("only a consumer with a group.id has a group")
+            raise ValueError("this consumer has no group, because group.id is not set")
         group_id, membership = self.coordinator.group_id, self.membership
         if membership is None or not self.subscription.grouped:
             return ConsumerGroupMetadata(group_id, group_instance_id=self.settings.group_instance_id)

@@ -116,7 +116,7 @@ class ConsumerGroupMetadata:
 
     def __attrs_post_init__(self) -> None:
         if self.generation_id > 0 and not self.member_id:
-            raise ValueError(f"generation {self.generation_id} of group {self.group_id} without a member id")
+            raise ValueError(f"generation {self.generation_id} of group {self.group_id} needs a member id")
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -195,8 +195,8 @@ class UndecodableRecord(ClientError):
     ) -> None:
         what = "cannot be deserialized" if record is not None else "cannot be read"
         super().__init__(
-            f"{partition}: the record at offset {offset} {what}: {type(cause).__name__}: {cause}; "
-            f"seek to {next_offset} to pass it"
+            f"{partition}: the record at offset {offset} {what}: {type(cause).__name__}: {cause}; seek "
+            f"to {next_offset} to skip the record"
         )
         self.topic, self.partition = partition
         self.offset = offset
@@ -211,7 +211,10 @@ class NoOffsetForPartition(ClientError):
 
     def __init__(self, partitions: list[TopicPartition]) -> None:
         names = ", ".join(map(str, partitions))
-        super().__init__(f"no committed offset for {names}, and auto.offset.reset is none: seek, or set it")
+        super().__init__(
+            f"there is no committed offset for {names}, and auto.offset.reset is none: seek, or set "
+            "auto.offset.reset"
+        )
         self.partitions = partitions
 
 
@@ -219,7 +222,9 @@ class TopicGone(KafkaError):
     """The topic that an offset was read from was deleted, or another of its name has taken its place."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} was deleted, or made anew")
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} was deleted, or deleted and created again"
+        )
 
 
 class CommitRefused(KafkaError):
@@ -240,7 +245,10 @@ class OffsetsOutOfRange(ClientError):
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())
-        super().__init__(f"out of range: {names}, and auto.offset.reset is none: seek, or set it")
+        super().__init__(
+            f"positions are outside the log ({names}), and auto.offset.reset is none: seek, or set "
+            "auto.offset.reset"
+        )
         self.offsets = offsets
 
 
@@ -253,7 +261,8 @@ class TruncationDetected(ClientError):
     def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:
         where = "at an unknown offset" if diverging is None else f"at {diverging.offset}"
         super().__init__(
-            f"{partition}: the log was truncated {where}, below the position {position}; seek to go on"
+            f"{partition}: the log was truncated {where}, below this consumer's position {position}: "
+            "seek to continue"
         )
         self.partition = partition
         self.position = position

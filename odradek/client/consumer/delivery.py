@@ -278,7 +278,9 @@ class Delivery:
         size = header.size
         if self._is_visible(chunk, header) and header.next_offset > start:
             if self._settings.check_crcs and not check_crc(chunk.data, chunk.position, size):
-                raise CorruptBatch(f"{state.key}: the checksum of the batch at {header.base_offset} is wrong")
+                raise CorruptBatch(
+                    f"{state.key}: the checksum of the batch at offset {header.base_offset} is wrong"
+                )
             found.append(
                 RawBatch(
                     *state.key,

@@ -340,7 +340,9 @@ class Fetching:
             end = len(data)  # the poll that comes to it meets the same
         else:
             if end == 0:
-                error = CorruptBatch(f"no whole batch from offset {offset} on in {len(data)} bytes")
+                error = CorruptBatch(
+                    f"the {len(data)} bytes that the broker sent from offset {offset} on hold no whole batch"
+                )
                 self._refuse(state, UndecodableRecord(state.key, offset, offset + 1, error))
             if next_offset == offset:
                 return

@@ -231,7 +231,7 @@ class GroupMembership:
             and self.state is _STABLE
             and self._counts(self.group_topics) != self._partition_counts
         ):
-            self.want_rejoin("the topics' partitions have changed")
+            self.want_rejoin("the partitions of the topics have changed")
 
     def stop(self) -> None:
         """Stop being a member; `leave` also sends a LeaveGroup."""
@@ -259,7 +259,7 @@ class GroupMembership:
 
     def _fence(self, error: KafkaError) -> None:
         self.fenced = error
-        self._core.notes.add(ERROR, f"this consumer is out of its group for good: {error}")
+        self._core.notes.add(ERROR, f"this consumer has left its group for good: {error}")
         self._forget(keep_id=False)
         self._become(_IDLE)
 
@@ -267,7 +267,9 @@ class GroupMembership:
         if state is self.state:
             return
         if (self.state, state) not in _TRANSITIONS:
-            raise AssertionError(f"a group member cannot go from {self.state.value} to {state.value}")
+            raise AssertionError(
+                f"a group member cannot go from the state {self.state.value} to {state.value}"
+            )
         self.state = state
         self._turned.notify()
         self._changed.notify()
@@ -294,7 +296,7 @@ class GroupMembership:
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
-            self.want_rejoin("a commit was refused, the group is rebalancing")
+            self.want_rejoin("the coordinator refused a commit, because the group is rebalancing")
 
     # Heartbeats
 
@@ -368,10 +370,10 @@ class GroupMembership:
         self._poll_interval_exceeded = True
         self.lost = True
         self._core.notes.add(
-            WARNING, "the consumer leaves its group: max.poll.interval.ms has passed without a poll"
+            WARNING, "the consumer leaves its group, because it has not polled for max.poll.interval.ms"
         )
         self._become(_IDLE)
-        yield from self.leave("max.poll.interval.ms has passed without a poll", timeout=_GRACE_SECONDS)
+        yield from self.leave("the consumer has not polled for max.poll.interval.ms", timeout=_GRACE_SECONDS)
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
         """Leave the group; errors are ignored. Static members send no request."""
@@ -545,7 +547,7 @@ class GroupMembership:
             return decode_assignment(response.assignment)
         except MalformedMessage as error:
             raise ClientError(
-                f"the group's leader gave an assignment that cannot be read: {error}"
+                f"the group's leader sent an assignment that cannot be read: {error}"
             ) from error
 
     def _sync_seconds_max(self) -> float:
@@ -560,7 +562,7 @@ class GroupMembership:
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
         if assignor is None:
             raise ClientError(
-                f"the coordinator chose {joined.protocol_name}, an assignor that this member does not have"
+                f"the coordinator chose the assignor {joined.protocol_name}, which this member does not have"
             )
         try:
             members = [
@@ -568,7 +570,7 @@ class GroupMembership:
                 for member in joined.members
             ]
         except MalformedMessage as error:
-            raise ClientError(f"a member's subscription cannot be read: {error}") from error
+            raise ClientError(f"the subscription of a group member cannot be read: {error}") from error
         topics = sorted({topic for member in members for topic in member.topics})
         self.group_topics = tuple(topics)
         yield from self._learn(topics)

@@ -190,13 +190,13 @@ class Subscription:
 
     def _only(self, *, grouped: bool) -> None:
         if (grouped and self.manual) or (not grouped and self.grouped):
-            raise RuntimeError("subscribe and assign exclude each other: unsubscribe first")
+            raise RuntimeError("subscribe and assign cannot be combined: call unsubscribe first")
 
     def state(self, key: TopicPartition) -> PartitionState:
         """Return the state of a partition. Raises `ValueError` unless it is assigned."""
         state = self.partitions.get(key)
         if state is None:
-            raise ValueError(f"partition {key[0]}-{key[1]} is not assigned to this consumer")
+            raise ValueError(f"the partition {key[0]}-{key[1]} is not assigned to this consumer")
         return state
 
     def __contains__(self, key: TopicPartition) -> bool:

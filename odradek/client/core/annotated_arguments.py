@@ -102,7 +102,7 @@ def _judge_one(what: str, value: Any, kind: type) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise ValueError(f"{what} is too large a number") from None
+            raise ValueError(f"{what} is a number that is too large") from None
     if isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(value, kind):
         return _member(what, value, kind)
     if isinstance(kind, type) and not isinstance(value, kind):

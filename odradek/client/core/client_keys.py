@@ -374,12 +374,16 @@ class ProducerSettings(CommonSettings):
             if cls._value(values, "transactional_id") is None:
                 raise ValueError("transaction.two.phase.commit.enable=true needs a transactional.id")
             if "transaction_timeout_ms" in values:
-                raise ValueError("transaction.two.phase.commit.enable=true has no transaction.timeout.ms")
+                raise ValueError(
+                    "transaction.timeout.ms must not be set with transaction.two.phase.commit.enable=true"
+                )
         if cls._value(values, "transactional_id") is not None:
             if not cls._value(values, "enable_idempotence"):
                 obstacle = "enable.idempotence must be true"
             if obstacle is not None:
-                raise ValueError(f"transactional.id={values['transactional_id']!r}: {obstacle}")
+                raise ValueError(
+                    f"transactional.id={values['transactional_id']!r} needs other settings: {obstacle}"
+                )
         if obstacle is not None:
             if values.get("enable_idempotence"):
                 raise ValueError(f"enable.idempotence=true: {obstacle}")

@@ -244,7 +244,7 @@ class Cluster:
         """Return the broker id of the leader. Raises LEADER_NOT_AVAILABLE while there is none, else as `partition`."""
         partition = self.partition(name, index)
         if partition.leader < 0:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {name}-{index} has no leader")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"the partition {name}-{index} has no leader")
         return partition.leader
 
     def topic_name(self, topic_id: bytes) -> str | None:

@@ -52,7 +52,7 @@ class Call:
 
     def _finish(self, response: Any, error: Exception | None) -> None:
         if self.done:
-            raise AssertionError("a call was finished twice")
+            raise AssertionError("a call was completed twice")
         self.response = response
         self.error = error
         self.done = True
@@ -184,7 +184,7 @@ class Task(Generic[T]):
     def result(self) -> T:
         """Return the operation's value. Raises its exception."""
         if not self.done:
-            raise AssertionError("the operation is not over")
+            raise AssertionError("the operation has not ended, so it has no result yet")
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value] # T itself may be None

@@ -79,7 +79,7 @@ def refresh_metadata(
     response = yield from request(core, message, timeout=timeout)
     code = error_code(response.error_code)
     if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
-        core.rebootstrap("it says that its cluster has to be looked for anew")
+        core.rebootstrap("a broker asks its clients to look for the cluster again")
         response = yield from request(core, message, timeout=deadline - core.now)
         code = error_code(response.error_code)
     core.metadata_came()

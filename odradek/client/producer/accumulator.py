@@ -286,7 +286,8 @@ class Accumulator:
         """Make the error for a record that had no room within `max.block.ms`."""
         settings = self._settings
         return BufferFull(
-            f"buffer.memory ({settings.buffer_memory} bytes) is in use for max.block.ms ({settings.max_block_ms})"
+            f"buffer.memory ({settings.buffer_memory} bytes) was full for max.block.ms "
+            f"({settings.max_block_ms} ms)"
         )
 
     def knows(self, topic: str) -> bool:
@@ -318,8 +319,8 @@ class Accumulator:
         if size + HEADER_SIZE > limit and not any_size:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record of {size + HEADER_SIZE} bytes for {topic} is above max.request.size or buffer.memory "
-                f"({limit})",
+                f"a record of {size + HEADER_SIZE} bytes for {topic} exceeds max.request.size or "
+                f"buffer.memory ({limit} bytes)",
             )
         state = self._state(topic)
         lane = self._choose(state, partition, key, value, size)
@@ -363,7 +364,8 @@ class Accumulator:
         if len(data) > limit:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {len(data)} bytes for {topic} is above max.request.size or buffer.memory ({limit})",
+                f"a batch of {len(data)} bytes for {topic} exceeds max.request.size or buffer.memory "
+                f"({limit} bytes)",
             )
         lane = self._lane(self._state(topic), partition)
         memory = len(data) + _BATCH_MEMORY

@@ -60,7 +60,7 @@ class _Beside:
         self._news()
 
     def _ended(self, error: Exception | None) -> None:
-        raise AssertionError("each kind says what its end means")
+        raise AssertionError("each kind of upkeep must say what its end means")
 
 
 class IdentityKeeper(_Beside):

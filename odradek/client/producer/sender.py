@@ -185,7 +185,7 @@ class Sender:
     def fail_unacknowledged(self, failure: BaseException | None = None) -> None:
         """Fail everything that is not done, because the producer ends: it was closed, or it failed."""
         reason = "was closed" if failure is None else f"failed ({failure!r})"
-        error = ClientClosed(f"the producer {reason} before the record was acknowledged")
+        error = ClientClosed(f"the producer {reason} before the brokers acknowledged the record")
         error.__cause__ = failure
         self.abort(error)
 
@@ -408,7 +408,11 @@ class Sender:
                 )
                 if answer is None:
                     batch.maybe_appended = True
-                    missing = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, "missing in the answer", str(lane))
+                    missing = broker_error(
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                        "the broker's answer does not name this partition",
+                        str(lane),
+                    )
                     self._trouble(lane, batch, missing)
                 else:
                     self._take_answer(lane, batch, answer, oldest)
@@ -454,7 +458,9 @@ class Sender:
                     for each in answer.record_errors
                 }
                 error = broker_error(
-                    answer.error_code, "refused because of other records in its batch", str(lane)
+                    answer.error_code,
+                    "the broker refused this record because of other records in its batch",
+                    str(lane),
                 )
             hint = answer.current_leader
             hinted = self._core.cluster.set_leader(
@@ -492,7 +498,7 @@ class Sender:
         batch.last_error = error
         waited = self._core.now - batch.opened_at
         if waited >= _WORTH_A_NOTE_SECONDS:
-            text = f"records for {lane} are sent again, for {waited:.0f} s now: {error}"
+            text = f"the producer has sent records for {lane} again and again for {waited:.0f} s: {error}"
             self._core.notes.add(WARNING, text, key=("repeat", lane.topic, lane.partition))
         delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
         batch.not_before = self._core.now + delay
@@ -556,7 +562,7 @@ class Sender:
         batch.record_count = batch.record_count or len(batch.rows)
         batch.lane.records_failed += batch.record_count
         if not isinstance(error, (TransactionAborted, ClientClosed)):
-            text = f"{batch.record_count} records for {batch.lane} were given up: {error}"
+            text = f"the producer gave up {batch.record_count} records for {batch.lane}: {error}"
             self._core.notes.add(WARNING, text, key="given up")
         batch.error = error
         if not isinstance(error, TransactionAborted):
@@ -644,7 +650,7 @@ class Sender:
             return batch.last_error
         seconds = self._settings.delivery_timeout_ms / 1000
         reason = f": {batch.last_error}" if batch.last_error is not None else ""
-        return RequestTimedOut(f"not delivered to {batch.lane} within {seconds:g} s{reason}")
+        return RequestTimedOut(f"the records were not delivered to {batch.lane} within {seconds:g} s{reason}")
 
 
 def _older(batch: Batch, other: Batch) -> bool:

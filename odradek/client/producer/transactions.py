@@ -178,7 +178,7 @@ class Transactions:
     @contextmanager
     def _alone(self, call: str) -> Iterator[None]:
         if self._call:
-            raise IllegalTransactionCall(f"{call}: {self._call} is under way")
+            raise IllegalTransactionCall(f"{call} was refused: {self._call} has not ended yet")
         self._call = call
         try:
             yield
@@ -313,7 +313,7 @@ class Transactions:
         try:
             while accumulator.active or self._join is not None:
                 if self._core.now >= deadline:
-                    raise RequestTimedOut("records of the transaction have no outcome yet: call again")
+                    raise RequestTimedOut("records of the transaction are still being sent: call again")
                 yield Wait(until=deadline, signals=(self.settled,))
         finally:
             accumulator.flushing -= 1
@@ -474,7 +474,7 @@ class Transactions:
                 )
             except KafkaError as error:  # of the search for the coordinator
                 if is_retriable(error):
-                    raise RequestTimedOut(f"{error}, until the time was up: call again") from error
+                    raise RequestTimedOut(f"{error} (until the time was up): call again") from error
                 self._fail(error, fatal=error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED)
             except ClientError as error:
                 if is_retriable(error):
@@ -494,7 +494,7 @@ class Transactions:
             if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                 delay = min(delay, _CONCURRENT_SECONDS * 2.0 ** min(attempt, 20))
             if core.now + delay >= deadline:
-                raise RequestTimedOut(f"{failure}, until the time was up: call again") from failure
+                raise RequestTimedOut(f"{failure} (until the time was up): call again") from failure
             attempt += 1
             yield Wait(until=core.now + delay)
 

@@ -153,7 +153,7 @@ class AsyncConsumer(ConsumerSteering):
 
     async def _poll(self, timeout: float, what: Callable[[], list[T]]) -> list[T]:
         if self._polling:
-            raise RuntimeError("another task is polling this consumer; only wakeup may be called beside it")
+            raise RuntimeError("another task is using this consumer; a second task may call only wakeup")
         self._polling = True
         try:
             return await self._polled(timeout, what)

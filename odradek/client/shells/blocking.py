@@ -55,8 +55,8 @@ class Client:
         text."""
         if not isinstance(bootstrap, str):
             raise TypeError(
-                f"Client takes addresses as text, as in Client('127.0.0.1:9092'), not {type(bootstrap).__name__} "
-                "(Producer, Consumer and Admin take a mapping)"
+                "Client needs addresses as text, as in Client('127.0.0.1:9092'), not "
+                f"{type(bootstrap).__name__} (Producer, Consumer and Admin need a mapping)"
             )
         if config is None:
             timeout = timeout_ms / 1000

@@ -77,7 +77,7 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
     def guarded(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         use = self._use
         if not use.acquire(blocking=False):
-            raise RuntimeError("another thread is using this consumer; only wakeup may be called beside it")
+            raise RuntimeError("another thread is using this consumer; a second thread may call only wakeup")
         try:
             return method(self, *args, **kwargs)
         finally:

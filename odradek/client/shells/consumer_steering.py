@@ -196,7 +196,7 @@ def topics_of(topics: Iterable[str] | str | re.Pattern[str]) -> list[str] | re.P
     """Check the topics or the pattern to subscribe to, read once. Raises `TypeError` and `ValueError`."""
     if isinstance(topics, re.Pattern):
         if not isinstance(topics.pattern, str):
-            raise TypeError("topics is a pattern of bytes, expected one of text")
+            raise TypeError("topics is a pattern of bytes, expected a pattern of text")
         return topics
     if isinstance(topics, str):
         return [as_text("topics", topics)]

@@ -74,7 +74,10 @@ def warns_of_milliseconds(method: F) -> F:
             and args[0] > SECONDS_USUAL_MAX
         ):
             self._is_warned_of_seconds = True
-            text = f"poll({args[0]:.10g}) waits for that many seconds; poll(timeout=...) says that they are meant"
+            text = (
+                f"poll({args[0]:.10g}) waits for {args[0]:.10g} seconds, not milliseconds; "
+                "poll(timeout=...) ends this warning"
+            )
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
         return method(self, *args, **kwargs)
 

@@ -46,7 +46,7 @@ from odradek.client.shells.sockets import Sockets
 __all__ = ["FORKED", "IoThread"]
 
 T = TypeVar("T")
-FORKED = "this process was forked from the client's; make a client of its own in it"
+FORKED = "this process was forked from the process that made the client: make a client in this process"
 _DRAIN_SECONDS_MAX = 1.0
 
 
@@ -102,12 +102,12 @@ class IoThread:
         or a KeyboardInterrupt ends the operation where it stands.
         """
         if self.is_own_thread():
-            raise RuntimeError("a callback may not wait for its own client")
+            raise RuntimeError("a callback must not wait for its own client")
         finished = threading.Event()
         task = self.start(operation, finished.set)
         try:
             if not finished.wait(timeout_seconds):
-                raise RequestTimedOut(f"not done within {timeout_seconds:g} s")
+                raise RequestTimedOut(f"the call did not end within {timeout_seconds:g} s")
         finally:
             if not task.done:
                 self.post(lambda: self.core.abandon(task))
@@ -181,7 +181,7 @@ class IoThread:
         the parent."""
         self.lock = threading.RLock()
         self._failure = RuntimeError(
-            "this process was forked from the client's; make a client of its own in it"
+            "this process was forked from the process that made the client: make a client in this process"
         )
         self._closing = threading.Event()
         self._closing.set()
@@ -193,7 +193,7 @@ class IoThread:
 
     def _closed_error(self) -> BaseException:
         if self._failure is not None:
-            error = ClientClosed(f"the client failed: {self._failure!r}")
+            error = ClientClosed(f"the client failed earlier: {self._failure!r}")
             error.__cause__ = self._failure
             return error
         return ClientClosed("the client is closed")

@@ -288,7 +288,7 @@ class Sockets:
         said = tls.take()
         connection.answer_bytes = connection.answer_bytes + len(said) if connection.writing else 0
         if connection.answer_bytes > ANSWERS_BYTES_MAX:
-            self._fail_tls(connection, "the peer takes none of its answers")
+            self._fail_tls(connection, "the peer does not read what the client sends")
             return
         connection.outgoing.append(memoryview(said))
         if not connection.writing:
@@ -311,7 +311,7 @@ class Sockets:
         if connection.has_shaken_hands:
             self._core.receive_data(connection.connection_id, b"", time.monotonic())
         else:
-            reason = "closed during the TLS handshake"
+            reason = "the peer closed the connection during the TLS handshake"
             self._core.connect_failed(connection.connection_id, reason, time.monotonic())
 
     def _read_decrypted(self, connection: _Connection, tls: TlsSession, fed: int) -> None:
@@ -327,7 +327,7 @@ class Sockets:
                 if connection.idle.allow(fed, plain):
                     self._send_encrypted(connection, tls)
                 else:
-                    self._fail_tls(connection, "the peer sends records without data")
+                    self._fail_tls(connection, "the peer sends many TLS records without data")
                 return
             if count == 0:
                 self._forget(connection)

@@ -181,4 +181,4 @@ def warning_about(keys: Iterable[str]) -> str | None:
     named = [key for key in keys if key in KEYS_WITHOUT_EFFECT]
     if not named:
         return None
-    return f"these keys have no effect here: {', '.join(named)}; docs/configuration.md says why"
+    return f"these keys have no effect here: {', '.join(named)}. docs/configuration.md gives the reasons"

@@ -84,7 +84,10 @@ def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | Non
         return None
     if name not in AUTHORIZERS:
         raise ConfigError(
-            key, name, f"this node has no Java: name {AUTHORIZERS[0]}, or leave it empty for no authorizer"
+            key,
+            name,
+            f"this node runs no Java classes: name {AUTHORIZERS[0]}, or leave the value empty for "
+            "no authorizer",
         )
     try:
         super_users = parse_principals(str(values[SUPER_USERS] or ""))
@@ -108,7 +111,7 @@ def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]
         yield ConfigError(
             "broker.heartbeat.interval.ms",
             int(heartbeat),
-            f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
+            f"the value must be at least 1 and less than broker.session.timeout.ms ({int(session)})",
         )
     for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = values[key]
@@ -121,7 +124,11 @@ def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]
         yield ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
     queued = number("queued.max.request.bytes")
     if 0 < queued < number("socket.request.max.bytes"):
-        yield ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
+        yield ConfigError(
+            "queued.max.request.bytes",
+            int(queued),
+            "the value must be at least socket.request.max.bytes, or -1",
+        )
     if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
         yield ConfigError(
             "replica.socket.timeout.ms",
@@ -141,10 +148,14 @@ def unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) 
     for key in _NOT_SUPPORTED:
         if key in explicit and values[key]:
             shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
-            yield ConfigError(key, shown, "not supported by this version: leave it out")
+            yield ConfigError(key, shown, "this version does not support the key: remove it")
     selector = values["replica.selector.class"]
     if selector is not None and selector not in REPLICA_SELECTORS:
-        yield ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
+        yield ConfigError(
+            "replica.selector.class", selector, f"the value must be one of {', '.join(REPLICA_SELECTORS)}"
+        )
     for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
         if values[key] is True:
-            yield ConfigError(key, "true", "not supported by this version: must be false")
+            yield ConfigError(
+                key, "true", "this version does not support the feature: the value must be false"
+            )

@@ -385,7 +385,7 @@ class AnswerQueue:
                     waiters.pop(self, None)
             self.room = None
         if self.closing:
-            raise ConnectionLost("closed while it waited for room")
+            raise ConnectionLost("this node closed the connection while an answer waited for room to be sent")
 
     async def _run_suspended(self) -> None:
         assert self.suspended is not None
@@ -407,13 +407,15 @@ class AnswerQueue:
             slot.entry.unanswered += 1
             self.signal_room()
             if result is CLOSE:
-                raise ConnectionLost("a request without an answer failed")
+                raise ConnectionLost(
+                    "a request failed that has no answer, so this node closed the connection"
+                )
         elif isinstance(result, Delayed) and result.response is None:
             self._delay(slot, result)
         else:
             slot.complete(result.response if isinstance(result, Delayed) else result)
         if self.closing:
-            raise ConnectionLost("closed while a request was suspended")
+            raise ConnectionLost("this node closed the connection while a request waited")
 
     # -- quotas ---------------------------------------------------------------------------------------------------
 
@@ -443,7 +445,7 @@ class AnswerQueue:
             # Its time to be idle begins now.
             self.last_active = services.clock.monotonic()
         if self.closing:
-            raise ConnectionLost("closed while it was muted")
+            raise ConnectionLost("this node closed the connection while it was muted for a quota")
 
     def judge_wait(self) -> None:
         """Wait only for the debts that are left, now that quotas have changed. Any debt counts, up to the wait that the

@@ -188,7 +188,9 @@ class ReceiveBuffers:
             queue = self._waiters[is_small]
             while queue and self._fits(queue[0].size, is_small, queue[0].replaced):
                 waiter = queue.popleft()
-                assert waiter.replaced.holder is not None, "who waits holds what is to be replaced"
+                assert waiter.replaced.holder is not None, (
+                    "a connection that waits for a buffer must hold the buffer to be replaced"
+                )
                 waiter.buffer = self._make(waiter.size, is_small, waiter.replaced.holder)
                 waiter.buffer.waited_since = waiter.since
                 waiter.event.set()
@@ -216,7 +218,7 @@ class ReceiveBuffers:
             for buffer, is_slow in self._by_share(is_small, now, chosen) if late else ():
                 if wanted <= 0 or (wanted < total and not is_slow and not is_urgent):
                     break
-                assert buffer.holder is not None, "who uses a buffer holds it"
+                assert buffer.holder is not None, "a connection must hold the buffer that it uses"
                 chosen.append(buffer.holder)
                 wanted -= buffer.size + sum(each.size for each in late if each.replaced is buffer)
         self._evicted += len(chosen)
@@ -235,7 +237,7 @@ class ReceiveBuffers:
         by_address: dict[str, list[tuple[bool, float, float, int, PooledBuffer]]] = {}
         for number, buffer in enumerate(self._in_use):
             holder = buffer.holder
-            assert holder is not None, "who uses a buffer holds it"
+            assert holder is not None, "a connection must hold the buffer that it uses"
             if (both or buffer.is_small is is_small) and not holder.closing and holder not in chosen:
                 if buffer in waiting:
                     order = (True, float(-buffer.size), holder.frame_began_at)

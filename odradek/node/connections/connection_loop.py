@@ -234,7 +234,7 @@ class Connection(AnswerQueue):
             if self.closing or grown is None:
                 if grown is not None:
                     buffers.give(grown)
-                raise ConnectionLost("closed while it waited for memory")
+                raise ConnectionLost("this node closed the connection while it waited for memory")
         grown.view[: self.have] = old.view[: self.have]
         self.own = grown
         buffers.give(old)
@@ -362,12 +362,12 @@ class Connection(AnswerQueue):
 
     def _take_client_id(self, raw: memoryview, length: int) -> None:
         if len(raw) != length:
-            raise RemoteProtocolError("client id is longer than its frame")
+            raise RemoteProtocolError("the client id is longer than the frame that holds it")
         self.client_id_raw = bytes(raw)
         try:
             self.context.client_id = self.client_id_raw.decode()
         except UnicodeDecodeError as error:
-            raise RemoteProtocolError("client id is not UTF-8") from error
+            raise RemoteProtocolError("the client id is not UTF-8") from error
 
     # -- the end --------------------------------------------------------------------------------------------------
 

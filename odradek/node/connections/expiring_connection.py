@@ -30,7 +30,7 @@ class ExpiringConnection(Connection):
 
     def _dispatch_frame(self, frame: memoryview, size: int) -> None:
         login = self.context.login
-        assert login is not None, "only a login expires"
+        assert login is not None, "only a connection with a login can expire"
         is_renewal = _API_KEY.unpack_from(frame)[0] in _RENEWING
         if not is_renewal and (reason := login.refusal):
             raise RemoteProtocolError(reason)
@@ -54,4 +54,4 @@ class ExpiringConnection(Connection):
         await super()._run_suspended()
         login = self.context.login
         if login is not None and login.is_refused:
-            raise ConnectionLost("the renewal of the login was refused")
+            raise ConnectionLost("this node refused the renewal of the login, and closed the connection")

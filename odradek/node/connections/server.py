@@ -156,7 +156,11 @@ class Server:
                 elif idle > TRIM_AFTER_SECONDS or buffers.contended:
                     connection.trim()
             for holder in buffers.to_evict(now):
-                self._log_evicted(holder, f"half a frame, {holder.have} bytes of it, while memory is wanted")
+                self._log_evicted(
+                    holder,
+                    f"the client has sent half a frame ({holder.have} bytes), which holds memory that "
+                    "other connections need",
+                )
                 holder.close()
             self._evict_holders(now)
             self._close_left(now)
@@ -177,7 +181,9 @@ class Server:
         """Close those whose waiting answers take more than all connections may."""
         for connection in self._services.held.to_evict(self._connections, now):
             self._log_evicted(
-                connection, f"{connection.held_bytes} bytes of answers behind one that does not come"
+                connection,
+                f"{connection.held_bytes} bytes of answers wait in memory behind an earlier answer "
+                "that is late",
             )
             connection.close()
 

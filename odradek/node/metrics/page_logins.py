@@ -104,7 +104,9 @@ class PageLogins:
             principal, host, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
         )
         if not judgement.is_allowed:
-            self._auditor.login_failed(METRICS, host, principal, BASIC, "may not DESCRIBE the cluster")
+            self._auditor.login_failed(
+                METRICS, host, principal, BASIC, "the user has no right to DESCRIBE the cluster"
+            )
         return judgement.is_allowed
 
     async def _check_password(self, user: str, password: str, host: str) -> Answer:
@@ -113,7 +115,9 @@ class PageLogins:
         if any(digest in self._remembered for digest, _, _ in digests):
             return Answer.WELCOME
         if not self._may_check(host):
-            self._auditor.login_failed(METRICS, host, user, BASIC, "too many passwords were tried")
+            self._auditor.login_failed(
+                METRICS, host, user, BASIC, "the client tried too many wrong passwords"
+            )
             return Answer.TOO_MANY
         if not known:
             # As much work as for a user who exists, so that the time gives nothing away.

@@ -74,7 +74,7 @@ class Reason(Enum):
     """The step of the theory of operation that decided."""
 
     SUPER_USER = "super user"
-    NOT_READY = "the rules are not read yet"
+    NOT_READY = "this broker has not read the ACLs yet"
     RULE = "rule"
     NO_RULE = "no rule"
     DEFAULT = "allow.everyone.if.no.acl.found"

@@ -37,10 +37,10 @@ def decode_keys(data: bytes) -> KeySet:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise KeysUnusable("no document of JSON") from error
+        raise KeysUnusable("the document of the issuer's keys is not JSON") from error
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
-        raise KeysUnusable("no document with a list of keys")
+        raise KeysUnusable("the issuer's document has no list of keys")
     found = []
     for each in listed[:KEYS_MAX]:
         kind = each.get("kty") if isinstance(each, dict) and each.get("use", "sig") == "sig" else None
@@ -51,7 +51,7 @@ def decode_keys(data: bytes) -> KeySet:
         except (JoseError, ValueError, TypeError, KeyError):
             continue
     if not found:
-        raise KeysUnusable("no key for signatures in the document")
+        raise KeysUnusable("the issuer's document has no key for signatures")
     return KeySet(found)
 
 

@@ -43,9 +43,9 @@ def translated(
         if there.error is not None:
             left.append(f"{key}: {there.error}")
         elif offset is None:
-            left.append(f"{key}: offset {there.offset} is not copied yet")
+            left.append(f"{key}: the record at offset {there.offset} is not copied yet")
         elif before > offset:
-            left.append(f"{key}: the target's group is at {before} already, further on than {offset}")
+            left.append(f"{key}: the target's group has committed offset {before}, which is beyond {offset}")
         elif before == offset:
             same += 1
         else:

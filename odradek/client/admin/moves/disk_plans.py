@@ -152,7 +152,7 @@ def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
             raise CannotPlan(
                 f"no other directory of the broker has room for {replica.topic}-{replica.partition}"
                 if takers
-                else "the broker has no other directory that takes replicas"
+                else "the broker has no other directory that accepts replicas"
             )
         target = min(fitting, key=lambda taker: (loads.load(taker), loads.count[taker], taker))
         moves.append(loads.move(replica, path, target))

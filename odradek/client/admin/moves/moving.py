@@ -243,7 +243,9 @@ def move_partitions(
             yield Wait(until=wake_at if deadline is None else min(wake_at, deadline))
     outcomes |= {key: RequestTimedOut(f"{key} has not moved within {timeout:.3g} s") for key in moving}
     outcomes |= {
-        _key(move): RequestTimedOut(f"{move.topic}-{move.partition} was not begun within {timeout:.3g} s")
+        _key(move): RequestTimedOut(
+            f"the brokers did not begin to move {move.topic}-{move.partition} within {timeout:.3g} s"
+        )
         for move in waiting
     }
     outcomes |= yield from _checked(core, moves, outcomes, _left(core, deadline))
@@ -313,7 +315,8 @@ def _checked(
                 replicas = "gone" if found is None else f"on {', '.join(map(str, found.replicas))}"
                 wrong[_key(move)] = KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{move.topic}-{move.partition} is {replicas}: another client changed it meanwhile",
+                    f"another client has changed the replicas of {move.topic}-{move.partition} to "
+                    f"{replicas} during the move",
                 )
         if not behind or core.now >= until:
             return wrong

@@ -49,7 +49,7 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
         while len(replicas) < count:
             free = [node for node in cluster.sites if node not in replicas]
             if not free:
-                raise CannotPlan(f"{key[0]}-{key[1]}: no broker is left for another replica")
+                raise CannotPlan(f"{key[0]}-{key[1]}: no broker is left that could get another replica")
             cluster.add_replica(key, min(free, key=lambda node: _rank(cluster, replicas, node)))
         while len(replicas) > count:
             cluster.drop_replica(
