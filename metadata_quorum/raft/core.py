@@ -54,9 +54,9 @@ from odradek.wire.errors import ErrorCode
 __all__ = ["RaftCore"]
 
 EPOCHS_AHEAD_MAX = 1 << 20
-"""A request (but for a Fetch) whose epoch is further ahead is refused. An election takes a second, so no honest
-replica gets so far ahead. One forged packet must not use up the numbers. A replica that really is so far behind
-learns the epoch from the answers to its own requests.
+"""A request (except a Fetch) with an epoch further ahead than this is refused. An election takes a second, so no
+honest replica gets so far ahead. One forged packet must not use up all epochs. A replica that really is so far
+behind learns the epoch from the answers to its own requests.
 """
 
 
@@ -185,7 +185,7 @@ class RaftCore(CoreState):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
-        """Note that a chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
+        """Note that a chunk of a snapshot was sent to this replica: it is alive, though it does not fetch meanwhile."""
         self._at(now)
         if isinstance(self.role, Leader):
             progress = self.role.progress.get(replica)
@@ -203,9 +203,8 @@ class RaftCore(CoreState):
     def abstain(self, abstains: bool, now: float) -> None:
         """Keep this replica out of votes, candidacies and fetches, or let it take part again.
 
-        It abstains while another process may run with its directory.
-        Raft's argument needs that a voter votes once in an epoch, and keeps what it has promised. Two processes with one
-        directory do neither.
+        It abstains while another process may run with its directory. Raft relies on voters that vote once in an epoch
+        and keep their promises. Two processes with one directory do neither.
         """
         self._at(now)
         if abstains == self.abstains:

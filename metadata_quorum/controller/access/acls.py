@@ -108,7 +108,7 @@ def delete_acls(
 
 
 def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[bytes, Acl]]:
-    """Find the ACLs that a filter may mean, with their ids: one, those of a name, or all."""
+    """Find the ACLs that a filter may match, with their ids: a single ACL, the ACLs of a name, or all."""
     acls, ids = image.access.acls, image.access.acl_ids
     if len(ids) < len(acls):
         return acls.items()  # the log of another program has the same rule twice
