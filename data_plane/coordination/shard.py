@@ -77,7 +77,7 @@ class Shard(ABC, Generic[S, D]):
     """The coordinator of one partition, with the state and the changes of its machine. `load`, then `submit`, until `stop`."""
 
     NAME: ClassVar[str]
-    """What it coordinates, as figures name it."""
+    """The kind of coordinator, as metrics name it."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def read_state(self, latest: Latest, skipped: list[str]) -> S:
-        """Build the state from the log's latest values. Called in a worker: it touches nothing else."""
+        """Build the state from the log's latest values. It runs in a worker, so it must touch nothing else."""
 
     @abstractmethod
     def empty_state(self) -> S:
@@ -203,8 +203,8 @@ class Shard(ABC, Generic[S, D]):
             )
 
     def now_ms(self) -> int:
-        """Return monotonic milliseconds. Rounded: a timer for millisecond n that comes exactly in time must find
-        that n has come.
+        """Return monotonic milliseconds, rounded: a timer for millisecond n that fires exactly in time must see at
+        least n.
         """
         return round(self._broker.clock.monotonic() * 1000)
 

@@ -1,7 +1,7 @@
-"""The number of decisions that the door of a request makes, at most: many are made beside the loop. PURE.
+"""The largest number of access decisions that the door of a request makes. With many, the door runs in a worker. PURE.
 
-A frame of a few hundred bytes may ask for all topics, and what the client may do to each of them. Requests about
-one thing and those of the hot path have no count.
+A frame of a few hundred bytes may ask for all topics, and for the client's rights on each of them. Requests about one
+thing, and those of the hot path, are not counted.
 """
 
 from __future__ import annotations
