@@ -142,7 +142,7 @@ def _run_program(name: str, words: Sequence[str]) -> int:
 
 
 def _keep_client_log_off_the_terminal() -> None:
-    """Have the client's log written nowhere: a command says itself what went wrong, in one sentence."""
+    """Write the client's log nowhere: the command itself says in one sentence what went wrong."""
     import logging
 
     logging.getLogger("odradek.client").addHandler(logging.NullHandler())

@@ -296,7 +296,7 @@ class RealFile:
         if not 0 <= size <= self._size:
             raise ValueError(f"cannot truncate {self.path} of {self._size} bytes to {size}")
         if self._calls is not None and self._calls.hangs and self._calls.is_for_me():
-            # What an abandoned append has written is cut off at the size that the file has now.
+            # Bytes that an abandoned append has written are cut off: the file goes back to its present size.
             raise disk_hung(self.directory, self.path, "truncate")
         try:
             os.ftruncate(self.fileno(), size)

@@ -44,8 +44,8 @@ class KeyStore:
         return min(each.not_valid_after_utc.timestamp() for each in self.chain)
 
     def check_successor(self, before: KeyStore, settings: TlsSettings) -> None:
-        """Check a new certificate by Kafka's rule for a running broker: it keeps its names unless keys allow other
-        ones.
+        """Check a new certificate by Kafka's rule for a running broker: it keeps the old names, unless
+        configuration keys allow other names.
 
         Raises `TlsRefused`.
         """

@@ -200,7 +200,7 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
 
 @contextmanager
 def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
-    """Print what to do about throttles when the block fails: they stay, for the moves that go on."""
+    """Print how to remove the throttles, if the block fails: they stay, for the moves that go on."""
     try:
         yield
     except Exception:

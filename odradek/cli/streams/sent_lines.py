@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["SentLines"]
 
 _RECORD_BYTES = 100
-"""What a record costs the producer beside its line."""
+"""The bytes that a record costs the producer, apart from its line."""
 
 
 class SentLines:

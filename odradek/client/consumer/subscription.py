@@ -167,7 +167,7 @@ class Subscription:
         self._replace((), committed=False)
 
     def assign_manually(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
-        """Read exactly these partitions; those that were read before keep their positions."""
+        """Read exactly these partitions. Partitions that were read before keep their positions."""
         self._only(grouped=False)
         self.manual = True
         self._replace(keys, committed=committed)

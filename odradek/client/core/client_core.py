@@ -231,7 +231,7 @@ class ClientCore:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Compute the time at which `tick` is due, unless something is reported before; None: never."""
+        """Compute the time at which `tick` is due, unless something is reported before. None means never."""
         while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
             heapq.heappop(self._timers)
         deadlines = [self._timers[0][0]] if self._timers else []
@@ -483,8 +483,8 @@ class ClientCore:
         return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
-        """Choose the idlest open connection, else one being opened, else a new one to an address without recent
-        trouble.
+        """Choose a connection: the idlest open one, else one being opened, else a new one to an address without
+        recent trouble.
         """
         missing_since = self._metadata_missing_since
         if (
@@ -559,7 +559,7 @@ class ClientCore:
             self._flush(connection)
 
     def _end(self, connection: BrokerConnection, reason: str) -> None:
-        """End a connection that is closed, or is closed by a coming effect, and place its calls anew or fail them."""
+        """End a connection that is closed, or that a coming effect closes. Send its calls elsewhere, or fail them."""
         was_ready = connection.state is ConnectionState.READY
         self._forget(connection)
         old = self._trouble.get(connection.address)

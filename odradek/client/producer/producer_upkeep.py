@@ -1,7 +1,7 @@
-"""The needs of a sender beside batches: a producer id, and metadata that is not too old. PURE.
+"""A sender's needs apart from batches: a producer id, and metadata that is fresh enough. PURE.
 
-Both are fetched by operations beside the sender's own, one of each kind at a time. `keep` starts one where it is due and
-says when to look again; when it is over, `news` is called.
+Separate operations fetch both, one of each kind at a time. `keep` starts an operation that is due, and returns when
+to look again. `news` is called when an operation ends.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ class _Elsewhere:
 
 
 class FamiliarFace:
-    """A client whose errors name its own methods for those of other clients; `known_as` is its class in the table."""
+    """A client that knows other libraries' names of its methods, and whose errors then name its own. `known_as` is
+    its class in the table.
+    """
 
     def __init_subclass__(cls, known_as: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

@@ -74,7 +74,7 @@ class IoThread:
         self._failure: BaseException | None = None
         self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
-        """Called in a forked child. It must not wait for anything; the locks it takes must be new ones."""
+        """Called in a forked child. It must not wait for anything, and may use only locks that it makes anew."""
         self.on_end: Callable[[], object] | None = None
         """Called when the thread has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -143,7 +143,7 @@ class IoThread:
                     raise
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Have `function` called in the client's thread, without the lock. What it raises is logged."""
+        """Let `function` run in the client's thread, without the lock. Its exceptions are logged."""
         self._deferred.append(function)
         if not self.is_own_thread():
             self.wake()

@@ -25,7 +25,7 @@ from odradek.wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5
-"""Kafka has one request of a connection in progress; five is what an idempotent producer pipelines."""
+"""Kafka handles one request of a connection at a time; an idempotent producer has five under way."""
 HELD_BYTES_MAX = 4 * 1024 * 1024
 HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
 HELD_SHARE_BYTES = 64 * 1024
@@ -158,8 +158,8 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """Choose the connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the rest is within
-        the bound."""
+        """Choose the connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the others
+        are within the bound."""
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:
             return []

@@ -116,7 +116,7 @@ class PageLogins:
             self._auditor.login_failed(METRICS, host, user, BASIC, "too many passwords were tried")
             return Answer.TOO_MANY
         if not known:
-            # As much work as for a user who exists, so that the time gives nothing away.
+            # Do as much work as for a user who exists, so that the time reveals nothing.
             mechanism = _MECHANISMS[0]
             filler = bytes(mechanism.digest_bytes)
             nobody = ServerKeys(
@@ -171,7 +171,7 @@ class PageLogins:
 
 
 def _parsed(header: bytes) -> tuple[str, str] | None:
-    """Name and password; None where the header has none. They have no control characters (RFC 7617)."""
+    """Parse name and password; None if the header has none. They have no control characters (RFC 7617)."""
     scheme, _, text = header.strip().partition(b" ")
     if scheme.lower() != b"basic":
         return None

@@ -117,7 +117,7 @@ class Asked:
 
 @attrs.frozen(slots=True)
 class Admitted:
-    """The part of a request that goes in, and how its answer becomes that of the whole request."""
+    """The admitted part of a request, and the function that makes the whole answer from the answer to that part."""
 
     request: Any
     merge: Callable[[Any], Any]
@@ -126,11 +126,11 @@ class Admitted:
 Verdict: TypeAlias = Admitted | Message | Outcome | None
 """The theory of operation above says what each means."""
 Door: TypeAlias = Callable[[Asked, Never], Verdict]
-"""Judges the requests of its own API and of no other (`Never`): the table of doors pairs the two."""
+"""Checks the requests of its own API and of no other (`Never`); the table of doors pairs API and door."""
 Count: TypeAlias = Callable[[Asked, Never], int]
 """The number of decisions that a door makes for a request, at most."""
 DECISIONS_AT_ONCE = 1_000
-"""More decisions than these, about 3 ms, are made beside the loop."""
+"""If a request needs more decisions than these (about 3 ms), a worker makes them."""
 Again: TypeAlias = Callable[[Asked, Never], Message]
 """Judges a response of a request that had to wait; returns it, or another one."""
 
@@ -228,7 +228,7 @@ class GuardedHandler:
             rights = rights_of(context, authorizer)
         asked = Asked(rights, context.api_version, self._topics())
         if context.of_connection is not None and self._long_work is not None:
-            # It was decoded beside the loop, for it has thousands of elements.
+            # The request has thousands of elements, so it was decoded in a worker.
             return self._long(self._long_work, context, asked, request)
         count = self._decisions
         if count is not None and self._long_work is not None and count(asked, request) > DECISIONS_AT_ONCE:
