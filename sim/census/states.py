@@ -1,7 +1,7 @@
-"""The named states of the product: what reaches each of them, and where it is seen.
+"""The named states of the product: the cause of each, and the place where it is reached.
 
-A row for each name that the product gives to `reached` (`odradek/named_states.py`). The sentence says what must happen
-until a run comes there. `tests/sim/census/` holds that each call has a row, and each row one call.
+A row for each name that the product gives to `reached` (`odradek/named_states.py`). The sentence says what must
+happen for a run to reach it. `tests/sim/census/` holds that each call has a row, and each row one call.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ STATES: Mapping[str, str] = {
     "serving.timer_met_a_bug": "A timer's function raises an error.",
     "serving.long_work_cancelled": "A connection ends while its request waits for a turn.",
 }
-"""What reaches a state, by its name: area, dot, what the defence has done."""
+"""The cause of each state, by its name: area, dot, and the reaction of the defence."""
 
 CERTAIN: frozenset[str] = frozenset(
     {
@@ -392,8 +392,9 @@ CERTAIN: frozenset[str] = frozenset(
         "client.fetched_records_given_up",
     }
 )
-"""States that ten minutes of `make sim` reach with near certainty. A campaign that misses one fails (`sim/census/tally.py`
-has the rule). Of the first five seeds that were counted, 460001 to 460005, four or five reached each of them.
+"""States that ten minutes of `make sim` reach with near certainty. A campaign that misses one fails
+(`sim/census/tally.py` has the rule). Each of them was reached by at least four of the first five counted seeds,
+460001 to 460005.
 """
 
 DRIVEN: Mapping[str, str] = {

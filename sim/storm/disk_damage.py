@@ -63,7 +63,7 @@ async def hanging_disks(storm: Storm, random: Random) -> None:
 
 
 async def dying_disks(storm: Storm, random: Random) -> None:
-    """Let a disk answer everything with EIO from now on, and put an empty one in its place some time later."""
+    """Let a disk answer every call with EIO from now on, and replace it by an empty disk some time later."""
     world = storm.world
     while await storm.calm(random, 15.0):
         member = random.choice(storm.cluster.members)
@@ -84,8 +84,8 @@ async def dying_disks(storm: Storm, random: Random) -> None:
 
 
 async def rotting_disks(storm: Storm, random: Random) -> None:
-    """Flip bits of one machine's replicas, and often let another machine lose its own, so that a reader must meet
-    them.
+    """Flip bits of one machine's replicas, and often let another machine lose its replicas, so that a reader must
+    meet the damage.
     """
     world, atlas = storm.world, storm.atlas
     while await storm.calm(random, 12.0):
@@ -201,4 +201,4 @@ DISK_TROUBLES: Mapping[str, Trouble] = {
 }
 """Troubles by their word in `StormPlan.kinds`."""
 FILE_TROUBLES: Mapping[str, Trouble] = {"spoil": spoiled_files}
-"""The same, drawn behind all others."""
+"""The same for files, drawn after all other troubles."""
