@@ -103,14 +103,15 @@ conformance: install-dev ## record again what Apache Kafka answers (Java and mvn
 	@$(BIN)/python -m tests.conformance record
 	@exec $(BIN)/python -m tests.conformance document
 
-check: install-dev ## format, lint, types, import rules
+check: install-dev ## format, lint, types, import rules; the form of deploy/ansible after make deploy-tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@if [ -x $(ANSIBLE)/bin/ansible-lint ]; then cd deploy/ansible && \
-	  PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" ansible-lint --offline --profile production .; \
-	else echo "ansible-lint skipped: make deploy-tools installs it"; fi
+	  export PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" && ansible-lint --offline --profile production . && \
+	  yamllint --strict --config-file collections/ansible_collections/odradek/cluster/.yamllint .; \
+	else echo "ansible-lint and yamllint skipped: make deploy-tools installs them"; fi
 
 format: install-dev ## rewrite the sources in the house format
 	$(BIN)/ruff format .

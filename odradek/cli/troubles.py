@@ -1,16 +1,35 @@
-"""Disks that hang or are full, as their brokers say: `cluster status` and `disk list` show them."""
+"""Disks that hang or are full, and how many replicas must be in sync, as brokers say: shown by commands that look for
+trouble."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client
     from odradek.serving.disk_troubles import TroubledDirectory
 
-__all__ = ["disk_troubles", "retiring_directories", "trouble_document", "trouble_text"]
+__all__ = ["disk_troubles", "min_insync_replicas", "retiring_directories", "trouble_document", "trouble_text"]
+
+_MIN_ISR = "min.insync.replicas"
+
+
+def min_insync_replicas(
+    client: Client, names: Collection[str], timeout: float | None = None
+) -> dict[str, int]:
+    """Read `min.insync.replicas` of topics; a topic is left out where the cluster does not say."""
+    from odradek.client.admin import ConfigResource, ResourceType
+
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
+    found = {}
+    if resources:
+        for described in client.admin.describe_configs(resources, [_MIN_ISR], timeout=timeout):
+            for entry in described.entries:
+                if entry.value is not None:
+                    found[described.resource.name] = int(entry.value)
+    return found
 
 
 def disk_troubles(

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from odradek.cli.__main__ import main
+from odradek.metadata_quorum import features
+from odradek.metadata_quorum.features import SUPPORTED_FEATURES, Release
 from tests.cli.running import Outcome, words_of
 from tests.node_process import RunningNode
 
@@ -53,6 +55,10 @@ def test_partitions(run: Run, topic: str) -> None:
     """Partitions are listed by topic or by number. A refused move says why, and so does an unnecessary one."""
     (first,) = run("partition", "list", f"{topic}:0", "--json").json()["partitions"]
     assert (first["leader"], first["replicas"], first["isr"], first["adding"]) == (1, [1], [1], [])
+    assert first["min_isr"] == 1
+    assert run("config", "set", "topic", topic, "min.insync.replicas=2").code == 0
+    (first,) = run("partition", "list", f"{topic}:0", "--json").json()["partitions"]
+    assert first["min_isr"] == 2
     rows = words_of(run("partition", "list", topic).out)
     assert [row[:5] for row in rows[1:]] == [[topic, "0", "1", "1", "1"], [topic, "1", "1", "1", "1"]]
     assert len(words_of(run("partition", "list", topic, "--offline").out)) == 1
@@ -72,6 +78,28 @@ def test_partitions(run: Run, topic: str) -> None:
         "every partition is led by its preferred replica\n"
     )
     assert run("partition", "elect", topic, "--unclean").out == "every partition is led\n"
+
+
+def test_features(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster's levels stand beside those of this release; a level beyond them is named."""
+    found = {each["feature"]: each for each in run("cluster", "features", "--json").json()["features"]}
+    transactions = found["transaction.version"]
+    assert (transactions["finalized"], transactions["supported_max"], transactions["supported"]) == (
+        2,
+        2,
+        True,
+    )
+    assert all(each["supported"] for each in found.values())
+    assert "cannot serve" not in run("cluster", "features").out
+    older = Release({**SUPPORTED_FEATURES, "transaction.version": (0, 1)})
+    monkeypatch.setattr(features, "THIS_RELEASE", older)
+    found = {each["feature"]: each for each in run("cluster", "features", "--json").json()["features"]}
+    assert [name for name, each in found.items() if not each["supported"]] == ["transaction.version"]
+    assert (found["transaction.version"]["finalized"], found["transaction.version"]["supported_max"]) == (
+        2,
+        1,
+    )
+    assert "this release cannot serve such a cluster" in run("cluster", "features").out
 
 
 def test_the_quorum(run: Run) -> None:

@@ -17,6 +17,7 @@ LEAVES = [
     ("server",),
     ("storage", "format"),
     ("storage", "info"),
+    ("storage", "check-config"),
     ("storage", "random-uuid"),
     ("topic", "list"),
     ("topic", "create"),

@@ -20,7 +20,7 @@ import confluent_kafka.admin as admins
 from tests.deploy.hosts import Hosts
 from tests.deploy.load import TOPIC, Load
 from tests.deploy.playbooks import Outcome, Playbooks
-from tests.deploy.releases import BROKEN, NEW, OLD
+from tests.deploy.releases import BROKEN, KEY, NEW, OLD
 
 DISK_BYTES = 1 << 30
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -180,6 +180,7 @@ def inventory_of(hosts: Hosts) -> dict[str, Any]:
             "disks_bytes_min": 300_000_000,
             "host_clock_synchronized": False,
             "odradek_releases": str(hosts.work / "releases"),
+            "odradek_release_signers": [(hosts.work / "releases" / f"{KEY}.pub").read_text().strip()],
             "odradek_settings": {},
             "odradek_find_prefixes": ["loop"],
         },

@@ -50,10 +50,7 @@ class Playbooks:
 
     def run(self, name: str, *words: str, fails: bool = False, **extra: str) -> Outcome:
         """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail."""
-        told = [word for key, value in extra.items() for word in ("-e", f"{key}={value}")]
-        program = str(ANSIBLE / "bin" / "ansible-playbook")
-        command = [program, "-i", str(self.written()), f"odradek.cluster.{name}", *told, *words]
-        environment = self.environment()
+        command, environment = self._command(name, *words, **extra), self.environment()
         begun = time.monotonic()
         done = subprocess.run(
             command,
@@ -74,6 +71,26 @@ class Playbooks:
             raise PlaybookFailed(f"{name} {what}:\n{outcome.output[-6000:]}")
         return outcome
 
+    def begin(self, name: str, **extra: str) -> subprocess.Popen[bytes]:
+        """Start a playbook in a session of its own, for a test that kills it; its output goes to the log."""
+        with self.log.open("a") as log:
+            log.write(f"\n$ ansible-playbook odradek.cluster.{name} {extra}, to be killed\n")
+            log.flush()
+            return subprocess.Popen(
+                self._command(name, **extra),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                cwd=self.hosts.work,
+                start_new_session=True,
+            )
+
+    def _command(self, name: str, *words: str, **extra: str) -> list[str]:
+        variables = [word for key, value in extra.items() for word in ("-e", f"{key}={value}")]
+        program = str(ANSIBLE / "bin" / "ansible-playbook")
+        return [program, "-i", str(self.written()), f"odradek.cluster.{name}", *variables, *words]
+
     def written(self) -> Path:
         """The inventory as it is now, in a file: JSON is YAML."""
         path = self.hosts.work / "inventory.yml"
@@ -84,7 +101,10 @@ class Playbooks:
         """The environment in which Ansible finds the collection and its own files, and reaches new hosts."""
         home = self.hosts.work / "home"
         home.mkdir(exist_ok=True)
-        ssh = [*self.hosts.ssh_options(), "-o ControlMaster=auto -o ControlPersist=30s"]
+        ssh = [
+            *self.hosts.ssh_options(),
+            "-o ControlMaster=auto -o ControlPersist=30s -o ServerAliveInterval=15",
+        ]
         return {
             **os.environ,
             "ANSIBLE_CONFIG": str(ROOT / "deploy" / "ansible" / "ansible.cfg"),

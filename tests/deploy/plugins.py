@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import cast
 
@@ -11,18 +12,29 @@ import pytest
 
 from tests.deploy.needs import ROOT
 
-PLUGINS = ROOT / "deploy/ansible/collections/ansible_collections/odradek/cluster/plugins"
+COLLECTIONS = ROOT / "deploy/ansible/collections"
+PLUGINS = COLLECTIONS / "ansible_collections/odradek/cluster/plugins"
 
 
 def plugin(kind: str, name: str, monkeypatch: pytest.MonkeyPatch | None = None) -> ModuleType:
     """Load `plugins/KIND/NAME.py`; what it would take from Ansible stands empty."""
-    spec = importlib.util.spec_from_file_location(f"odradek_{kind}_{name}", PLUGINS / kind / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    # Plugins import each other by the names that Ansible gives their collection.
+    if str(COLLECTIONS) not in sys.path:
+        sys.path.append(str(COLLECTIONS))
     if monkeypatch is not None:
+        # What modules share is imported by the collection's name.
+        monkeypatch.syspath_prepend(str(COLLECTIONS))
         stand_in = cast(ModuleType, SimpleNamespace(AnsibleModule=object))
         for each in ("ansible", "ansible.module_utils", "ansible.module_utils.basic"):
             monkeypatch.setitem(sys.modules, each, stand_in)
+    return loaded(PLUGINS / kind / f"{name}.py")
+
+
+def loaded(path: Path) -> ModuleType:
+    """Load a file as a module by itself."""
+    spec = importlib.util.spec_from_file_location(f"odradek_{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

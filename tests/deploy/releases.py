@@ -1,7 +1,8 @@
-"""Releases for the test: two that work, built as an operator builds them, and one that does not start."""
+"""Releases for the test: two good ones, built as an operator builds them, a broken one, and one of few features."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -9,13 +10,18 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
-from deploy.build_release import UNAVAILABLE
+from deploy.build_release import SIGNATURE, UNAVAILABLE, contents_digest, sign, version_of
 from tests.deploy.needs import ROOT
 
-OLD, NEW, BROKEN = "0.1.0", "0.1.1", "0.1.2"
+_VERSIONS = ("0.1.0", "0.1.1", "0.1.2", "0.1.3")
+OLD, NEW, BROKEN, NARROW = map(version_of, _VERSIONS)
+"""The releases' names, which say so where the tree has changes that are not committed."""
+KEY = "signing-key"
 _ENTRY = "odradek/node/main.py"
+_FEATURES = "odradek/metadata_quorum/features.py"
 
 
 class CannotBuild(Exception):
@@ -23,8 +29,11 @@ class CannotBuild(Exception):
 
 
 def build_releases(out: Path, *, whole: bool) -> None:
-    """Write the archives; only the first one for the short form."""
-    for version in (OLD, NEW) if whole else (OLD,):
+    """Write the archives, signed by a key beside them; only the first one for the short form."""
+    out.mkdir(exist_ok=True)
+    key = out / KEY
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key], check=True)
+    for version in _VERSIONS[:2] if whole else _VERSIONS[:1]:
         command = [
             sys.executable,
             str(ROOT / "deploy" / "build_release.py"),
@@ -32,6 +41,8 @@ def build_releases(out: Path, *, whole: bool) -> None:
             str(out),
             "--version",
             version,
+            "--sign",
+            str(key),
         ]
         environment = {**os.environ, "PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "10"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -40,27 +51,74 @@ def build_releases(out: Path, *, whole: bool) -> None:
         # All else is a fault of the sources: the test fails.
         assert done.returncode == 0, done.stderr
     if whole:
-        _break(out / f"odradek-{NEW}.tar", out / f"odradek-{BROKEN}.tar")
+        _other(out, BROKEN, _ENTRY, lambda _: b"raise ImportError('made to fail')\n")
+        _other(out, NARROW, _FEATURES, _narrowed)
 
 
-def _break(source: Path, target: Path) -> None:
-    """The same release under another name, whose server ends at once."""
-    with tarfile.open(source) as old, tarfile.open(target, "w") as new:
-        for member in old:
-            file = old.extractfile(member)
+def _narrowed(source: bytes) -> bytes:
+    """Make the features those of a release that lacks the newest level of transactions."""
+    narrow = source.replace(b"TRANSACTION_VERSION: (0, 2)", b"TRANSACTION_VERSION: (0, 1)")
+    assert narrow != source
+    return narrow
+
+
+def _other(out: Path, name: str, changed: str, change: Callable[[bytes], bytes]) -> None:
+    """Write the newer release under another name, with one module changed."""
+    contents, target = _contents(out / f"odradek-{NEW}.tar"), out / f"odradek-{name}.tar"
+    for member, content in contents.items():
+        if Path(member).name.startswith("odradek-"):
+            contents[member] = _changed(content, changed, change)
+    _write(target, _with_manifest(contents, name))
+    signed_again(target)
+
+
+def changed_release(archive: Path, *, manifest: bool) -> None:
+    """Give our wheel in an archive other bytes, and the manifest, where wanted; a new manifest is not signed."""
+    contents = _contents(archive)
+    wheel = next(name for name in contents if Path(name).name.startswith("odradek-"))
+    contents[wheel] += b"# changed"
+    if manifest:
+        contents = _with_manifest(contents, json.loads(contents["MANIFEST.json"])["name"])
+    _write(archive, contents)
+
+
+def signed_again(archive: Path) -> None:
+    """Sign the archive as it is now."""
+    contents = _contents(archive)
+    _write(archive, contents | {SIGNATURE: sign(contents["MANIFEST.json"], archive.parent / KEY)})
+
+
+def _with_manifest(contents: dict[str, bytes], name: str) -> dict[str, bytes]:
+    manifest = json.loads(contents["MANIFEST.json"]) | {"name": name}
+    wheels = {each: content for each, content in contents.items() if each.startswith("wheels/")}
+    manifest["wheels"] = {
+        Path(each).name: hashlib.sha256(content).hexdigest() for each, content in wheels.items()
+    }
+    manifest["digest"] = contents_digest(manifest)
+    return {"MANIFEST.json": json.dumps(manifest).encode(), **wheels}
+
+
+def _contents(archive: Path) -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            file = tar.extractfile(member)
             assert file is not None
-            content = file.read()
-            if member.name == "MANIFEST.json":
-                content = json.dumps({**json.loads(content), "name": BROKEN}).encode()
-            elif Path(member.name).name.startswith("odradek-"):
-                content = _without_entry(content)
+            found[member.name] = file.read()
+    return found
+
+
+def _write(archive: Path, contents: dict[str, bytes]) -> None:
+    with tarfile.open(archive, "w") as new:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
             member.size = len(content)
             new.addfile(member, io.BytesIO(content))
 
 
-def _without_entry(wheel: bytes) -> bytes:
+def _changed(wheel: bytes, changed: str, change: Callable[[bytes], bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(wheel)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
-            new.writestr(name, b"raise ImportError('made to fail')\n" if name == _ENTRY else old.read(name))
+            new.writestr(name, change(old.read(name)) if name == changed else old.read(name))
     return out.getvalue()

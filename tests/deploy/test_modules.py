@@ -1,4 +1,4 @@
-"""Decisions of the collection's modules: a cluster that is whole, disks that are empty, files to put back."""
+"""Decisions of the collection's modules: a cluster that is whole, disks that are empty, files as wanted."""
 
 from __future__ import annotations
 
@@ -139,19 +139,6 @@ def test_disks_of_before(disk: ModuleType, tmp_path: Path) -> None:
     )
     (tmp_path / "srv-photos.mount").write_text("[Mount]\nWhat=/dev/sdz\n")
     assert disk._expected("/srv/odradek", str(tmp_path)) == {"b": "/dev/disk/by-uuid/1-2"}
-
-
-def test_files_are_put_back(files: ModuleType, tmp_path: Path) -> None:
-    """A change that went wrong is undone: what was there is there again, what was not is gone."""
-    old, new, keep = tmp_path / "old", tmp_path / "new", tmp_path / "keep"
-    old.write_text("before\n")
-    files._keep(str(keep), [str(old), str(new)])
-    old.write_text("after\n")
-    new.write_text("after\n")
-    assert files._restore(str(keep), [str(old), str(new)]) == [str(old), str(new)]
-    assert old.read_text() == "before\n"
-    assert not new.exists()
-    assert not keep.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to root")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import shutil
 import ssl
 import stat
 import subprocess
+import tarfile
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.deploy.plugins import plugin
+from odradek.metadata_quorum.config.config_defs import broker_defs
+from tests.deploy.needs import ANSIBLE, ROOT
+from tests.deploy.plugins import PLUGINS, loaded, plugin
 
 NAMES = ["stork", "192.0.2.11"]
 NODE = "odradek-node"
@@ -136,14 +143,58 @@ def test_places_of_secrets_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert files.masked(text) == text
 
 
-def test_ansible_prints_no_content_with_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What -vvv and the host's journal get of a call has no content with a secret; other contents stay."""
+@pytest.mark.long
+@pytest.mark.skipif(
+    not (ANSIBLE / "bin" / "ansible").exists(), reason="Ansible is not installed (make deploy-tools)"
+)
+@pytest.mark.parametrize(
+    "fault", [None, "no_such", "path"], ids=["a run", "a refusal", "a file without a path"]
+)
+def test_ansible_prints_no_contents(tmp_path: Path, fault: str | None) -> None:
+    """At the highest verbosity, what Ansible prints has the lines of a diff alone, and none with a secret."""
+    path = tmp_path / "a.properties"
+    file = {"path": str(path), "content": f"node.id=1\nssl.key.password={SECRET}\n"}
+    arguments: dict[str, Any] = {"files": [file]}
+    if fault == "path":
+        del file["path"]
+    elif fault is not None:
+        arguments[fault] = 1
+    task = {"odradek.cluster.files": "{{ arguments }}"}
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": [task]}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    (tmp_path / "arguments.yml").write_text(json.dumps({"arguments": arguments}))
+    done = subprocess.run(
+        [ANSIBLE / "bin" / "ansible-playbook", "-vvvvv", "--diff", "-e", "@arguments.yml", "play.yml"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "ANSIBLE_CONFIG": str(ROOT / "deploy/ansible/ansible.cfg"),
+            "ANSIBLE_HOME": str(tmp_path / "home"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert SECRET not in done.stdout + done.stderr
+    assert ("+node.id=1\n+ssl.key.password=[hidden]\n" in done.stdout) is (fault is None), (
+        done.stdout + done.stderr
+    )
+    assert path.exists() is (fault is None)
+    left = [
+        each
+        for each in (tmp_path / "home").rglob("*")
+        if each.is_file() and SECRET in each.read_text(errors="replace")
+    ]
+    assert left == []
+
+
+def test_all_keys_of_passwords_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key whose value the node itself hides is hidden in a diff, also under the prefix of a listener."""
     files = plugin("modules", "files", monkeypatch)
-    module = files._Module()
-    module.no_log_values = set()
-    module._log_invocation()
-    module.hide(["node.id=1\n", f"ssl.key.password={SECRET}\n"])
-    assert module.no_log_values == {f"ssl.key.password={SECRET}\n"}
+    keys = [key for key, definition in broker_defs().items() if definition.sensitive]
+    assert len(keys) > 5
+    for key in (*keys, *(f"listener.name.inside.{key}" for key in keys)):
+        assert files.masked(f"{key}={SECRET}\n") == f"{key}=[hidden]\n"
 
 
 def test_a_diff_shows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,3 +208,130 @@ def test_a_diff_shows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
         "listener.name.x.plain.sasl.jaas.config=[hidden]",
         "ssl.key.password=[hidden]",
     ]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_takes_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a work tree a directory of secrets must be ignored, and none of its files tracked; elsewhere all is well."""
+    private = plugin("modules", "private", monkeypatch)
+    tree = tmp_path / "tree"
+    secrets = tree / "deploy" / "secrets"
+
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.invalid"]
+        subprocess.run(["git", "-C", tree, *identity, *words], check=True, capture_output=True)
+
+    assert private.exposed(str(secrets), "odradek_secrets") is None
+    tree.mkdir()
+    git("init", "--quiet")
+    sentence = private.exposed(str(secrets), "odradek_secrets")
+    assert f"write /deploy/secrets/ into {tree.resolve()}/.gitignore, or set odradek_secrets" in sentence
+    secrets.mkdir(parents=True)
+    (secrets / "authority.key").write_text(SECRET)
+    git("add", "--all")
+    (tree / ".gitignore").write_text("/deploy/secrets/\n")
+    assert "Git has taken secrets in" in private.exposed(str(secrets), "odradek_secrets")
+    git("rm", "--quiet", "--cached", "-r", "deploy")
+    assert private.exposed(str(secrets), "odradek_secrets") is None
+    (tree / ".git" / "HEAD").write_text("torn")
+    assert "Git does not say" in private.exposed(str(secrets), "odradek_secrets")
+
+
+def test_the_places_beside_the_inventory_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets and backups beside the inventory are never taken by git."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no git work tree")
+    private = plugin("modules", "private", monkeypatch)
+    for name in ("secrets", "backups"):
+        assert private.exposed(str(ROOT / "deploy" / "ansible" / name), name) is None
+
+
+@pytest.fixture
+def backup() -> ModuleType:
+    return loaded(PLUGINS.parent / "roles" / "node" / "files" / "backup.py")
+
+
+def metadata(tmp_path: Path) -> Path:
+    """Write a properties file whose node has a metadata log of one segment."""
+    log = tmp_path / "disk" / "__cluster_metadata-0"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.log").write_text(SECRET)
+    (log.parent / "meta.properties").write_text("node.id=1\n")
+    (log.parent / "bootstrap.checkpoint").write_text("")
+    properties = tmp_path / "node.properties"
+    properties.write_text(f"# log.dirs=/no\nnode.id=1\nlog.dirs={log.parent},/srv/b\n")
+    return properties
+
+
+def test_a_backup(tmp_path: Path, backup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup has the log and the identity of its directory, for its owner alone; only the newest are kept."""
+    monkeypatch.setattr(backup, "copy_log", partial(backup.copy_log, odradek="true"))
+    kept = tmp_path / "kept"
+    args = argparse.Namespace(
+        properties=metadata(tmp_path), directory=kept, cluster="c-1", keep=2, recipient=None
+    )
+    kept.mkdir()
+    strangers = ["c-2-20260101T000000Z.tar.gz", "c-1-notes.tar.gz", "c-1-20260101T000000Z.txt"]
+    for name in (*strangers, *(f"c-1-2026010{day}T000000Z.tar.gz" for day in (1, 2, 3))):
+        (kept / name).write_text("")
+    before = os.umask(0o077)
+    try:
+        made = backup.back_up(args)
+    finally:
+        os.umask(before)
+    ours = sorted(each.name for each in kept.iterdir() if each.name not in strangers)
+    assert ours == ["c-1-20260103T000000Z.tar.gz", made.name]
+    assert all((kept / name).exists() for name in strangers)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    with tarfile.open(made) as tar:
+        names = {name.removeprefix("./") for name in tar.getnames()} - {"."}
+    assert names == {
+        "meta.properties",
+        "bootstrap.checkpoint",
+        "__cluster_metadata-0",
+        "__cluster_metadata-0/00000000000000000000.log",
+    }
+
+
+def test_a_backup_that_cannot_be_verified_leaves_nothing(
+    tmp_path: Path, backup: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log whose copy is torn each time leaves nothing behind."""
+    monkeypatch.setattr(backup.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(backup, "copy_log", partial(backup.copy_log, odradek="false"))
+    kept = tmp_path / "kept"
+    args = argparse.Namespace(
+        properties=metadata(tmp_path), directory=kept, cluster="c", keep=0, recipient=None
+    )
+    with pytest.raises(backup.CannotBackUp, match="is not whole after 5 tries"):
+        backup.back_up(args)
+    assert list(kept.iterdir()) == []
+
+
+def test_the_log_that_a_backup_is_of(backup: ModuleType) -> None:
+    """The metadata log is in its own directory, or in the first one of all."""
+    assert backup.metadata_directory("log.dirs=/a/node-1, /b\n") == Path("/a/node-1")
+    assert backup.metadata_directory("log.dirs=/a\nmetadata.log.dir=/m\n") == Path("/m")
+    with pytest.raises(backup.CannotBackUp, match=r"names no log\.dirs"):
+        backup.metadata_directory("#log.dirs=/a\nnode.id=1\n")
+
+
+def test_an_encrypted_backup(tmp_path: Path, backup: ModuleType) -> None:
+    """Who has the recipient's key reads a backup by openssl; a file that is no RSA certificate is refused."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate, envelope = (tmp_path / name for name in ("key", "certificate", "envelope"))
+    made = ["openssl", "req", "-x509", "-nodes", "-keyout", key, "-out", certificate, "-subj", "/CN=backups"]
+    subprocess.run([*made, "-newkey", "rsa:2048"], check=True, capture_output=True)
+    content = SECRET.encode() + bytes(range(256)) * 400 + b"\r\n\n"
+    envelope.write_bytes(backup.encrypted(content, certificate.read_bytes()))
+    assert SECRET.encode() not in envelope.read_bytes()
+    command = ["openssl", "cms", "-decrypt", "-binary", "-inform", "DER", "-in", envelope, "-inkey", key]
+    assert subprocess.run(command, check=True, capture_output=True).stdout == content
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    for bad in (b"no certificate", key.read_bytes()):
+        with pytest.raises(backup.CannotBackUp, match="is no certificate with an RSA key"):
+            backup.encrypted(content, bad)
+    subprocess.run([*made, *curve], check=True, capture_output=True)
+    with pytest.raises(backup.CannotBackUp, match="is no certificate with an RSA key"):
+        backup.encrypted(content, certificate.read_bytes())

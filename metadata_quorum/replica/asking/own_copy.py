@@ -30,6 +30,8 @@ __all__ = ["OwnCopy"]
 LOOKS_PER_WINDOW = 8
 """Looks for a copy during a fetch timeout: a few lost messages must not hide it."""
 NUMBER_BITS = 62
+QUESTIONS_MAX = 1000
+"""Questions under way at once: no more looks begin while names of hosts or answers are that slow."""
 VOTERS_WORDS = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
 """Errors with which a voter answers a Vote that names it."""
 
@@ -50,6 +52,10 @@ class OwnCopy:
         """The numbers of questions under way, and whether this process has received them."""
         self.found_at: Place | None = None
         """The place where another process has answered as this voter lately."""
+        self._alone_since = 0.0
+        """The time since which no other process has answered as this voter."""
+        self._is_here = False
+        """True once a question for the place in the log has reached this process."""
 
     def judge(self) -> None:
         """Stop voting, and look for another process with this voter's directory, while the log has another address for it."""
@@ -86,41 +92,58 @@ class OwnCopy:
             self._numbers[request.log_end.offset] = True
 
     async def _doubt(self, logged: Place) -> None:
-        """Look for a copy again and again, until the log names another place."""
+        """Look for a copy again and again, until the log names another place.
+
+        A look begins whether the one before has its answers or not: a lost message holds up no other one.
+        """
         driver = self._driver
         clock, window = driver.clock, self._settings.raft.fetch_timeout_seconds
-        pause = window / LOOKS_PER_WINDOW
-        alone_since = clock.monotonic()
+        self._alone_since, self._is_here = clock.monotonic(), False
         while self._logged == logged and driver.is_running:
             began = clock.monotonic()
-            found, is_here = await self._look(logged, pause)
-            if self._logged != logged:
-                return
-            now = clock.monotonic()
-            if found is not None:
-                alone_since = now
-                reached("quorum.own_copy_found")
-                self._log_found(found)
-                driver.report(driver.core.abstain, True)
-            elif is_here or now - alone_since >= window:
-                self.found_at = None
-                driver.report(driver.core.abstain, False)
-            await clock.sleep_until(began + pause)
+            driver.start_soon(self._look, logged)
+            await clock.sleep_until(began + window / LOOKS_PER_WINDOW)
+            if self._logged == logged:
+                self._take_part_if_alone()
 
-    async def _look(self, logged: Place, patience_seconds: float) -> tuple[Place | None, bool]:
-        """Return where another process answers as this voter, and whether the place in the log is this process's."""
+    def _take_part_if_alone(self) -> None:
+        """Vote again once no other process has answered as this voter for a fetch timeout.
+
+        A voter whose question has reached itself at the place in the log need not wait, unless a copy was found.
+        """
+        now, window = self._driver.clock.monotonic(), self._settings.raft.fetch_timeout_seconds
+        if now - self._alone_since >= window or (self._is_here and self.found_at is None):
+            self.found_at = None
+            self._driver.report(self._driver.core.abstain, False)
+
+    async def _look(self, logged: Place) -> None:
+        """Ask for this voter at the place in the log and at all bootstrap servers, everywhere at once."""
+        if len(self._numbers) >= QUESTIONS_MAX:
+            return
+        self._driver.start_soon(self._ask, logged, logged)
         await self._search.resolve(logged.host, logged.port)
-        others = [
-            each for each in await self._search.bootstrap_places() if not self._places.is_same(each, logged)
-        ]
-        numbers = {each: self._driver.env.random.getrandbits(NUMBER_BITS) for each in (logged, *others)}
-        self._numbers |= dict.fromkeys(numbers.values(), False)
-        outcomes = await self._search.ask_all(
-            {each: self._question(number) for each, number in numbers.items()}
-        )
-        received = {each: self._numbers.pop(number) for each, number in numbers.items()}
-        found = [each.place for each in outcomes if _is_a_voters(each) and not received[each.place]]
-        return (found[0] if found else None), received[logged]
+        for place in await self._search.bootstrap_places():
+            if not self._places.is_same(place, logged):
+                self._driver.start_soon(self._ask, place, logged)
+
+    async def _ask(self, place: Place, logged: Place) -> None:
+        """Ask whether another process answers as this voter at a place, and wait for a fetch timeout at most."""
+        number = self._driver.env.random.getrandbits(NUMBER_BITS)
+        self._numbers[number] = False
+        try:
+            question = self._question(number)
+            outcome = await self._search.ask(place, question, self._settings.raft.fetch_timeout_seconds)
+        finally:
+            has_received = self._numbers.pop(number)
+        if self._logged != logged:
+            return
+        if has_received:
+            self._is_here = self._is_here or place == logged
+        elif _is_a_voters(outcome):
+            reached("quorum.own_copy_found")
+            self._alone_since = self._driver.clock.monotonic()
+            self._log_found(place)
+            self._driver.report(self._driver.core.abstain, True)
 
     def _question(self, number: int) -> Vote:
         core, me = self._driver.core, self._settings.me

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum, say_if_past
 from odradek.cli.failure import CliError
+from odradek.cli.moves.leaving import add_loss_option, moves_under_way, plan_leaving
 from odradek.cli.moves.plans import add_plan_options, carry_out
 from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
@@ -40,6 +41,7 @@ def register(groups: Groups) -> None:
         commands, "drain", _drain, "move everything off brokers, so that they can be stopped for good"
     )
     drain.add_argument("brokers", metavar="ID", type=id_number, nargs="+", help="the id of a broker to empty")
+    add_loss_option(drain)
     add_plan_options(drain)
     add_connection_options(drain, plans=True)
 
@@ -114,8 +116,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _known(survey: ClusterSurvey, node: int) -> None:
+    """Check that the cluster knows the broker, or that partitions are still assigned to it. Raises `CliError`."""
     brokers = [broker.node_id for broker in survey.cluster.brokers]
-    if node not in brokers:
+    if node not in brokers and not survey.load_of(node)[1]:
         raise CliError(f"there is no broker {node} (brokers: {', '.join(map(str, brokers))})")
 
 
@@ -125,8 +128,12 @@ def _add(args: argparse.Namespace) -> int:
     with connected(args) as client:
         present_quorum(args, client)
         survey = _arrived(args, client)
-        moves = balance(survey.sites, survey.placements)
-        return carry_out(args, client, moves, survey, f"broker {args.broker} has its share already")
+        under_way = moves_under_way(survey, coming=[args.broker])
+        placements = survey.placements_to_be
+        at_rest = {each.key for each in placements} - set(survey.reassignments)
+        moves = [*under_way, *balance(survey.sites, placements, only=at_rest)]
+        nothing = f"broker {args.broker} has its share already"
+        return carry_out(args, client, moves, survey, nothing, under_way=under_way)
 
 
 def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
@@ -147,30 +154,31 @@ def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
 
 
 def _drain(args: argparse.Namespace) -> int:
-    from odradek.client.admin.moves.balance import drain
-    from odradek.client.admin.moves.placement import CannotPlan
-
     with connected(args) as client:
         present_quorum(args, client)
         survey = client.admin.survey_cluster()
         for node in args.brokers:
             _known(survey, node)
-        busy = next(
-            (key for key, move in survey.reassignments.items() if set(move.replicas) & set(args.brokers)),
-            None,
-        )
-        if busy is not None:
-            raise CliError(
-                f"{busy[0]}-{busy[1]} is moving already: wait (`odradek partition list --moving`), "
-                "or `odradek partition move --cancel`"
-            )
-        try:
-            moves = drain(survey.sites, survey.placements, args.brokers)
-        except CannotPlan as error:
-            raise CliError(f"{error}: add a broker first, or `odradek partition move --replicas`") from error
+        plan = plan_leaving(args, client, survey)
         names = ", ".join(map(str, args.brokers))
-        code = carry_out(args, client, moves, survey, f"nothing to move off broker {names}")
-    if not args.json and (not moves or (args.execute and not args.no_wait)):
+        if not args.json:
+            plan.print_notes()
+        if args.execute:
+            plan.begin_anew(client, survey)
+        code = carry_out(
+            args,
+            client,
+            plan.moves,
+            survey,
+            f"nothing to move off broker {names}",
+            under_way=plan.under_way,
+            more=plan.document(),
+        )
+    if args.execute and plan.kept:
+        raise CliError(
+            f"broker {names} still holds {counted(len(plan.kept), 'partition')}: {'; '.join(plan.kept_lines())}"
+        )
+    if not args.json and not plan.kept and (not plan.moves or (args.execute and not args.no_wait)):
         for node in args.brokers:
             say(f"broker {node} holds nothing: stop it, then `odradek broker remove {node}`")
     return code

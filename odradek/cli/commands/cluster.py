@@ -1,6 +1,4 @@
-"""`odradek cluster status|events`: the quorum, the brokers, the partitions that need attention, and past events, on
-one screen.
-"""
+"""`odradek cluster status|features|events`: quorum, brokers, partitions that need attention; feature levels; events."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from odradek.cli.commands.events import register_events
 from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options
-from odradek.cli.troubles import disk_troubles, trouble_document, trouble_text
+from odradek.cli.troubles import disk_troubles, min_insync_replicas, trouble_document, trouble_text
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_MIN_ISR = "min.insync.replicas"
 _SILENT_MS = 5000
 _BROKERS_SHOWN = 11
 
@@ -36,6 +33,13 @@ def register(groups: Groups) -> None:
         commands, "status", _status, "show the brokers and the partitions that need attention"
     )
     add_connection_options(status)
+    features = add_command(
+        commands,
+        "features",
+        _features,
+        "show the feature levels of the cluster, and whether this release supports them",
+    )
+    add_connection_options(features)
     register_events(commands)
 
 
@@ -74,6 +78,46 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
+def _features(args: argparse.Namespace) -> int:
+    """Print the finalized levels beside those that this release supports (KIP-584)."""
+    from odradek.metadata_quorum import features as known
+
+    with connected(args) as client:
+        # The levels come with the first answer of any broker.
+        client.admin.describe_cluster()
+        levels = dict(client.core.cluster.features)
+    supported = known.THIS_RELEASE.features
+    features = []
+    for name in sorted({*levels, *supported}):
+        low, high = supported.get(name, (0, 0))
+        finalized = {name: levels[name]} if name in levels else {}
+        features.append(
+            {
+                "feature": name,
+                "finalized": levels.get(name),
+                "supported_min": low,
+                "supported_max": high,
+                "supported": known.unsupported_feature(finalized, known.THIS_RELEASE) is None,
+            }
+        )
+    if args.json:
+        print_json({"features": features})
+        return 0
+    print_table(
+        ("FEATURE", "LEVEL", "SUPPORTED", ""),
+        [
+            (
+                each["feature"],
+                each["finalized"],
+                f"{each['supported_min']} to {each['supported_max']}",
+                "" if each["supported"] else paint(RED, "this release cannot serve such a cluster"),
+            )
+            for each in features
+        ],
+    )
+    return 0
+
+
 T = TypeVar("T")
 
 
@@ -107,18 +151,11 @@ class _Health(NamedTuple):
 
 
 def _health(client: Client, topics: list[Topic]) -> _Health:
-    from odradek.client.admin import ConfigResource, ResourceType
-
     health = _Health(sum(len(topic.partitions) for topic in topics), [], [], [], {}, {}, {})
-    short = [
-        topic for topic in topics if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values())
-    ]
-    resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in short]
-    least = {}
-    if resources:
-        for found in client.admin.describe_configs(resources, [_MIN_ISR]):
-            values = [entry.value for entry in found.entries if entry.value is not None]
-            least[found.resource.name] = int(values[0]) if values else 1
+    short = {
+        topic.name for topic in topics if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values())
+    }
+    least = min_insync_replicas(client, short)
     for topic in topics:
         for index, each in sorted(topic.partitions.items()):
             name = f"{topic.name}-{index}"

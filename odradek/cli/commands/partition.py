@@ -28,6 +28,7 @@ from odradek.cli.output import (
     say,
 )
 from odradek.cli.parsing import Groups, add_command, add_connection_options, decimal, id_number
+from odradek.cli.troubles import min_insync_replicas
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
@@ -202,8 +203,16 @@ def _list(args: argparse.Namespace) -> int:
         )
         wanted = _filtered(args, survey)
         leaderless = find_leaderless(args, client, survey, wanted)
+        least = {}
+        if args.json:
+            least = min_insync_replicas(
+                client, {key.topic for key in wanted}, min(args.timeout, LOOK_SECONDS_MAX)
+            )
     if args.json:
-        documents = [_document(key, each, survey, leaderless.get(key)) for key, each in wanted.items()]
+        documents = [
+            _document(key, each, survey, leaderless.get(key), least.get(key.topic))
+            for key, each in wanted.items()
+        ]
         print_json({"partitions": documents, "current": survey.is_current})
     else:
         print_table(
@@ -243,7 +252,11 @@ def _row(key: TopicPartition, each: Partition, survey: ClusterSurvey) -> tuple[A
 
 
 def _document(
-    key: TopicPartition, each: Partition, survey: ClusterSurvey, leaderless: Leaderless | None
+    key: TopicPartition,
+    each: Partition,
+    survey: ClusterSurvey,
+    leaderless: Leaderless | None,
+    least: int | None,
 ) -> dict[str, Any]:
     move = survey.reassignments.get(key)
     return {
@@ -253,6 +266,7 @@ def _document(
         "leader_epoch": each.leader_epoch,
         "replicas": list(each.replicas),
         "isr": list(each.isr),
+        "min_isr": least,
         "size": survey.sizes.get(key),
         "adding": [] if move is None else list(move.adding),
         "removing": [] if move is None else list(move.removing),

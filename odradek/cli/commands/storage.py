@@ -1,14 +1,15 @@
-"""`odradek storage format|info|random-uuid`: prepare the directories of a node, and show their contents."""
+"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their contents."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.cli.failure import CliError
-from odradek.cli.output import print_json, print_table, say
+from odradek.cli.output import counted, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, file_path, whole_number
 from odradek.cli.scram_users import scram_record
 from odradek.cli.streams.standard_streams import complain
@@ -78,7 +79,27 @@ def register(groups: Groups) -> None:
     )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
     info.add_argument("config", metavar="CONFIG", type=file_path, help="the node's properties file")
+    _register_check(commands)
     add_command(commands, "random-uuid", _random_uuid, "print an id for a cluster or a directory")
+
+
+def _register_check(commands: Groups) -> None:
+    check = add_command(
+        commands,
+        "check-config",
+        _check_config,
+        "say all that is wrong with a properties file, and start nothing",
+    )
+    check.add_argument(
+        "config", metavar="CONFIG", type=file_path, help="the node's properties file; - reads standard input"
+    )
+    check.add_argument(
+        "--allow-unknown",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="a key that this version does not know and that is meant to be there (repeat for more)",
+    )
 
 
 def _feature(text: str) -> tuple[str, int]:
@@ -206,6 +227,38 @@ def _info(args: argparse.Namespace) -> int:
         header = ("DIRECTORY", "CLUSTER", "NODE", "ID", "METADATA", "PROBLEM")
         print_table(header, [tuple(document.values()) for document in documents])
     return 1 if any(document["problem"] for document in documents) else 0
+
+
+def _check_config(args: argparse.Namespace) -> int:
+    """Print a line for each problem and each unknown key. Raises `CliError` if there is any."""
+    from odradek.node.configuration.file_judgement import judge_file
+    from odradek.node.configuration.node_config import contents_of
+
+    path = "standard input" if args.config == "-" else args.config
+    judged = judge_file(_text_of(args.config), contents_of, args.allow_unknown)
+    if args.json:
+        unknown = [{"key": key, "problem": problem} for key, problem in judged.unknown.items()]
+        print_json({"problems": list(judged.problems), "unknown": unknown, "warnings": list(judged.warnings)})
+    else:
+        for problem in (*judged.problems, *judged.unknown.values()):
+            say(problem)
+        for warning in judged.warnings:
+            complain(f"{path}: {warning}")
+    count = len(judged.problems) + len(judged.unknown)
+    if count:
+        raise CliError(f"{path}: {counted(count, 'line')} to mend before a node starts with it")
+    return 0
+
+
+def _text_of(path: str) -> str:
+    """Read a properties file, or standard input for `-`. Raises `CliError`."""
+    if path == "-":
+        return sys.stdin.buffer.read().decode(errors="surrogateescape")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _who_votes(

@@ -82,7 +82,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="copy so many bytes per second at most (like 50M)",
     )
-    add_connection_options(parser)
+    add_connection_options(parser, plans=True)
 
 
 def _broker_directory(text: str) -> tuple[int, str]:
@@ -310,7 +310,8 @@ def _balance(args: argparse.Namespace) -> int:
             documents.append({"broker": broker, "moves": [_document(each) for each in moves]})
             if not args.json:
                 _print_plan(args, broker, moves)
-            if moves and not args.dry_run:
+            # Moves that have begun before are waited for, too.
+            if not args.dry_run and (moves or _left(client, broker, None)):
                 _carry_out(client, args, broker, None, first=moves)
     if args.json:
         print_json({"brokers": documents})
@@ -347,6 +348,12 @@ def _carry_out(
             left = _left(client, broker, emptied)
             if not left and not moves:
                 return
+            if args.deadline is not None and time.monotonic() >= args.deadline:
+                count = counted(left or len(moves), "replica")
+                raise CliError(
+                    f"--timeout has passed: {count} of broker {broker} not moved yet; moves that have begun go on, "
+                    "repeat the command for the others"
+                )
             time.sleep(LOOK_SECONDS)
     finally:
         throttle.end()

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from odradek.client.admin.moves.placement import Move
     from odradek.client.shells.blocking import Client
 
-__all__ = ["add_plan_options", "byte_count", "carry_out", "name_directories", "topic_partitions"]
+__all__ = [
+    "add_plan_options",
+    "byte_count",
+    "carry_out",
+    "name_directories",
+    "refuse_too_full",
+    "topic_partitions",
+]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ASSUMED_RATE = 100 << 20
@@ -96,31 +103,39 @@ def carry_out(
     nothing: str,
     *,
     is_shown: bool = False,
+    under_way: Sequence[Move] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Show the plan, or do it. `nothing` says why there is nothing to do. The caller may have shown the plan already."""
+    """Show the plan, or do it. `nothing` says why there is nothing to do. The caller may have shown the plan already.
+
+    `under_way` are those of the moves that have begun before: they are waited for, and their room was judged then.
+    `more` are keys that the document of --json has beside those of every plan.
+    """
+    more = more or {}
     if not moves:
         if args.json:
-            print_json(_document(args, [], None))
+            print_json({**_document(args, [], None), **more})
         else:
             say(nothing)
         return 0
     if not args.json and not is_shown:
         _print_plan(args, moves, survey)
-    _refuse_too_full(moves, survey)
+    refuse_too_full([move for move in moves if move not in under_way], survey)
     if not args.execute:
         if args.json:
-            print_json(_document(args, moves, None))
+            print_json({**_document(args, moves, None), **more})
         else:
             say(paint(YELLOW, f"nothing was changed: add {args.execute_option} to do it"))
         return 0
     from odradek.client.errors import RequestTimedOut
 
     started = time.monotonic()
-    outcomes = _start(args, client, moves) if args.no_wait else _finish(args, client, moves)
+    progress = Progress()
+    outcomes = _start(args, client, moves) if args.no_wait else _finish(args, client, moves, progress)
     late = [key for key, error in outcomes.items() if isinstance(error, RequestTimedOut)]
     failed = [error for key, error in outcomes.items() if error is not None and key not in late]
     if args.json:
-        print_json(_document(args, moves, outcomes, bool(late)))
+        print_json({**_document(args, moves, outcomes, bool(late)), **more})
     elif args.no_wait:
         say(
             f"{counted(len(moves) - len(failed), 'partition')} on the way: `odradek partition list --moving` shows them"
@@ -133,21 +148,22 @@ def carry_out(
         for error in failed[0 if late else 1 :]:
             complain(f"{error}")
     if late:
-        raise CliError(_late_text(args, len(late)))
+        raise CliError(_late_text(args, len(late), progress))
     if failed:
         raise call_failure(failed[0], changes=True)
     return 0
 
 
-def _late_text(args: argparse.Namespace, count: int) -> str:
+def _late_text(args: argparse.Namespace, count: int, progress: Progress) -> str:
+    copied = f" ({progress.text()})" if progress.is_measured else ""
     text = (
-        f"--timeout has passed: {counted(count, 'partition')} not moved yet; moves that have begun go on "
+        f"--timeout has passed: {counted(count, 'partition')} not moved yet{copied}; moves that have begun go on "
         "(`odradek partition list --moving`; `odradek partition move --cancel`), repeat the command for the others"
     )
     return f"{text}; throttles stay until `odradek partition move --unthrottle`" if args.throttle else text
 
 
-def _refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
+def refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
     """Refuse a plan that would fill a disk, because a full disk fails all partitions on it."""
     full = [
         f"broker {node} would take {bytes_text(gain)} more and has room for {bytes_text(room)}"
@@ -169,10 +185,11 @@ def _start(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> d
         )
 
 
-def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:
+def _finish(
+    args: argparse.Namespace, client: Client, moves: Sequence[Move], progress: Progress
+) -> dict[Any, Any]:
     from odradek.client.errors import RequestTimedOut
 
-    shown = _Shown()
     try:
         with changing(), _printing_throttles(args):
             if args.throttle is not None:
@@ -180,10 +197,10 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
             try:
                 left = None if args.deadline is None else max(0.0, args.deadline - time.monotonic())
                 outcomes = client.admin.move_partitions(
-                    moves, at_once=args.at_once, watch=shown.update, timeout=left
+                    moves, at_once=args.at_once, watch=progress.update, timeout=left
                 )
             finally:
-                shown.clear()
+                progress.clear()
             if args.throttle is not None and not any(
                 isinstance(error, RequestTimedOut) for error in outcomes.values()
             ):
@@ -212,29 +229,48 @@ def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
         raise
 
 
-class _Shown:
-    """Progress, as a line on a terminal."""
+class Progress:
+    """The progress of a plan, as a line on a terminal."""
 
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
-        self._started = time.monotonic()
+        self._last: MoveProgress | None = None
+        # The first measure counts what was copied before this command began: the rate goes by what came after it.
+        self._first: tuple[float, int] | None = None
+        self._rate = 0.0
+
+    @property
+    def is_measured(self) -> bool:
+        """True if it is known how many bytes are there."""
+        return self._first is not None
 
     def update(self, progress: MoveProgress) -> None:
-        """Show the progress."""
-        if not self._tty:
-            return
-        elapsed = max(0.001, time.monotonic() - self._started)
-        line = f"{progress.done} of {progress.partitions} partitions"
-        if progress.bytes:
-            rate = progress.copied / elapsed
-            left = (progress.bytes - progress.copied) / rate if rate else None
-            line += (
-                f", {bytes_text(progress.copied)} of {bytes_text(progress.bytes)}, {bytes_text(int(rate))}/s"
-            )
-            if left is not None:
-                line += f", about {span_text(int(left) * 1000)} left"
-        sys.stderr.write(f"\r\033[K{line}")
-        sys.stderr.flush()
+        """Take in the progress; show it on a terminal."""
+        self._last = progress
+        now = time.monotonic()
+        if self._first is None and progress.copied:
+            self._first = now, progress.copied
+        elif self._first is not None and now > self._first[0]:
+            self._rate = max(0, progress.copied - self._first[1]) / (now - self._first[0])
+        if self._tty:
+            sys.stderr.write(f"\r\033[K{self.text()}")
+            sys.stderr.flush()
+
+    def text(self) -> str:
+        """Write how much of the plan is done, and when it may end."""
+        if self._last is None:
+            return "not begun"
+        line = f"{self._last.done} of {counted(self._last.partitions, 'partition')}"
+        if self._last.bytes:
+            line += f", {bytes_text(self._last.copied)} of {bytes_text(self._last.bytes)}, {bytes_text(int(self._rate))}/s"
+            if (left := self._seconds_left()) is not None:
+                line += f", about {span_text(left * 1000)} left"
+        return line
+
+    def _seconds_left(self) -> int | None:
+        if self._last is None or not self._rate:
+            return None
+        return int((self._last.bytes - self._last.copied) / self._rate)
 
     def clear(self) -> None:
         """Remove the line."""

@@ -58,8 +58,8 @@ from odradek.node.configuration.start_rules import (
     SUPER_USERS,
     StartRules,
     authorizer_of,
-    check_relations,
-    refuse_unsupported,
+    broken_relations,
+    unsupported,
 )
 from odradek.security.acls.authorizer import AuthorizerSettings
 from odradek.security.tokens import TokenSecrets
@@ -157,6 +157,10 @@ class NodeConfig:
     """The keys and values of the file, as text. They have secrets among them."""
     warnings: tuple[str, ...]
     """One line for each key that is unknown or has no effect."""
+    unknown: tuple[str, ...] = ()
+    """The keys of the file that this version does not know, at the listeners that there are."""
+    refusals: tuple[str, ...] = ()
+    """The reasons why a start refuses the file; empty for a node that starts."""
     values: Mapping[str, ConfigValue] = attrs.field(repr=False)
     """Every known key, parsed; defaults filled in."""
     node_id: int
@@ -199,7 +203,7 @@ class NodeConfig:
         """
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
-        return cls.from_text(text, _contents, starts=starts)
+        return cls.from_text(text, contents_of, starts=starts)
 
     @classmethod
     def from_text(
@@ -221,6 +225,14 @@ class NodeConfig:
     ) -> NodeConfig:
         """Make the configuration of keys and texts; `secrets` are contents of files, by their keys. Raises `ConfigError`."""
         return _check(dict(properties), lambda: secrets or {}, True)
+
+    @classmethod
+    def judged(cls, properties: Mapping[str, str], read: Callable[[str], str]) -> NodeConfig:
+        """Make the configuration of a file that is looked at: `refusals` has what a start refuses.
+
+        Raises `ConfigError` for the first key that all else depends on.
+        """
+        return _check(dict(properties), lambda: read_secrets(properties, read), False)
 
     def get(self, key: str) -> ConfigValue:
         """Return the typed value of a known key."""
@@ -302,13 +314,14 @@ class NodeConfig:
         return TokenSecrets.of_key(self.get_str("delegation.token.secret.key"))
 
 
-def _contents(path: str) -> str:
+def contents_of(path: str) -> str:
+    """Read a file that a key names, up to a size that no file of passwords has."""
     with open(path, encoding="utf-8") as file:
         return file.read(SECRETS_CHARACTERS_MAX)
 
 
 def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], starts: bool) -> NodeConfig:
-    values, warnings = _parse(explicit)
+    values, unknown, warnings = _parse(explicit)
     node_id = _node_id(explicit, values)
     rules = StartRules(starts, warnings)
     roles = parse_roles(_texts(values, "process.roles"))
@@ -327,20 +340,23 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
     log_dirs = _log_dirs(values)
     metadata_dir = str(values["metadata.log.dir"] or log_dirs[0])
     names = [each.name for each in listeners]
-    no_security: dict[str, ListenerSecurity] = {}
     security = rules.judge(
         lambda: security_of_listeners(explicit, protocols, names, controller_names, inter_broker, secrets()),
-        no_security,
+        dict[str, ListenerSecurity](),
     )
     page_security = rules.judge(lambda: metrics_security(values, explicit, security), None)
     if page_security is not None:
         security[METRICS] = page_security
-    rules.judge(lambda: check_relations(values), None)
-    rules.judge(lambda: refuse_unsupported(explicit, values), None)
+    rules.judge_all((*broken_relations(values), *unsupported(explicit, values)))
     authorizer = rules.judge(lambda: authorizer_of(values), None)
+    audit = rules.judge(
+        lambda: audit_config(values, security, metadata_dir, has_authorizer=authorizer is not None), None
+    )
     return NodeConfig(
         explicit=explicit,
         warnings=tuple(warnings),
+        unknown=unknown,
+        refusals=tuple(rules.refusals),
         values=values,
         node_id=node_id,
         process_roles=roles,
@@ -362,9 +378,7 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         security=security,
         start_without_acls=values[START_WITHOUT_ACLS] is True,
         authorizer=authorizer,
-        audit=rules.judge(
-            lambda: audit_config(values, security, metadata_dir, has_authorizer=authorizer is not None), None
-        ),
+        audit=audit,
     )
 
 
@@ -384,7 +398,13 @@ def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
     return value / 1000
 
 
-def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[str]]:
+def own_and_former_defs() -> dict[str, ConfigDef]:
+    """Return the definitions of all keys that are known here and that Kafka 4.3 does not have."""
+    return FORMER_DEFS | OWN_DEFS | AUTHORIZER_DEFS | RECOVERY_DEFS
+
+
+def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], tuple[str, ...], list[str]]:
+    """Return the values of all known keys, the names of unknown ones, and a warning for each that has no effect."""
     defs = broker_defs()
     _refuse_swallowed({name: text for name, text in explicit.items() if name in defs or name in OWN_DEFS})
     values: dict[str, ConfigValue] = {}
@@ -395,22 +415,21 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             raise ConfigMissing(name)
         else:
             values[name] = definition.default_value()
-    for name, definition in (FORMER_DEFS | OWN_DEFS | AUTHORIZER_DEFS | RECOVERY_DEFS).items():
+    for name, definition in own_and_former_defs().items():
         values[name] = definition.parse(explicit[name]) if name in explicit else definition.default_value()
-    warnings = []
-    for name in explicit:
-        if name.startswith(LISTENER_PREFIX):
-            if not is_listener_key(name, _listener_names(values)):
-                warnings.append(f"{name} has no effect: there is no such listener, or no such setting of it")
-        elif name not in values:
-            warnings.append(_about_unknown(name))
+    names = _listener_names(values)
+    unknown = tuple(name for name in explicit if name not in values and not is_listener_key(name, names))
+    warnings = [about_unknown(name) for name in unknown]
     without_effect = warning_about(explicit)
     if without_effect is not None:
         warnings.append(without_effect)
-    return values, warnings
+    return values, unknown, warnings
 
 
-def _about_unknown(name: str) -> str:
+def about_unknown(name: str) -> str:
+    """Return the warning about an unknown key; text that may be part of a secret is hidden."""
+    if name.startswith(LISTENER_PREFIX):
+        return f"{name} has no effect: there is no such listener, or no such setting of it"
     if is_key_name(name):
         return f"unknown key {name} is ignored"
     return f"unknown key {HIDDEN} is ignored: does the line before it lack a backslash at its end?"

@@ -6,7 +6,7 @@ its certificates and passwords are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import attrs
@@ -21,8 +21,8 @@ __all__ = [
     "SUPER_USERS",
     "StartRules",
     "authorizer_of",
-    "check_relations",
-    "refuse_unsupported",
+    "broken_relations",
+    "unsupported",
 ]
 
 T = TypeVar("T")
@@ -51,16 +51,27 @@ class StartRules:
 
     starts: bool
     warnings: list[str]
+    refusals: list[str] = attrs.field(factory=list)
+    """The texts of what was refused, without the words around them."""
 
     def judge(self, part: Callable[[], T], instead: T) -> T:
         """Return the part's outcome; `instead` where it is refused and no start is at hand. Raises `ConfigError`."""
         try:
             return part()
         except ConfigError as error:
-            if self.starts:
-                raise
-            self.warnings.append(f"the node will not start with this file: {error}")
+            self._refuse(error)
             return instead
+
+    def judge_all(self, errors: Iterable[ConfigError]) -> None:
+        """Note all of these errors; where a start is at hand, raise the first."""
+        for error in errors:
+            self._refuse(error)
+
+    def _refuse(self, error: ConfigError) -> None:
+        if self.starts:
+            raise error
+        self.refusals.append(str(error))
+        self.warnings.append(f"the node will not start with this file: {error}")
 
 
 def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | None:
@@ -82,8 +93,8 @@ def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | Non
     return AuthorizerSettings(super_users, values[ALLOW_EVERYONE] is True)
 
 
-def check_relations(values: Mapping[str, ConfigValue]) -> None:
-    """Check Kafka's rules that relate several keys, as far as this version uses these keys.
+def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]:
+    """Yield an error for each broken rule of Kafka's that relates several keys, as far as this version uses these keys.
 
     One rule is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for
     ever.
@@ -95,7 +106,7 @@ def check_relations(values: Mapping[str, ConfigValue]) -> None:
 
     session, heartbeat = number("broker.session.timeout.ms"), number("broker.heartbeat.interval.ms")
     if not 1 <= heartbeat < session:
-        raise ConfigError(
+        yield ConfigError(
             "broker.heartbeat.interval.ms",
             int(heartbeat),
             f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
@@ -103,37 +114,38 @@ def check_relations(values: Mapping[str, ConfigValue]) -> None:
     for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = values[key]
         if isinstance(value, int) and value != -1 and value < 1:
-            raise ConfigError(key, value, "must be unlimited (-1) or, greater than or equal to 1")
+            yield ConfigError(key, value, "must be unlimited (-1) or, greater than or equal to 1")
     roll, jitter = values["log.roll.ms"], values["log.roll.jitter.ms"]
     if isinstance(roll, int) and roll < 1:
-        raise ConfigError("log.roll.ms", roll, "must be greater than or equal to 1")
+        yield ConfigError("log.roll.ms", roll, "must be greater than or equal to 1")
     if isinstance(jitter, int) and jitter < 0:
-        raise ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
+        yield ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
     queued = number("queued.max.request.bytes")
     if 0 < queued < number("socket.request.max.bytes"):
-        raise ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
+        yield ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
     if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
-        raise ConfigError(
+        yield ConfigError(
             "replica.socket.timeout.ms",
             values["replica.socket.timeout.ms"],
             "should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts",
         )
     if number("replica.fetch.wait.max.ms") > number("replica.lag.time.max.ms"):
-        raise ConfigError(
+        yield ConfigError(
             "replica.fetch.wait.max.ms",
             values["replica.fetch.wait.max.ms"],
             "should always be less than or equal to replica.lag.time.max.ms to prevent frequent changes in ISR",
         )
 
 
-def refuse_unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> None:
+def unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]:
+    """Yield an error for each key whose feature is missing here."""
     for key in _NOT_SUPPORTED:
         if key in explicit and values[key]:
             shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
-            raise ConfigError(key, shown, "not supported by this version: leave it out")
+            yield ConfigError(key, shown, "not supported by this version: leave it out")
     selector = values["replica.selector.class"]
     if selector is not None and selector not in REPLICA_SELECTORS:
-        raise ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
+        yield ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
     for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
         if values[key] is True:
-            raise ConfigError(key, "true", "not supported by this version: must be false")
+            yield ConfigError(key, "true", "not supported by this version: must be false")

@@ -213,6 +213,7 @@ class Promises:
             batch = node.platter.find(offset)
             if batch is None and node.platter.has_snapshot(high_watermark - 1):
                 break
+            batch = batch or self._given_ahead_of_disk(node, offset)
             _must(batch is not None, f"{node.node_id} commits {offset}, and its log lacks it")
             assert batch is not None
             self._commit(node, batch, seen)
@@ -223,6 +224,22 @@ class Promises:
             _must(found == known, f"{node.node_id} applies {found}, and {known} was committed")
         if high_watermark > self.committed_end:
             _must(False, f"{node.node_id} commits up to {high_watermark}, which nobody has committed")
+
+    def _given_ahead_of_disk(self, node: Node, offset: int) -> LoggedBatch | None:
+        """Find the batch that a leader with a late disk sent to its followers before its own file got it.
+
+        None where this node follows, or where fewer than a majority of the voters have one and the same batch.
+        """
+        assert node.service is not None
+        core = node.service.quorum.core
+        if not isinstance(core.role, Leader):
+            return None
+        found = (self._nodes[each].platter.find(offset, durable=True) for each in core.voters.node_ids)
+        ahead = {batch.crc: batch for batch in found if batch is not None and batch.epoch == core.epoch}
+        held = (
+            each for each in ahead.values() if len(self._holding(each, core.voters)) >= core.voters.majority
+        )
+        return next(held, None)
 
     def _commit(self, node: Node, batch: LoggedBatch, seen: _Seen) -> None:
         """Check a batch that is seen committed for the first time."""

@@ -54,6 +54,7 @@ ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
 """Default levels; a codec at its default has no level of its own."""
+CORDONED, ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 LOST_DIRECTORY = bytes(15) + b"\x01"
 IP = "ip"
 REQUEST_PERCENTAGE = "request_percentage"
@@ -271,6 +272,11 @@ def _wrong_directories(broker: Broker, layers: Layers) -> Iterator[str]:
         known = log_dir.context.producer_id_expiration_ms
         if known != age_ms:
             yield f"{log_dir.path} forgets producers after {known} ms, and its image says {age_ms}"
+    paths = [each.strip() for each in _newest(layers, CORDONED, "").split(",")]
+    named = [each for each in broker.log_dirs if each.path in paths or ALL_DIRECTORIES in paths]
+    cordoned = sorted(each.directory_id for each in named)
+    if list(broker.placement.cordoned) != cordoned:
+        yield f"cordoned directories {broker.placement.cordoned}, and its image says {cordoned}"
 
 
 # --- quotas

@@ -2,8 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from tests.deploy.life import Life
+from tests.deploy.life import Life, is_whole, refused
+from tests.deploy.playbooks import Outcome
+from tests.deploy.releases import BROKEN, NARROW, OLD
 
-STEPS: tuple[Callable[[Life], None], ...] = ()
+_STARTED = "39f53479d3a045ac8e11786248231fbf"
+_STOPPING = "de5b426a63be47a7b6ac3eaac82e2f6f"
+_EXITED = "98e322203f7a4ed290d09fe03c09fe15"
+"""The ids of systemd's messages on a unit, as `man systemd.journal-fields` explains them."""
+_SOON = {"node_health_seconds": "20"}
+_SECONDS_MAX = 120
+_ODRADEK = "/opt/odradek/current/bin/odradek"
+
+
+def most_down_at_once(events: list[tuple[float, str, bool]]) -> int:
+    """Count the nodes that were down at the worst moment; events are moment, host, and whether its node went down."""
+    down: set[str] = set()
+    most = 0
+    for _, host, went_down in sorted(events):
+        (down.add if went_down else down.discard)(host)
+        most = max(most, len(down))
+    return most
+
+
+@contextmanager
+def watched(life: Life, most: int) -> Iterator[None]:
+    """Hold a block to so many nodes that are down at once, by what systemd has noted in the hosts' journals."""
+    begun = time.time()
+    yield
+    events = []
+    for name in life.told:
+        asked = (
+            f"journalctl --output json --since @{begun:.3f} UNIT=odradek@{life.hosts[name].number}.service"
+        )
+        for line in (life.hosts.ssh(name, asked) or "").splitlines():
+            entry = json.loads(line)
+            if entry.get("MESSAGE_ID") in (_STARTED, _STOPPING, _EXITED):
+                moment = int(entry["__REALTIME_TIMESTAMP"]) / 1e6
+                events.append((moment, name, entry["MESSAGE_ID"] != _STARTED))
+    found = most_down_at_once(events)
+    assert found <= most, f"{found} nodes were down at once: {sorted(events)}"
+
+
+def restarted(outcome: Outcome) -> list[str]:
+    """Return the hosts whose nodes a playbook started or restarted, in order."""
+    lines = outcome.output.splitlines()
+    return [line.split(" for ")[1].split()[0] for line in lines if "restart.yml for" in line]
+
+
+def starts(life: Life) -> dict[str, str]:
+    """Return when the node of each host was started."""
+    return {name: life.started(name) for name in life.told}
+
+
+def properties(life: Life, name: str) -> str:
+    """Read the settings of a host's node."""
+    return life.hosts.ssh(name, f"cat /etc/odradek/node-{life.hosts[name].number}.properties") or ""
+
+
+def keeps_before(life: Life, name: str) -> bool:
+    """True if a host keeps the state before an unfinished roll-out."""
+    return life.hosts.ssh(name, "test -e /var/lib/odradek-before/releases.json", check=False) is not None
+
+
+def odradek(life: Life, *words: str) -> str:
+    """Run a command that asks the cluster, on the first host."""
+    return life.hosts.ssh("stork", f"{_ODRADEK} {' '.join(words)} --bootstrap-server {life.bootstrap}") or ""
+
+
+def settings(life: Life, **values: object) -> None:
+    """Write the settings of all nodes into the inventory."""
+    life.playbooks.inventory["vars"]["odradek_settings"] = {
+        key.replace("_", "."): value for key, value in values.items()
+    }
+
+
+def a_gate_that_says_no(life: Life) -> None:
+    """Refuse a restart that would stop writes, since another node hangs; files and processes stay as they are."""
+    unit = f"odradek@{life.hosts['heron'].number}"
+    with life.step("a node hangs: the roll-out touches nothing"), watched(life, 0):
+        before, text = starts(life), properties(life, "stork")
+        life.hosts.ssh("heron", f"systemctl kill --signal=STOP {unit}")
+        try:
+            number = life.hosts["heron"].number
+            life.wait_until(
+                lambda status: any(b["broker"] == number and not b["online"] for b in status["brokers"]),
+                "heron is missed",
+            )
+            settings(life, log_retention_hours=101)
+            said = life.playbooks.run("reconfigure", fails=True, **_SOON)
+            refused(said, "cannot be written", "odradek_accept=", "no process was touched")
+            assert f"brokers are not online: {number}" in " ".join(said.output.split())
+            assert starts(life) == before
+            assert properties(life, "stork") == text
+        finally:
+            life.hosts.ssh("heron", f"systemctl kill --signal=CONT {unit}")
+        life.wait_until(is_whole, "a whole cluster")
+        settings(life)
+
+
+def a_bad_setting(life: Life) -> None:
+    """Put a node back that fails with a new setting; all other nodes stay up meanwhile."""
+    address = life.hosts["crane"].address
+    with life.step("a setting with which a node does not start: put back"), watched(life, 1):
+        before, text = starts(life), properties(life, "crane")
+        # No one but root listens there.
+        life.told["crane"]["odradek_host_settings"] = {"odradek.metrics.listener": f"{address}:23"}
+        outcome = life.playbooks.run("reconfigure", fails=True, node_health_seconds="60")
+        said = " ".join(outcome.output.split())
+        assert f"was put back to release {OLD}" in said, outcome.output[-3000:]
+        assert restarted(outcome) == ["crane"], outcome.output[-3000:]
+        after = starts(life)
+        assert {name for name in after if after[name] != before[name]} == {"crane"}
+        assert properties(life, "crane") == text
+        del life.told["crane"]["odradek_host_settings"]
+        life.wait_until(is_whole, "a whole cluster")
+
+
+def killed_in_the_middle(life: Life) -> None:
+    """Kill the playbook of a bad release; the next run fails, too, and still knows the state before the first."""
+    with life.step("kill -9 in the roll-out of a release that does not start"), watched(life, 1):
+        playbook = life.playbooks.begin("upgrade", odradek_release=BROKEN)
+        deadline = time.monotonic() + _SECONDS_MAX
+        while not (hit := [name for name in life.told if _fails_with(life, name, BROKEN)]):
+            assert playbook.poll() is None, "the playbook ended before it was killed"
+            assert time.monotonic() < deadline, "no node was restarted with the release"
+            time.sleep(0.3)
+        os.killpg(playbook.pid, signal.SIGKILL)
+        playbook.wait()
+        shown = " ".join(life.playbooks.run("status").output.split())
+        assert f"in a roll-out that is not whole yet, before it: release {OLD}" in shown, shown[-3000:]
+        outcome = life.playbooks.run("upgrade", fails=True, odradek_release=BROKEN, node_health_seconds="60")
+        said = " ".join(outcome.output.split())
+        assert f"was put back to release {OLD}" in said, outcome.output[-3000:]
+        assert restarted(outcome) == hit, outcome.output[-3000:]
+        assert life.versions() == {OLD}
+        life.wait_until(is_whole, "a whole cluster")
+        assert keeps_before(life, hit[0])
+        life.playbooks.run("deploy")
+        assert not any(keeps_before(life, name) for name in life.told)
+
+
+def _fails_with(life: Life, name: str, release: str) -> bool:
+    """True if a host has a release as its current one, and its node has failed with it."""
+    unit = f"odradek@{life.hosts[name].number}"
+    asked = f"readlink /opt/odradek/current; systemctl show --property=NRestarts --value {unit}"
+    link, restarts = (life.hosts.ssh(name, asked) or "- 0").split()
+    return link.endswith(f"/{release}") and int(restarts) > 0
+
+
+def a_node_that_is_down(life: Life) -> None:
+    """Start a node first whose absence leaves partitions without a leader; then comes the rest of the roll-out."""
+    number = life.hosts["heron"].number
+    with life.step("a node is down, with the only replicas of a topic: started first"), watched(life, 1):
+        odradek(life, "topic", "create", "single", "--partitions", "6", "--replication-factor", "1")
+        life.hosts.ssh("heron", f"systemctl stop odradek@{number}")
+        before = starts(life)
+        assert restarted(life.playbooks.run("reconfigure")) == ["heron"]
+        after = starts(life)
+        assert {name for name in after if after[name] != before[name]} == {"heron"}
+        assert is_whole(life.status())
+        # In a crash loop, and with a change for all: it comes first again, and what cannot be spared is counted.
+        path = f"/etc/odradek/node-{number}.properties"
+        life.hosts.ssh("heron", f"echo odradek.metrics.listener={life.hosts['heron'].address}:23 >> {path}")
+        life.hosts.ssh("heron", f"systemctl restart odradek@{number}")
+        settings(life, log_retention_hours=102)
+        strict = life.playbooks.run("reconfigure", "--check", fails=True, odradek_strict="true").output
+        assert "Refused by odradek_strict" in strict, strict[-3000:]
+        outcome = life.playbooks.run("reconfigure")
+        assert restarted(outcome)[0] == "heron", outcome.output[-3000:]
+        assert sorted(restarted(outcome)) == sorted(life.told)
+        assert "Not to be spared by any order: while node" in outcome.output
+        assert all("log.retention.hours=102" in properties(life, name) for name in life.told)
+        assert is_whole(life.status())
+        listed = json.loads(odradek(life, "partition", "list", "--json"))["partitions"]
+        assert all(each["leader"] == each["replicas"][0] for each in listed), "preferred replicas lead"
+        odradek(life, "topic", "delete", "single")
+
+
+def back_to_the_state_before(life: Life) -> None:
+    """Undo a canary by `rollback`; refuse a release that lacks the cluster's feature levels."""
+    with life.step("a canary, undone; a release of fewer features refused"), watched(life, 1):
+        before, text = starts(life), properties(life, "stork")
+        settings(life, log_retention_hours=103)
+        life.playbooks.run("reconfigure", odradek_host="stork")
+        assert "log.retention.hours=103" in properties(life, "stork")
+        assert keeps_before(life, "stork")
+        life.playbooks.run("rollback")
+        assert properties(life, "stork") == text
+        after = starts(life)
+        assert {name for name in after if after[name] != before[name]} == {"stork"}
+        assert not keeps_before(life, "stork")
+        settings(life, log_retention_hours=102)
+        said = " ".join(life.playbooks.run("rollback", fails=True, odradek_to=NARROW).output.split())
+        assert "transaction.version is at level 2, it supports 0 to 1" in said, said[-3000:]
+        assert starts(life) == after
+
+
+STEPS: tuple[Callable[[Life], None], ...] = (
+    a_gate_that_says_no,
+    a_bad_setting,
+    killed_in_the_middle,
+    a_node_that_is_down,
+    back_to_the_state_before,
+)

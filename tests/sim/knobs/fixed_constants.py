@@ -44,6 +44,7 @@ NAMED: Mapping[str, str] = {
         node.connections.charging _MS_PER_SECOND
         node.connections.complaints _TLS_HANDSHAKE
         node.connections.connection_loop FRAME_BYTES_MIN
+        node.configuration.file_judgement _ALIKE
         node.signals LEFT_BEHIND_STATUS
         serving.authorized_operations BROKERS_ENDPOINT CONTROLLERS_ENDPOINT
         metadata_quorum.controller.access.client_quotas _EPSILON
@@ -100,6 +101,7 @@ NAMED: Mapping[str, str] = {
         metadata_quorum.controller.limits RECORDS_PER_REQUEST_MAX NAMED_PER_REQUEST_MAX
         metadata_quorum.raft.core EPOCHS_AHEAD_MAX
         metadata_quorum.raft.replication REPLICAS_MAX
+        metadata_quorum.replica.asking.own_copy QUESTIONS_MAX
         metadata_quorum.replica.meta_properties _SIZE_MAX
         metadata_quorum.replica.metadata_batches DECOMPRESSED_BYTES_MAX
         metadata_quorum.replica.peers UNANSWERED_MAX

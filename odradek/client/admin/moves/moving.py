@@ -102,6 +102,21 @@ class ClusterSurvey:
             if TopicPartition(topic.name, index) not in self.reassignments
         ]
 
+    @property
+    def placements_to_be(self) -> list[Placement]:
+        """All partitions; those on their way have the replicas that they will have."""
+        return [
+            Placement(
+                topic.name,
+                index,
+                self.reassignments[key].target if key in self.reassignments else each.replicas,
+                self.sizes.get(key, 0),
+            )
+            for topic in self.topics
+            for index, each in sorted(topic.partitions.items())
+            for key in (TopicPartition(topic.name, index),)
+        ]
+
     def load_of(self, node: int) -> tuple[int, int, int]:
         """Count the partitions that a broker leads, its replicas, and their bytes."""
         leads = replicas = size = 0

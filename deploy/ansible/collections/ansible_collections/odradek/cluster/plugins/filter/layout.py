@@ -16,7 +16,8 @@ DOCUMENTATION = r"""
 name: layout
 short_description: Nodes of an Odradek cluster
 description:
-  - Takes the variables of all hosts of the group and returns C(nodes), C(controllers), C(bootstrap) and C(problems).
+  - Takes the variables of all hosts of the group and returns the plan of their cluster.
+  - Values of a wrong type are left out; C(odradek.cluster.inventory_problems) names them.
 options:
   _input:
     description: Variables by host, in the order of the inventory.
@@ -25,20 +26,60 @@ options:
 """
 RETURN = r"""
 _value:
-  description: The plan; C(problems) lists, in sentences, why it cannot be carried out.
+  description: The plan of the cluster.
   type: dict
+  contains:
+    cluster_id:
+      description: Id of the cluster.
+      type: str
+    nodes:
+      description: Each node with its host, addresses, ports, roles, disks, rack and processors.
+      type: list
+      elements: dict
+    brokers:
+      description: Ids of the nodes that are brokers.
+      type: list
+      elements: int
+    voters:
+      description: Ids of the nodes that vote.
+      type: list
+      elements: int
+    security:
+      description: How far the cluster is secured.
+      type: str
+    environment:
+      description: The environment of commands that ask the cluster.
+      type: dict
+    bootstrap:
+      description: Addresses of all brokers, HOST:PORT with commas.
+      type: str
+    controller_bootstrap:
+      description: Addresses of the voters' controllers.
+      type: str
+    initial_controllers:
+      description: The first voters, as C(odradek storage format) takes them.
+      type: str
+    problems:
+      description: Sentences that say why the plan cannot be carried out.
+      type: list
+      elements: str
 """
 
 _NAMESPACE = uuid.UUID("6f647261-6465-4b20-8000-6465706c6f79")
 _DISK_NAME = re.compile(r"[a-z0-9]{1,8}\Z")
 _ROLES = ("broker,controller", "broker", "controller")
 _PORTS_PER_NODE = 10
+_PORTS = {"client_port": 9092, "controller_port": 9093, "metrics_port": 9094}
+"""Ports that a node may have of its own."""
 _SECURED_PORTS = {"secured_port": 9095, "brokers_port": 9096, "controller_ssl_port": 9097}
 OPERATOR_KEYS = "/etc/odradek/operator.properties"
 """The client's keys by which a host asks the cluster: its own certificate."""
 DISCOVER = "discover"
-PLAINTEXT, BESIDE, WITHIN, ONLY = STAGES = ("plaintext", "beside", "within", "only")
-"""How far a cluster is secured: not at all, secured listeners beside the others, nodes among themselves too, nothing else."""
+PLAINTEXT = "plaintext"
+WITHIN = "within"
+ONLY = "only"
+STAGES = (PLAINTEXT, "beside", WITHIN, ONLY)
+"""How far a cluster is secured: plaintext, secured listeners beside it, nodes among themselves too, nothing else."""
 
 
 def directory_id(cluster_id: str, node_id: int) -> str:
@@ -81,9 +122,12 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         node["asked_port"] = node["brokers_port" if reached_securely else "client_port"]
     controller_port = "controller_ssl_port" if reached_securely else "controller_port"
     servers = [f"{node['address']}:{node[controller_port]}" for node in voters]
+    # Settings may have secrets: they stay apart from the nodes, which modules get as arguments.
+    settings = {str(node["id"]): node.pop("settings") for node in nodes}
     return {
         "cluster_id": cluster_id,
         "nodes": nodes,
+        "settings": settings,
         "brokers": sorted(node["id"] for node in nodes if "broker" in node["roles"]),
         "voters": sorted(node["id"] for node in voters),
         "security": stage,
@@ -101,6 +145,28 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _entries(value: Any) -> list[Mapping[str, Any]]:
+    """Return the entries that are dictionaries; `inventory_problems` names the others."""
+    return [each for each in _listed(value) if isinstance(each, Mapping)]
+
+
+def _is_true(value: Any) -> bool:
+    """True if a value means yes; an inventory may write it as a word."""
+    return str(value).lower() in ("y", "yes", "on", "1", "true", "t")
+
+
+def _number(value: Any, otherwise: int) -> int:
+    """Return a whole number; `otherwise` for any other value, which `inventory_problems` names."""
+    try:
+        return int(str(value))
+    except ValueError:
+        return otherwise
+
+
 def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list[dict[str, Any]]:
     told_disks = values.get("odradek_disks") or []
     # Disks are discovered on the host. An unreachable host has no known disks; another check refuses it.
@@ -111,15 +177,17 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
                 f"{host}: odradek_disks is {told_disks!r}: list its disks, or write {DISCOVER!r} for all that are empty."
             )
         told_disks = []
-    disks = [disk["name"] for disk in told_disks]
+    # What has no name is a mistake that `inventory_problems` names: the plan goes on without it.
+    told_disks = [disk for disk in _entries(told_disks) if disk.get("name")]
+    disks = [str(disk["name"]) for disk in told_disks]
     for name in disks:
         if not _DISK_NAME.match(str(name)):
             problems.append(f"{host}: disk name {name!r} must be one to eight small letters and digits.")
     if len(set(disks)) < len(disks):
         problems.append(f"{host}: two disks of one name: {', '.join(disks)}.")
-    if not disks and not unknown:
+    if not disks and not unknown and not values.get("odradek_disks"):
         problems.append(f"{host}: no disks: name them in odradek_disks, or write {DISCOVER!r} there.")
-    told = values.get("odradek_nodes") or [{"id": values.get("odradek_node_id")}]
+    told = _entries(values.get("odradek_nodes")) or [{"id": values.get("odradek_node_id")}]
     address = str(values.get("odradek_address") or values.get("ansible_host") or host)
     rack = values.get("odradek_rack")
     nodes: list[dict[str, Any]] = []
@@ -127,7 +195,7 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
         roles = str(node.get("roles") or values.get("odradek_roles") or _ROLES[0])
         if roles not in _ROLES:
             problems.append(f"{host}: odradek_roles is {roles!r}: it must be one of {'; '.join(_ROLES)}.")
-        voter = bool(node.get("voter", values.get("odradek_voter", False) if index == 0 else False))
+        voter = _is_true(node.get("voter", values.get("odradek_voter", False) if index == 0 else False))
         if voter and "controller" not in roles:
             problems.append(
                 f"{host}: a node with the role {roles} cannot vote: give it the role controller, too."
@@ -137,7 +205,7 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
         except ValueError:
             problems.append(f"{host}: a node without an id: set odradek_node_id, or an id in odradek_nodes.")
             continue
-        mine = [str(name) for name in node.get("disks") or disks]
+        mine = [str(name) for name in _listed(node.get("disks")) or disks]
         for name in mine:
             if name not in disks and not unknown:
                 problems.append(
@@ -149,17 +217,12 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
                 "id": node_id,
                 "host": host,
                 "address": address,
-                "client_port": int(
-                    node.get("client_port") or int(values.get("odradek_client_port", 9092)) + shift
-                ),
-                "controller_port": int(
-                    node.get("controller_port") or int(values.get("odradek_controller_port", 9093)) + shift
-                ),
-                "metrics_port": int(
-                    node.get("metrics_port") or int(values.get("odradek_metrics_port", 9094)) + shift
-                ),
                 **{
-                    name: int(values.get(f"odradek_{name}", port)) + shift
+                    name: _number(node.get(name), _number(values.get(f"odradek_{name}"), port) + shift)
+                    for name, port in _PORTS.items()
+                },
+                **{
+                    name: _number(values.get(f"odradek_{name}"), port) + shift
                     for name, port in _SECURED_PORTS.items()
                 },
                 "roles": roles,
@@ -167,7 +230,7 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
                 "disks": mine,
                 "rack": str(rack) if rack else host if len(told) > 1 else None,
                 "cpus": str(node["cpus"]) if node.get("cpus") is not None else None,
-                "settings": dict(node.get("settings") or {}),
+                "settings": dict(node["settings"]) if isinstance(node.get("settings"), Mapping) else {},
             }
         )
     used = [name for node in nodes for name in node["disks"]]

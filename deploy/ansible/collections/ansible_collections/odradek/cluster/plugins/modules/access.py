@@ -71,6 +71,7 @@ done:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.cluster import ARGUMENTS, Cluster
 
 _RESOURCES = ("topic", "group", "transactional_id", "cluster")
 
@@ -122,34 +123,6 @@ def shown(acl: dict) -> tuple:
     return tuple(acl[name] for name in names)
 
 
-class Cluster:
-    """The cluster, by its command line."""
-
-    def __init__(self, module: AnsibleModule) -> None:
-        self._module = module
-        self.done: list[str] = []
-
-    def ask(self, *words: str, stdin: str | None = None) -> str:
-        """Run a command; the module fails with its last line."""
-        command = [
-            self._module.params["odradek"],
-            *words,
-            "--bootstrap-server",
-            self._module.params["bootstrap"],
-        ]
-        status, out, err = self._module.run_command(command, data=stdin)
-        if status:
-            last = (err.strip() or out.strip() or "no answer").splitlines()[-1]
-            self._module.fail_json(msg=f"odradek {words[0]} {words[1]} failed: {last}", done=self.done)
-        return out
-
-    def change(self, told: str, *words: str, stdin: str | None = None) -> None:
-        """Change something, unless nothing shall be changed."""
-        self.done.append(told)
-        if not self._module.check_mode:
-            self.ask(*words, stdin=stdin)
-
-
 def _set_users(cluster: Cluster, users: list[dict], *, anew: bool) -> None:
     there = (
         {each["user"] for each in json.loads(cluster.ask("user", "list", "--json"))["users"]}
@@ -196,8 +169,7 @@ def main() -> None:
             "users": {"type": "list", "elements": "dict", "default": [], "options": user_options},
             "rules": {"type": "list", "elements": "dict", "default": []},
             "passwords": {"type": "str", "choices": ["once", "always"], "default": "once", "no_log": False},
-            "bootstrap": {"type": "str", "required": True},
-            "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
+            **ARGUMENTS,
         },
         supports_check_mode=True,
     )

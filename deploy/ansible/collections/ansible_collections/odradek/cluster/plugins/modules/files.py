@@ -8,7 +8,8 @@ module: files
 short_description: Write several configuration files
 description:
   - Each file is replaced at once, or not at all; directories on the way are made.
-  - Shows the difference with C(--diff).
+  - Shows the difference with C(--diff), without the values of secrets.
+  - Contents are in no output beside that one, at any verbosity, and in no journal.
 options:
   files:
     description: The files.
@@ -71,6 +72,7 @@ import re
 import shutil
 import stat
 import tempfile
+from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -84,7 +86,10 @@ def _read(path: str) -> str | None:
 
 
 _HIDDEN = "[hidden]"
-_SECRET_KEY = re.compile(r"secret|password|passphrase|jaas\.config|\.key|credential|token", re.IGNORECASE)
+_SECRET_KEY = re.compile(
+    r"secret|password|passphrase|jaas\.config|\.key|credential|token|certificate\.chain|truststore\.certificates",
+    re.IGNORECASE,
+)
 _SECRET_VALUE = re.compile(r"LoginModule|PRIVATE KEY|password|secret|\buser_", re.IGNORECASE)
 _PLACE = re.compile(r"\.(?:location|url|file|type|class|ms)$")
 _URL_SECRET = re.compile(r"://[^/@\s]*:[^/@\s]*@")
@@ -161,15 +166,22 @@ def _is_secret(key: str, value: str) -> bool:
     return _PLACE.search(key) is None and _SECRET_VALUE.search(value) is not None
 
 
+_NO_ARGUMENTS = {"module_args": {}}
+
+
 class _Module(AnsibleModule):  # type: ignore[misc]  # Ansible has no types
-    """Neither the host's journal nor C(-vvv) gets a content that has secrets."""
+    """Neither the host's journal nor C(-vvv) gets a content, also where an argument is refused."""
 
     def _log_invocation(self) -> None:
         """Log no arguments: their contents have secrets, and paths alone say little."""
 
-    def hide(self, contents: list[str]) -> None:
-        """Have Ansible take these contents out of all that it prints."""
-        self.no_log_values.update(each for each in contents if masked(each) != each)
+    def exit_json(self, **kwargs: Any) -> NoReturn:
+        """Return the result without the arguments, which Ansible adds otherwise."""
+        super().exit_json(**kwargs, invocation=_NO_ARGUMENTS)
+
+    def fail_json(self, msg: str, **kwargs: Any) -> NoReturn:
+        """Return a failure without the arguments, also one of their check."""
+        super().fail_json(msg, **kwargs, invocation=_NO_ARGUMENTS)
 
 
 def _is_as_wanted(path: str, content: str, mode: int, owner: int, group: int) -> bool:
@@ -182,13 +194,18 @@ def _is_as_wanted(path: str, content: str, mode: int, owner: int, group: int) ->
 def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fchmod(descriptor, mode)
-        os.fchown(descriptor, owner, group)
-        os.fsync(descriptor)
-    os.rename(temporary, path)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(descriptor, mode)
+            os.fchown(descriptor, owner, group)
+            os.fsync(descriptor)
+        os.rename(temporary, path)
+    except OSError:
+        # A full disk leaves no copy of a secret behind.
+        os.unlink(temporary)
+        raise
 
 
 def _kept(keep: str, path: str) -> str:
@@ -248,7 +265,6 @@ def main() -> None:
         required_if=[("restore", True, ["keep"])],
     )
     files, keep = module.params["files"], module.params["keep"]
-    module.hide([file["content"] for file in files])
     diff: list[dict[str, str]] = []
     if module.params["restore"]:
         paths = [] if module.check_mode else _restore(keep, [file["path"] for file in files])

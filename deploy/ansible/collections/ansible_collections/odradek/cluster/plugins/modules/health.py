@@ -23,20 +23,26 @@ options:
       - C(whole) is a quorum with a leader and no silent voter, all brokers online, and all partitions fully replicated.
       - C(present) lets partitions lack replicas, as long as all brokers are there.
       - C(serving) leaves out brokers that are down and what they hold, as long as each partition can be written.
+      - C(back) asks for the brokers of I(online) alone. Where the cluster did not answer before (I(before) is null), a
+        I(service) that stays up is enough.
+      - C(again) lets be missing what I(before) lacked.
       - C(report) only tells.
     type: str
-    choices: [whole, present, serving, report]
+    choices: [whole, present, serving, back, again, report]
     default: whole
   online:
     description: Brokers that must be there.
     type: list
     elements: int
     default: []
+  before:
+    description: What the cluster lacked before a restart, as M(odradek.cluster.gate) returns it.
+    type: dict
   service:
     description: Unit of a node of this host; fail early if it does not stay up.
     type: str
   timeout_seconds:
-    description: Fail after so long.
+    description: Fail after so long. A line each minute says what is waited for.
     type: int
     default: 180
 author:
@@ -57,73 +63,60 @@ missing:
   type: list
   elements: str
   returned: always
+fallen:
+  description: Whether C(service) does not stay up.
+  type: bool
+  returned: on failure
 waited_seconds:
   description: How long it took.
   type: float
   returned: always
 """
 
-import json
 import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask, some
+from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead import lacking_since
 
 _POLL_SECONDS = 0.5
-_ASK_SECONDS = 10
 _RESTARTS_MAX = 2
+_UP_SECONDS = 30
+"""A service that has been up for so long is no longer in a crash loop."""
 _ALL_THERE = ("whole", "present")
-
-
-def _asked(odradek: str, bootstrap: str) -> tuple[dict | None, str]:
-    command = [
-        odradek,
-        "cluster",
-        "status",
-        "--json",
-        "--timeout",
-        str(_ASK_SECONDS),
-        "--bootstrap-server",
-        bootstrap,
-    ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ASK_SECONDS * 3)
-        return json.loads(done.stdout), ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, str(error)
-    except ValueError:
-        lines = done.stderr.strip().splitlines() or ["no answer"]
-        return None, lines[-1]
 
 
 def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
     """Return the conditions that the cluster misses, worst first; empty if the cluster is as wanted."""
+    there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
+    absent = [broker for broker in online if broker not in there]
+    if want == "back":
+        return [f"brokers are not online: {some(absent)}"] if absent else []
     found = []
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
         found.append("the quorum of controllers has no leader")
     elif want in _ALL_THERE and quorum["silent_voters"]:
-        found.append(f"controllers that vote are silent: {_some(quorum['silent_voters'])}")
+        found.append(f"controllers that vote are silent: {some(quorum['silent_voters'])}")
     for key, text in (
         ("offline", "have no leader"),
         ("under_min_isr", "cannot be written (under min.insync.replicas)"),
     ):
         names = status[f"{key}_partitions"]
         if names:
-            found.append(f"partitions {text}: {_some(names)}")
-    there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
-    absent = [broker for broker in online if broker not in there]
+            found.append(f"partitions {text}: {some(names)}")
     if want in _ALL_THERE:
         absent += [broker["broker"] for broker in status["brokers"] if not broker["online"]]
     if absent:
-        found.append(f"brokers are not online: {_some(sorted(set(absent)))}")
+        found.append(f"brokers are not online: {some(sorted(set(absent)))}")
     if want == "whole":
         for key, text in (("under_replicated", "are not fully replicated"), ("moving", "are moving")):
             names = status[f"{key}_partitions"]
             if names is None:
                 found.append(f"it is not known which partitions {text}")
             elif names:
-                found.append(f"partitions {text}: {_some(names)}")
+                found.append(f"partitions {text}: {some(names)}")
     return found
 
 
@@ -152,9 +145,37 @@ def _fallen(service: str) -> str | None:
     return f"{service} does not stay up: {told[-1] if told else 'it says nothing'}"
 
 
-def _some(names: list, most: int = 5) -> str:
-    text = ", ".join(map(str, names[:most]))
-    return f"{text} and {len(names) - most} more" if len(names) > most else text
+def _up_seconds(service: str) -> float:
+    """Return for how long the service's process has run; 0 where it does not."""
+    shown = subprocess.run(
+        ["systemctl", "show", "--property=ActiveState,ExecMainStartTimestampMonotonic", service],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    facts = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+    if facts.get("ActiveState") != "active":
+        return 0.0
+    return time.monotonic() - int(facts.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+
+
+def _look(params: dict) -> tuple[dict | None, list, int]:
+    """Ask the cluster; return its status, sentences on what it lacks, and how many things it lacks."""
+    status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
+    want, before = params["want"], params["before"]
+    missing = [f"the cluster does not answer: {trouble}"]
+    if status is not None and want == "again":
+        if before is None:
+            missing = []
+        else:
+            listed, trouble = ask(params["odradek"], params["bootstrap"], "partition", "list")
+            if listed is not None:
+                return status, *lacking_since(status, listed["partitions"], before)
+            missing = [f"the cluster does not answer: {trouble}"]
+    elif status is not None:
+        missing = missing_of(status, want, params["online"])
+    keys = ("offline", "under_min_isr", "under_replicated", "moving")
+    return status, missing, sum(len((status or {}).get(f"{key}_partitions") or []) for key in keys)
 
 
 def main() -> None:
@@ -163,8 +184,13 @@ def main() -> None:
         argument_spec={
             "bootstrap": {"type": "str", "required": True},
             "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
-            "want": {"type": "str", "choices": ["whole", "present", "serving", "report"], "default": "whole"},
+            "want": {
+                "type": "str",
+                "choices": ["whole", "present", "serving", "back", "again", "report"],
+                "default": "whole",
+            },
             "online": {"type": "list", "elements": "int", "default": []},
+            "before": {"type": "dict"},
             "service": {"type": "str"},
             "timeout_seconds": {"type": "int", "default": 180},
         },
@@ -173,22 +199,32 @@ def main() -> None:
     params = module.params
     started = time.monotonic()
     while True:
-        status, trouble = _asked(params["odradek"], params["bootstrap"])
-        if status is None:
-            missing = [f"the cluster does not answer: {trouble}"]
-        else:
-            missing = missing_of(status, params["want"], params["online"])
+        status, missing, left = _look(params)
         waited = time.monotonic() - started
         if not missing or (params["want"] == "report" and status is not None):
             module.exit_json(changed=False, status=status, missing=missing, waited_seconds=round(waited, 1))
-        if params["service"] and (trouble := _fallen(params["service"])):
-            module.fail_json(
-                msg=f"{trouble} See `journalctl -u {params['service']}`.", status=status, missing=missing
-            )
+        if params["service"]:
+            if trouble := _fallen(params["service"]):
+                module.fail_json(
+                    msg=f"{trouble} See `journalctl -u {params['service']}`.",
+                    fallen=True,
+                    status=status,
+                    missing=missing,
+                )
+            # Without a quorum no node can register: the first to be started would be blamed for it.
+            unheard = params["want"] == "back" and params["before"] is None
+            if unheard and _up_seconds(params["service"]) >= _UP_SECONDS:
+                module.exit_json(
+                    changed=False, status=status, missing=missing, waited_seconds=round(waited, 1)
+                )
         if waited > params["timeout_seconds"]:
+            wanted = "as before" if params["want"] == "again" else params["want"]
             module.fail_json(
-                msg=f"Stopped, since the cluster is not {params['want']} after {waited:.0f} s: {'; '.join(missing)}. "
-                "See `odradek cluster status`, put that right and run the playbook again.",
+                still_waiting=True,
+                left=left,
+                sentence=f"the cluster is not {wanted}: {'; '.join(missing)}",
+                remedy="See `odradek cluster status`, put that right and run the playbook again.",
+                msg="Not yet.",
                 status=status,
                 missing=missing,
             )

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: node_facts
 short_description: State of the Odradek nodes of a host
 description:
-  - Tells of each node whether it runs, whether its directories are formatted and mounted, and whether its process was
+  - Says of each node whether it runs (a crash loop does not count), whether its directories are formatted and mounted, and whether its process was
     started with the files that are there now.
 options:
   nodes:
@@ -23,6 +23,10 @@ options:
     description: Directory of the mount points.
     type: path
     default: /srv/odradek
+  before:
+    description: Directory of the state before an unfinished roll-out.
+    type: path
+    default: /var/lib/odradek-before
 author:
   - The Odradek authors (@odradek)
 """
@@ -44,10 +48,20 @@ previous:
   description: Name of the one before.
   type: str
   returned: always
+before:
+  description:
+    - The state before an unfinished roll-out, with C(current), C(previous) and C(paths), the files that are other now.
+      Null where no roll-out is unfinished.
+  type: dict
+  returned: always
 releases:
   description: Names of the releases that are installed.
   type: list
   elements: str
+  returned: always
+identities:
+  description: Digest and commit of each release that is installed, by its name.
+  type: dict
   returned: always
 nodes:
   description: One dictionary for each node.
@@ -56,10 +70,13 @@ nodes:
   returned: always
 """
 
+import json
 import os
 import subprocess
+import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.manifest import MANIFEST, identity_of
 
 
 def _link(root: str, name: str) -> str | None:
@@ -69,15 +86,72 @@ def _link(root: str, name: str) -> str | None:
         return None
 
 
-def _releases(root: str) -> list[str]:
+def identities(root: str) -> dict[str, dict]:
+    """Return digest and commit of each release that is installed, by name."""
     versions = os.path.join(root, "versions")
     names = sorted(os.listdir(versions)) if os.path.isdir(versions) else []
-    return [name for name in names if os.path.exists(os.path.join(versions, name, "MANIFEST.json"))]
+    found = {}
+    for name in names:
+        try:
+            with open(os.path.join(versions, name, MANIFEST), encoding="utf-8") as file:
+                found[name] = identity_of(json.load(file))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            # The manifest comes last: without it the installation was interrupted, and begins anew.
+            continue
+    return found
+
+
+_SETTLED_SECONDS = 30
+"""A process that was started again after a failure counts as running when it has been up for so long."""
 
 
 def _is_active(unit: str) -> bool:
-    done = subprocess.run(["systemctl", "is-active", "--quiet", unit], check=False)
-    return done.returncode == 0
+    """True if the service runs, and not just between two failures."""
+    shown = subprocess.run(
+        ["systemctl", "show", "--property=ActiveState,NRestarts,ExecMainStartTimestampMonotonic", unit],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return runs(shown.stdout, time.monotonic())
+
+
+def runs(shown: str, now: float) -> bool:
+    """Judge by the properties that systemd shows; `now` is seconds of the monotonic clock, as systemd's."""
+    facts = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    if facts.get("ActiveState") != "active":
+        return False
+    up_seconds = now - int(facts.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+    return int(facts.get("NRestarts") or 0) == 0 or up_seconds >= _SETTLED_SECONDS
+
+
+def _before(directory: str) -> dict | None:
+    """Read what the module `before` has kept."""
+    try:
+        with open(os.path.join(directory, "releases.json"), encoding="utf-8") as file:
+            links = json.load(file)
+    except FileNotFoundError:
+        return None
+    paths = []
+    for name in sorted(os.listdir(directory)):
+        path = name.removesuffix(".absent").replace("%", "/")
+        if not path.startswith("/") or name.endswith(".new"):
+            continue
+        if name.endswith(".absent"):
+            differs = os.path.exists(path)
+        else:
+            differs = _read(path) != _read(os.path.join(directory, name))
+        if differs:
+            paths.append(path)
+    return {**{key: value and os.path.basename(value) for key, value in links.items()}, "paths": paths}
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
 
 
 def _is_stale(node: int) -> bool:
@@ -98,6 +172,7 @@ def main() -> None:
             "nodes": {"type": "list", "elements": "dict", "required": True},
             "root": {"type": "path", "default": "/opt/odradek"},
             "disks_root": {"type": "path", "default": "/srv/odradek"},
+            "before": {"type": "path", "default": "/var/lib/odradek-before"},
         },
         supports_check_mode=True,
     )
@@ -121,12 +196,15 @@ def main() -> None:
                 "blank": len(unformatted) == len(points),
             }
         )
+    installed = identities(root)
     module.exit_json(
         changed=False,
         founded=os.path.exists("/etc/odradek/founded"),
         current=_link(root, "current"),
         previous=_link(root, "previous"),
-        releases=_releases(root),
+        releases=list(installed),
+        identities=installed,
+        before=_before(module.params["before"]),
         nodes=nodes,
     )
 

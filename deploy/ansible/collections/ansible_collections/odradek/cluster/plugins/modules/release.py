@@ -9,6 +9,7 @@ short_description: Install a release of Odradek, make it the current one
 description:
   - A release is a tar of pinned wheels and a C(MANIFEST.json), made by C(deploy/build_release.py).
   - It is installed into a virtual environment of its own below C(root/versions), without any registry.
+  - Each wheel must have the hash that the manifest says, and the manifest a signature where C(signers) are given.
 options:
   name:
     description: Name of the release; the name of its directory.
@@ -22,10 +23,20 @@ options:
     type: path
     default: /opt/odradek
   state:
-    description: C(installed) installs, C(active) switches C(root/current) to it.
+    description:
+      - C(installed) installs, C(active) switches C(root/current) to it.
+      - C(examined) verifies the archive and returns C(identity), on the control machine.
     type: str
-    choices: [installed, active]
+    choices: [installed, active, examined]
     default: installed
+  identity:
+    description: The C(identity) that the archive must have, as C(examined) has returned it.
+    type: dict
+  signers:
+    description: Public keys as in the files of C(ssh-keygen); one of them must have signed the release. None by default.
+    type: list
+    elements: str
+    default: []
   previous:
     description: The release to go back to later, with C(active); by default the one that was current.
     type: str
@@ -51,16 +62,29 @@ previous:
   description: Name of the release that was current before.
   type: str
   returned: always
+identity:
+  description: Digest, commit, Python and platform of the archive.
+  type: dict
+  returned: examined
 """
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tarfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
+    MANIFEST,
+    SIGNATURE,
+    BadRelease,
+    identity_of,
+    read_archive,
+    verify_signature,
+)
 
 
 def _linked(root: str, link: str) -> str | None:
@@ -92,23 +116,48 @@ def _refuse_too_little_room(module: AnsibleModule) -> None:
         )
 
 
-def _manifest_of(archive: str) -> bytes:
-    with tarfile.open(archive) as tar:
-        member = tar.extractfile("MANIFEST.json")
-        assert member is not None
-        return member.read()
+def examined(archive: str, name: str, signers: list) -> tuple[dict, bytes, bytes | None]:
+    """Verify an archive; return its identity, its manifest and the manifest's signature. Raises `BadRelease`."""
+    manifest, signature = read_archive(archive)
+    if signers:
+        verify_signature(manifest, signature, signers)
+    facts = json.loads(manifest)
+    if facts["name"] != name:
+        raise BadRelease(
+            f"{archive} has the release {facts['name']}, not {name}: give the file its own name back."
+        )
+    identity = {**identity_of(facts), "python": facts["python"], "platform": facts["platform"]}
+    return identity, manifest, signature
+
+
+def misfit(identity: dict, name: str) -> str | None:
+    """Return a sentence if a release is for other hosts than this one."""
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if identity["python"] != here:
+        return f"Release {name} is for Python {identity['python']}, this host has {here}: build the release with the Python of the hosts."
+    if identity["platform"] != platform.machine():
+        return (
+            f"Release {name} is for {identity['platform']}, this host is {platform.machine()}: "
+            "build the release on a machine of the hosts' kind."
+        )
+    return None
 
 
 def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> None:
     """Build the environment in place (its scripts name their path); the manifest comes last and makes it whole."""
-    manifest = _manifest_of(archive)
-    facts = json.loads(manifest)
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if facts["python"] != here:
+    try:
+        identity, manifest, signature = examined(archive, name, module.params["signers"])
+    except BadRelease as error:
+        module.fail_json(msg=str(error))
+    expected = module.params["identity"] or identity
+    if expected["digest"] != identity["digest"]:
         module.fail_json(
-            msg=f"Release {name} is for Python {facts['python']}, this host has {here}: "
-            "build the release with the Python of the hosts."
+            msg=f"Release {name} came to this host with the digest {identity['digest'][:12]}, and {expected['digest'][:12]} was sent."
         )
+    problem = misfit(identity, name)
+    if problem is not None:
+        module.fail_json(msg=problem)
+    facts = json.loads(manifest)
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
     os.makedirs(os.path.join(directory, "wheels"))
@@ -131,10 +180,27 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
                 msg=f"Release {name} cannot be installed: {done.stderr.strip() or done.stdout.strip()}"
             )
     shutil.rmtree(wheels)
-    with open(os.path.join(directory, "MANIFEST.json"), "wb") as file:
-        file.write(manifest)
+    for file_name, content in ((SIGNATURE, signature), (MANIFEST, manifest)):
+        if content is not None:
+            _write_whole(os.path.join(directory, file_name), content)
+
+
+def _write_whole(path: str, content: bytes) -> None:
+    """Write a file that is there as a whole, or not at all."""
+    with open(f"{path}.new", "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    os.rename(f"{path}.new", path)
+
+
+def _examine(module: AnsibleModule) -> None:
+    """End the module with the archive's identity, or with the reason why the archive is refused."""
+    try:
+        identity, _, _ = examined(module.params["archive"], module.params["name"], module.params["signers"])
+    except BadRelease as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, identity=identity)
 
 
 def main() -> None:
@@ -144,14 +210,19 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "archive": {"type": "path"},
             "root": {"type": "path", "default": "/opt/odradek"},
-            "state": {"type": "str", "choices": ["installed", "active"], "default": "installed"},
+            "state": {"type": "str", "choices": ["installed", "active", "examined"], "default": "installed"},
+            "identity": {"type": "dict"},
+            "signers": {"type": "list", "elements": "str", "default": []},
             "previous": {"type": "str"},
             "bytes_free_min": {"type": "int", "default": 300_000_000},
         },
+        required_if=[("state", "examined", ["archive"])],
         supports_check_mode=True,
     )
     name, root, archive = module.params["name"], module.params["root"], module.params["archive"]
     state = module.params["state"]
+    if state == "examined":
+        _examine(module)
     directory = os.path.join(root, "versions", name)
     manifest = os.path.join(directory, "MANIFEST.json")
     installed = os.path.exists(manifest)
@@ -159,6 +230,8 @@ def main() -> None:
     changed = False
     if state == "installed" and not installed:
         _refuse_too_little_room(module)
+        if module.params["identity"] and (problem := misfit(module.params["identity"], name)):
+            module.fail_json(msg=problem)
         if archive is None and not module.check_mode:
             module.fail_json(msg=f"Release {name} is not installed: name its archive.")
         changed = True

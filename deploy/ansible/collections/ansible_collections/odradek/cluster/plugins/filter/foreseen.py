@@ -1,0 +1,113 @@
+"""The changes that a run in earnest would make, in sentences; and what a check cannot foresee. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+DOCUMENTATION = r"""
+name: foreseen
+short_description: What a run would change
+description:
+  - Takes the variables of a host after a run in check mode, and returns C(differences) and C(unforeseen), both in sentences.
+options:
+  _input:
+    description: Variables of the host.
+    type: dict
+    required: true
+  plan:
+    description: The plan of C(odradek.cluster.layout).
+    type: dict
+    required: true
+"""
+RETURN = r"""
+_value:
+  description: C(differences) would be changed; C(unforeseen) shows only when they are.
+  type: dict
+"""
+
+
+def foreseen(values: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the changes that a run would make to a host, and what the check cannot know."""
+    state = values.get("odradek_host_state") or {}
+    if "nodes" not in state:
+        return {"differences": [], "unforeseen": ["it was not looked at."]}
+    return {
+        "differences": [*_prepared(values), *_nodes(values, state, plan)],
+        "unforeseen": list(_unforeseen(values, state)),
+    }
+
+
+def foreseen_votes(plan: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """Return the votes that a run would give and take."""
+    quorum = (live.get("status") or {}).get("quorum")
+    if not quorum:
+        return []
+    voters = quorum["voters"]
+    given = [f"node {node} would get a vote" for node in plan["voters"] if node not in voters]
+    return [*given, *(f"node {node} would lose its vote" for node in voters if node not in plan["voters"])]
+
+
+def _prepared(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield changes of host and disks, as the roles' tasks have reported them."""
+    if _is_changed(values, "host_installed"):
+        yield "packages would be installed"
+    if _is_changed(values, "host_user_made"):
+        yield "the nodes' user would be made"
+    for name in ("host_written", "disks_written"):
+        for path in (values.get(name) or {}).get("paths") or ():
+            yield f"{path} would be written"
+    for disk in (values.get("disks_found") or {}).get("disks") or ():
+        if disk["formatted"]:
+            yield f"disk {disk['name']} ({disk['device']}) would be formatted"
+        elif not disk["mounted"]:
+            yield f"disk {disk['name']} ({disk['device']}) would be mounted"
+    if _is_changed(values, "node_made"):
+        yield "certificates would be made"
+
+
+def _is_changed(values: Mapping[str, Any], name: str) -> bool:
+    return bool((values.get(name) or {}).get("changed"))
+
+
+def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[str]:
+    """Yield changes of release, files and nodes."""
+    release = str(values.get("odradek_release") or "")
+    if release and release not in state["releases"]:
+        yield f"release {release} would be installed"
+    if release and state["current"] != release:
+        yield f"release {release} would run in place of {state['current'] or 'none'}"
+    paths = (values.get("node_differences") or {}).get("paths") or ()
+    for path in paths:
+        yield f"{path} would be written"
+    begins = not state["founded"]
+    # Where there is no cluster yet, no node is touched: all begin.
+    running = (values.get("node_touched") or {}).get("running") or ()
+    for node in state["nodes"]:
+        if node["unformatted"]:
+            yield f"node {node['id']} would begin with empty directories on {', '.join(node['unformatted'])}"
+        if begins or not node["active"]:
+            yield f"node {node['id']} would be started"
+        elif node["id"] in running:
+            yield f"node {node['id']} would be restarted"
+
+
+def _unforeseen(values: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what only the run itself can find."""
+    release = str(values.get("odradek_release") or "")
+    if release and release not in state["releases"]:
+        yield (
+            f"release {release} is not installed, so its code has not judged the settings: the run does that before it "
+            "starts a node"
+        )
+    if not state["founded"]:
+        yield "nothing listens there yet, so nobody knows whether other hosts reach it"
+    if any(disk["formatted"] for disk in (values.get("disks_found") or {}).get("disks") or ()):
+        yield "mount units of new disks have their UUID, which comes with the file system"
+
+
+class FilterModule:
+    """The filters of this file, in the class that Ansible looks for."""
+
+    def filters(self) -> dict[str, Any]:
+        return {"foreseen": foreseen, "foreseen_votes": foreseen_votes}

@@ -1,0 +1,65 @@
+"""Whether a release's name stands for the same contents everywhere: in its archive, and on each host that has it.
+
+PURE: what the hosts and the archive say comes as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DOCUMENTATION = r"""
+name: releases
+short_description: Compare the contents of a release between hosts and archive
+description:
+  - C(release_needing) lists the hosts that have to get a release, C(release_problem) says why it cannot be rolled out.
+options:
+  _input:
+    description: Name of the release.
+    type: str
+    required: true
+"""
+RETURN = r"""
+_value:
+  description: Names of hosts; or a text that is empty where the release is the same everywhere.
+  type: raw
+"""
+
+_SHOWN = 12
+
+
+def release_needing(name: str, states: Mapping[str, Any], hosts: Sequence[str]) -> list[str]:
+    """Return those of the hosts that do not have the release; C(states) are the results of C(node_facts)."""
+    return [host for host in hosts if name not in (states.get(host) or {}).get("identities", {})]
+
+
+def release_problem(name: str, states: Mapping[str, Any], archive: Mapping[str, Any] | None = None) -> str:
+    """Return a sentence if two of the hosts, or a host and the archive, have other contents under this name."""
+    places: dict[str, list[str]] = {}
+    commits: dict[str, str] = {}
+    for host, state in states.items():
+        identity = (state or {}).get("identities", {}).get(name)
+        if identity is not None:
+            places.setdefault(identity["digest"], []).append(host)
+            commits[identity["digest"]] = identity["commit"]
+    if archive:
+        places.setdefault(archive["digest"], []).append("the archive")
+        commits[archive["digest"]] = archive["commit"]
+    if len(places) < 2:
+        return ""
+    listed = "; ".join(
+        f"{', '.join(where)}: digest {digest[:_SHOWN]} (commit {commits[digest][:_SHOWN]})"
+        for digest, where in places.items()
+    )
+    return (
+        f"Release {name} is not the same everywhere: {listed}. A name is given once. "
+        "Build what you have now under another version (make release ARGS='--version VERSION') and upgrade to that, "
+        "or put the archive back that the hosts have."
+    )
+
+
+class FilterModule:
+    """The filters of this file, in the class that Ansible looks for."""
+
+    def filters(self) -> dict[str, Any]:
+        return {"release_needing": release_needing, "release_problem": release_problem}

@@ -1,0 +1,68 @@
+"""A cluster, asked and changed by its command C(odradek) on a host; and words for mistakes in an inventory."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+ARGUMENTS = {
+    "bootstrap": {"type": "str", "required": True},
+    "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
+}
+"""Arguments of each module that asks a cluster."""
+
+
+class Refused(Exception):
+    """A command failed; the message is its last line."""
+
+
+class Cluster:
+    """The cluster, by its command line. C(done) is what was changed, or would be in check mode, in words."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.done: list[str] = []
+
+    def try_to(self, *words: str, stdin: str | None = None) -> str:
+        """Run a command. Raises `Refused`."""
+        params = self._module.params
+        command = [params["odradek"], *words, "--bootstrap-server", params["bootstrap"]]
+        status, out, err = self._module.run_command(command, data=stdin)
+        if status:
+            raise Refused(
+                (err.strip() or out.strip() or "no answer").splitlines()[-1].removeprefix("odradek: ")
+            )
+        return str(out)
+
+    def ask(self, *words: str, stdin: str | None = None) -> str:
+        """Run a command; the module fails with its last line."""
+        try:
+            return self.try_to(*words, stdin=stdin)
+        except Refused as error:
+            self._module.fail_json(msg=f"odradek {words[0]} {words[1]} failed: {error}", done=self.done)
+            raise
+
+    def ask_json(self, *words: str) -> Any:
+        """Run a command, and parse what it prints."""
+        return json.loads(self.ask(*words, "--json"))
+
+    def change(self, told: str, *words: str, stdin: str | None = None) -> None:
+        """Change something, unless nothing shall be changed."""
+        if not self._module.check_mode:
+            self.ask(*words, stdin=stdin)
+        self.done.append(told)
+
+
+def unknown_keys(of: str, entry: dict, known: Iterable[str]) -> list[str]:
+    """Return a sentence for each key of an entry that does not exist, with the nearest key that exists."""
+    known = sorted(known)
+    found = []
+    for key in sorted(map(str, set(entry) - set(known))):
+        near = difflib.get_close_matches(key, known, 1)
+        found.append(
+            f"{of} has no key {key}: "
+            + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}.")
+        )
+    return found

@@ -1,0 +1,173 @@
+"""What a cluster loses while nodes restart, and what it lacks since: decisions on the answers of `odradek`.
+
+`status` is the document of `odradek cluster status --json`, `partitions` that of `odradek partition list --json`.
+
+Three kinds of partitions matter when nodes stop. Some lose nothing: enough other replicas are in sync. Some lose what
+every order of restarts takes from them, since they have one replica, or just `min.insync.replicas` of them. The rest
+would lose something only because other replicas are out of sync or moving: for those a restart waits.
+"""
+
+from __future__ import annotations
+
+QUORUM = "quorum"
+ALL = "all"
+_TEXTS = {
+    frozenset({"read", "write"}): "cannot be read or written",
+    frozenset({"read"}): "cannot be read",
+    frozenset({"write"}): "cannot be written",
+}
+
+
+def name_of(partition: dict) -> str:
+    """Return the name of a partition as `odradek cluster status` writes it."""
+    return f"{partition['topic']}-{partition['partition']}"
+
+
+def absent_brokers(status: dict) -> set[int]:
+    """Return the brokers that are offline, and those of silent voters: their sessions end in a moment."""
+    found = {broker["broker"] for broker in status["brokers"] if not broker["online"]}
+    return found | set((status["quorum"] or {}).get("silent_voters", []))
+
+
+def losses(partition: dict, stopping: set[int], absent: set[int]) -> tuple[frozenset, frozenset]:
+    """Return what a partition loses while brokers stop: what could be spared it, and what no order of restarts can.
+
+    Each is a set of `read` and `write`.
+    """
+    adding, removing = set(partition["adding"]), set(partition["removing"])
+    replicas = set(partition["replicas"])
+    in_sync = set(partition["isr"]) - absent
+    at_best = replicas - removing
+    least = min(partition.get("min_isr") or 1, len(replicas - adding) or 1)
+    least_at_best = min(partition.get("min_isr") or 1, len(at_best) or 1)
+    if partition["leader"] is None or not in_sync & stopping:
+        return frozenset(), frozenset()
+    left, left_at_best = in_sync - stopping, at_best - stopping
+    lost = set()
+    if not left:
+        lost.add("read")
+    if len(in_sync) >= least > len(left):
+        lost.add("write")
+    unspared = set()
+    if not left_at_best:
+        unspared.add("read")
+    if len(left_at_best) < least_at_best:
+        unspared.add("write")
+    return frozenset(lost - unspared), frozenset(lost & unspared)
+
+
+def quorum_losses(status: dict, stopping: set[int]) -> tuple[str | None, str | None]:
+    """Return the sentence on the quorum if a stop of nodes could be spared it, and the one if nothing can spare it."""
+    quorum = status["quorum"]
+    if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
+        return "the quorum of controllers has no leader", None
+    voters = set(quorum["voters"])
+    majority = len(voters) // 2 + 1
+    if len(voters - stopping) < majority:
+        return None, f"the quorum of {len(voters)} controllers has no majority"
+    left = voters - set(quorum["silent_voters"]) - stopping
+    if len(left) < majority:
+        silent = ", ".join(map(str, sorted(set(quorum["silent_voters"]) - stopping)))
+        return f"the quorum of controllers would have no majority, since these are silent: {silent}", None
+    return None, None
+
+
+def look_ahead(status: dict, partitions: list, stopping: list) -> dict:
+    """Say what the cluster loses while these nodes stop.
+
+    `refused` and `unspared` have sentences by name of the partition, or by `quorum`.
+    """
+    nodes = set(stopping)
+    absent = absent_brokers(status) - nodes
+    refused: dict[str, str] = {}
+    unspared: dict[str, str] = {}
+    if not nodes:
+        return {"refused": refused, "unspared": unspared}
+    waiting, unavoidable = quorum_losses(status, nodes)
+    if waiting:
+        refused[QUORUM] = waiting
+    if unavoidable:
+        unspared[QUORUM] = unavoidable
+    for partition in partitions:
+        spared, lost = losses(partition, nodes, absent)
+        if spared:
+            refused[name_of(partition)] = _TEXTS[spared]
+        elif lost:
+            unspared[name_of(partition)] = _TEXTS[lost]
+    return {"refused": refused, "unspared": unspared}
+
+
+def accepted_by(name: str, words: list) -> bool:
+    """True if an operator's words accept the loss of a partition: they name it, its topic, or everything."""
+    return ALL in words or name in words or (name != QUORUM and name.rpartition("-")[0] in words)
+
+
+def summary(found: dict, most: int = 3) -> list:
+    """Write one text for each kind of loss: how many partitions, and the first of them."""
+    texts = [found[QUORUM]] if QUORUM in found else []
+    kinds: dict[str, list[str]] = {}
+    for name, text in found.items():
+        if name != QUORUM:
+            kinds.setdefault(text, []).append(name)
+    for text, names in sorted(kinds.items()):
+        shown = ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+        texts.append(f"{len(names)} partition{'s' if len(names) != 1 else ''} {text}: {shown}")
+    return texts
+
+
+def lacking_before(status: dict, partitions: list, nodes: list) -> dict:
+    """Note what the cluster lacks for reasons other than these nodes, before they are started or restarted."""
+    step = set(nodes)
+    quorum = status["quorum"] or {}
+    down = sorted(broker["broker"] for broker in status["brokers"] if not broker["online"])
+    down = [broker for broker in down if broker not in step]
+    away = [
+        [name, each["broker"]]
+        for each in status.get("replicas_on_disks_away", [])
+        for name in each["partitions"]
+    ]
+    behind = []
+    for partition in partitions:
+        for broker in sorted(set(partition["replicas"]) - set(partition["isr"]) - step - set(down)):
+            behind.append([name_of(partition), broker])
+    return {
+        "down": down,
+        "silent": [voter for voter in quorum.get("silent_voters", []) if voter not in step],
+        "behind": behind + away,
+        "offline": [
+            name_of(each)
+            for each in partitions
+            if each["leader"] is None and not set(each["replicas"]) & step
+        ],
+    }
+
+
+def lacking_since(status: dict, partitions: list, before: dict) -> tuple[list, int]:
+    """Return what the cluster lacks now and did not lack before, in sentences, and how many things that are."""
+    found, count = [], 0
+    quorum = status["quorum"]
+    if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
+        found.append("the quorum of controllers has no leader")
+    elif silent := [voter for voter in quorum["silent_voters"] if voter not in before["silent"]]:
+        found.append(f"controllers that vote are silent: {', '.join(map(str, silent))}")
+    absent = {broker["broker"] for broker in status["brokers"] if not broker["online"]}
+    if missed := sorted(absent - set(before["down"])):
+        found.append(f"brokers are not online: {', '.join(map(str, missed))}")
+    down = set(before["down"])
+    excused = {(name, broker) for name, broker in before["behind"]}
+    leaderless, behind = [], []
+    for partition in partitions:
+        name, replicas = name_of(partition), set(partition["replicas"])
+        if partition["leader"] is None:
+            if name not in before["offline"] and not replicas & down:
+                leaderless.append(name)
+            continue
+        late = replicas - set(partition["isr"]) - set(partition["adding"]) - down
+        if any((name, broker) not in excused for broker in late):
+            behind.append(name)
+    for names, text in ((leaderless, "have no leader"), (behind, "are not fully replicated")):
+        if names:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            found.append(f"partitions {text}: {shown}")
+            count += len(names)
+    return found, count + len(missed)

@@ -1,0 +1,383 @@
+"""The variables of the collection: names, types, ranges, and what each is for.
+
+Inventories are judged by this table (`plugins/filter/judgement.py`). The roles' argument specs and READMEs are written
+from it: `python -m deploy.role_pages`. PURE.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NODE_ID_MAX = 2147483647
+PORT_MAX = 65535
+
+
+class Variable(NamedTuple):
+    """One variable, or one key of a dictionary."""
+
+    name: str
+    type: str
+    text: str
+    default: object = None
+    """The value that holds where it is not set; None where the text says it."""
+    required: bool = False
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+    elements: str | None = None
+    options: tuple[Variable, ...] = ()
+    pattern: str | None = None
+    """The expression that a text must match as a whole; `like` shows an example."""
+    like: str = ""
+
+
+def _port(name: str, text: str, default: int | None = None) -> Variable:
+    return Variable(name, "int", text, default, low=1, high=PORT_MAX)
+
+
+def _node_id(name: str, text: str) -> Variable:
+    return Variable(name, "int", text, low=0, high=NODE_ID_MAX)
+
+
+ROLES = ("broker,controller", "broker", "controller")
+STAGES = ("plaintext", "beside", "within", "only")
+_RATE = r"[0-9]+(\.[0-9]+)?[kKmMgGtT]?i?[bB]?"
+_SYSTEMD_BYTES = r"infinity|[0-9]+(\.[0-9]+)?[KMGTPE]?|[0-9]+(\.[0-9]+)?%"
+_STATE = Variable("state", "str", "Whether it is there.", "present", choices=("present", "absent"))
+
+OF_ALL = (
+    Variable("odradek_cluster_id", "str", "Id of the cluster, any text; it never changes.", required=True),
+    Variable("odradek_release", "str", "Version of the release, as in the name of its tar.", required=True),
+    Variable("odradek_releases", "path", "Directory of the releases on the control machine."),
+    Variable("odradek_settings", "dict", "Properties of all nodes, by Kafka's names."),
+    Variable(
+        "odradek_settings_unknown",
+        "list",
+        "Keys of settings that the release does not know and that are meant to be there.",
+        elements="str",
+    ),
+    Variable(
+        "odradek_variables_unknown",
+        "list",
+        "Variables of your own whose names look like misspelled ones of the collection.",
+        elements="str",
+    ),
+    Variable("odradek_security", "str", "How far the cluster is secured.", "plaintext", choices=STAGES),
+    Variable("odradek_secrets", "path", "Directory of keys and passwords on the control machine."),
+    Variable("odradek_certificates", "path", "Directory of certificates of your own."),
+    Variable("odradek_super_users", "list", "Principals that may do everything.", elements="str"),
+    Variable(
+        "odradek_release_signers",
+        "list",
+        "Public keys; one of them must have signed each release.",
+        elements="str",
+    ),
+    Variable("odradek_backups", "path", "Directory of backups on the control machine."),
+    Variable("odradek_backup_keep", "int", "How many backups are kept; 0 is no timer.", low=0),
+    Variable("odradek_backup_calendar", "str", "When hosts make backups, in systemd's words.", "daily"),
+    Variable("odradek_backup_recipient", "path", "Certificate to whose key backups are encrypted."),
+    Variable("odradek_topics", "list", "Topics; the module topics judges each entry.", elements="dict"),
+    Variable(
+        "odradek_quotas", "list", "Quotas of clients; the module quotas judges each entry.", elements="dict"
+    ),
+    Variable(
+        "odradek_find_prefixes",
+        "list",
+        "Kernel names of disks that are found.",
+        ["sd", "nvme", "vd"],
+        elements="str",
+    ),
+    Variable(
+        "odradek_users",
+        "list",
+        "Users who log in.",
+        elements="dict",
+        options=(
+            Variable("name", "str", "The user.", required=True),
+            Variable("password", "str", "Its password; one is made where there is none."),
+            _STATE,
+        ),
+    ),
+    Variable(
+        "odradek_acls",
+        "list",
+        "Rights of users.",
+        elements="dict",
+        options=(
+            Variable("user", "str", "The user, or a principal.", required=True),
+            Variable("operation", "str", "What is allowed.", required=True),
+            Variable("topic", "str", "A topic."),
+            Variable("group", "str", "A group."),
+            Variable("transactional_id", "str", "A transactional id."),
+            Variable("cluster", "bool", "The cluster itself."),
+            Variable("prefixed", "bool", "Whether the name is the beginning of names.", False),
+            Variable("host", "str", "The host that it is allowed from.", "*"),
+            Variable("deny", "bool", "Whether it is forbidden.", False),
+            _STATE,
+        ),
+    ),
+)
+"""Variables of the whole cluster."""
+
+OF_A_HOST = (
+    _node_id("odradek_node_id", "Id of the host's node; never used again for another."),
+    Variable("odradek_voter", "bool", "Whether the host's first node votes.", False),
+    Variable(
+        "odradek_disks",
+        "list",
+        "The host's disks, or the word discover; the first has the metadata log, too.",
+        elements="dict",
+        options=(
+            Variable(
+                "name",
+                "str",
+                "Short name; its mount point is called so.",
+                required=True,
+                pattern=r"[a-z0-9]{1,8}",
+                like="one to eight small letters and digits",
+            ),
+            Variable(
+                "device",
+                "path",
+                "Path of the disk, best one of /dev/disk/by-id.",
+                required=True,
+                pattern=r"/.+",
+                like="a path that begins with a slash",
+            ),
+        ),
+    ),
+    Variable("odradek_rack", "str", "Replicas of a partition go to different racks."),
+    Variable("odradek_address", "str", "Where clients and nodes reach the host (default: ansible_host)."),
+    Variable("odradek_host_settings", "dict", "Properties of the host's nodes."),
+    Variable("odradek_roles", "str", "Roles of its nodes.", ROLES[0], choices=ROLES),
+    Variable(
+        "odradek_nodes",
+        "list",
+        "Several nodes on the host.",
+        elements="dict",
+        options=(
+            _node_id("id", "Its id.")._replace(required=True),
+            Variable("disks", "list", "Names of its disks (default: all of the host).", elements="str"),
+            Variable("voter", "bool", "Whether it votes."),
+            Variable("roles", "str", "Its roles.", choices=ROLES),
+            Variable("cpus", "str", "Processors that it is bound to."),
+            Variable("settings", "dict", "Its own properties."),
+            _port("client_port", "Port of its clients."),
+            _port("controller_port", "Port of its controller."),
+            _port("metrics_port", "Port of its metrics."),
+        ),
+    ),
+    _port("odradek_client_port", "Port of clients.", 9092),
+    _port("odradek_controller_port", "Port of controllers.", 9093),
+    _port("odradek_metrics_port", "Port of the metrics page.", 9094),
+    _port("odradek_secured_port", "Port of clients that come by SASL_SSL.", 9095),
+    _port("odradek_brokers_port", "Port of brokers among themselves, by certificate.", 9096),
+    _port("odradek_controller_ssl_port", "Port of controllers, by certificate.", 9097),
+    Variable("odradek_more_names", "list", "More names in the host's certificate.", elements="str"),
+)
+"""Variables of a host."""
+
+OF_A_RUN = (
+    Variable("odradek_host", "str", "The one host that a playbook is for."),
+    Variable("odradek_disk", "str", "The one disk that a playbook is for."),
+    Variable("odradek_to", "str", "The release that rollback goes to."),
+    Variable("odradek_topics_loss", "str", "Topics that may lose records or replicas in this run."),
+    Variable("odradek_accept", "str", "What restarts may take from partitions in this run."),
+    Variable(
+        "odradek_strict", "bool", "Whether partitions that no order can spare refuse a roll-out.", False
+    ),
+    Variable("odradek_pause", "bool", "Whether a roll-out pauses before each further host.", False),
+    Variable("odradek_by_rack", "bool", "Whether a roll-out takes a rack at a time.", False),
+    Variable("odradek_confirm", "str", "The cluster's id, in proof that remove is meant."),
+    Variable("odradek_remove_data", "bool", "Whether remove empties the disks, too.", False),
+    Variable(
+        "odradek_passwords",
+        "str",
+        "Whether users get their password anew.",
+        "once",
+        choices=("once", "always"),
+    ),
+    Variable(
+        "odradek_fail_on_difference",
+        "bool",
+        "Whether a run with --check fails where a run without it would change something.",
+        False,
+    ),
+)
+"""Variables of one run, given by -e."""
+
+OF_ROLES = {
+    "host": (
+        Variable("host_user", "str", "User and group that the nodes run as.", "odradek"),
+        Variable("host_packages", "list", "Packages of Debian.", ["python3", "xfsprogs"], elements="str"),
+        Variable(
+            "host_systems",
+            "list",
+            "Systems that a new host may have, as in /etc/os-release.",
+            ["debian 12"],
+            elements="str",
+        ),
+        Variable("host_memory_bytes_min", "int", "Least memory of a new host.", 900000000, low=0),
+        Variable(
+            "host_clock_skew_seconds_max",
+            "int",
+            "How far a host's clock may be from that of the control machine.",
+            5,
+            low=1,
+        ),
+        Variable(
+            "host_clock_synchronized", "bool", "Whether a host is refused whose clock nobody keeps.", True
+        ),
+        Variable(
+            "host_journal_bytes_max",
+            "str",
+            "Room for the journal.",
+            "2G",
+            pattern=_SYSTEMD_BYTES,
+            like="2G",
+        ),
+    ),
+    "disks": (
+        Variable("disks_root", "path", "Directory of the mount points.", "/srv/odradek"),
+        Variable("disks_bytes_min", "int", "Smaller disks are refused.", 10000000000, low=0),
+    ),
+    "node": (
+        Variable("node_root", "path", "Directory of the releases on the hosts.", "/opt/odradek"),
+        Variable("node_disks_root", "path", "Directory of the mount points.", "/srv/odradek"),
+        Variable("node_user", "str", "User and group that the nodes run as.", "odradek"),
+        Variable("node_settings", "dict", "Properties of all nodes (odradek_settings)."),
+        Variable(
+            "node_memory_max",
+            "str",
+            "Memory of a node, in systemd's words.",
+            "infinity",
+            pattern=_SYSTEMD_BYTES,
+            like="8G, 50% or infinity",
+        ),
+        Variable(
+            "node_health_seconds", "int", "How long the cluster may take to be whole again.", 180, low=1
+        ),
+        Variable(
+            "node_copy_seconds",
+            "int",
+            "How long a node may take to get records from the others.",
+            86400,
+            low=1,
+        ),
+        Variable(
+            "node_throttle",
+            "str",
+            "Bytes in a second that a move may take from a broker.",
+            "",
+            pattern=rf"|{_RATE}",
+            like="50M",
+        ),
+        Variable("node_accept", "list", "What a restart may take (odradek_accept).", elements="str"),
+        Variable("node_backup_keep", "int", "How many backups are kept (odradek_backup_keep).", low=0),
+        Variable("node_backup_calendar", "str", "When backups are made (odradek_backup_calendar)."),
+        Variable(
+            "node_backup_recipient", "path", "Whom backups are encrypted to (odradek_backup_recipient)."
+        ),
+        Variable(
+            "node_signers", "list", "Keys that sign releases (odradek_release_signers).", elements="str"
+        ),
+        Variable("node_release_settled", "bool", "Whether a release that is installed is taken as it is."),
+        Variable("node_replacing", "bool", "Whether known nodes may begin anew with empty disks.", False),
+        Variable("node_releases", "path", "Directory of the releases (odradek_releases)."),
+        Variable("node_backups", "path", "Directory of backups (odradek_backups)."),
+        Variable("node_secrets", "path", "Directory of keys and passwords (odradek_secrets)."),
+        Variable(
+            "node_certificates", "path", "Directory of certificates of your own (odradek_certificates)."
+        ),
+        Variable("node_common_name", "str", "The name in all certificates of nodes.", "odradek-node"),
+        Variable("node_certificate_days", "int", "How long certificates last.", 365, low=1, high=3650),
+        Variable("node_rotating", "bool", "Whether all certificates of hosts are made anew.", False),
+        Variable("node_tls", "path", "Directory of keys and certificates on a host.", "/etc/odradek/tls"),
+        Variable("node_mechanisms", "list", "Ways to log in.", ["SCRAM-SHA-512"], elements="str"),
+        Variable(
+            "node_super_users",
+            "list",
+            "Principals that may do everything (odradek_super_users).",
+            elements="str",
+        ),
+    ),
+}
+"""Variables of the roles; all may stand in an inventory."""
+
+
+class Entry(NamedTuple):
+    """A file of tasks that playbooks include, what it does, and the variables that it takes."""
+
+    text: str
+    takes: tuple[str, ...] = ()
+
+
+_NODE = ("node_root", "node_disks_root", "node_user")
+_FILES = (*_NODE, "odradek_cluster_id", "odradek_release", "node_settings", "node_memory_max", "node_tls")
+_GATED = ("node_root", "node_health_seconds")
+_MOVING = (*_GATED, "node_copy_seconds", "node_throttle")
+ENTRIES: dict[str, dict[str, Entry]] = {
+    "host": {
+        "main": Entry(
+            "Brings user, packages, kernel, journal and clock of a host in line.",
+            tuple(each.name for each in OF_ROLES["host"]),
+        ),
+        "judge": Entry("Looks at a host and changes nothing.", ("host_systems", "host_memory_bytes_min")),
+    },
+    "disks": {
+        "main": Entry(
+            "Formats empty disks, and mounts all.", ("odradek_disks", "disks_root", "disks_bytes_min")
+        ),
+        "look": Entry(
+            "Refuses disks that hold anything.", ("odradek_disks", "disks_root", "disks_bytes_min")
+        ),
+    },
+    "node": {
+        "backup": Entry(
+            "Fetches a copy of the metadata log.",
+            ("node_root", "node_disks_root", "node_backups", "node_backup_keep", "node_backup_recipient"),
+        ),
+        "balance_disks": Entry(
+            "Spreads the replicas of each node over its disks.", (*_GATED, "node_throttle")
+        ),
+        "certificates": Entry(
+            "Makes and distributes keys and certificates.",
+            (
+                "node_secrets",
+                "node_certificates",
+                "node_common_name",
+                "node_certificate_days",
+                "node_rotating",
+            ),
+        ),
+        "roll_out/converge": Entry(
+            "Brings one host of a cluster that serves in line.", (*_FILES, *_MOVING[1:], "node_replacing")
+        ),
+        "found": Entry("Starts the first nodes of a cluster together.", (*_FILES, "node_health_seconds")),
+        "install": Entry(
+            "Installs a release beside those that are there.",
+            ("odradek_release", "node_root", "node_releases", "node_signers"),
+        ),
+        "remove": Entry("Takes away what was installed.", (*_NODE, "odradek_disks", "odradek_remove_data")),
+        "replace_disk": Entry("Unmounts a disk that no node uses.", ("odradek_disk", *_NODE[:2])),
+        "retire_disk": Entry(
+            "Moves the replicas of a disk to the others, and unmounts it.",
+            ("odradek_disk", *_NODE[:2], *_MOVING[1:]),
+        ),
+        "share": Entry("Gives new brokers their share of the partitions.", _MOVING),
+        "votes": Entry("Gives and takes votes, one at a time.", _GATED),
+    },
+}
+"""The roles' files of tasks that take variables, by role and name."""
+
+ABOUT_ROLES = {
+    "host": "Kernel, journal, clock and user of a host that runs nodes.",
+    "disks": "XFS on the disks of a host, mounted by UUID.",
+    "node": "Release, configuration and service of the nodes of a host; an errand in each file of `tasks/`.",
+}
+
+
+def every_variable() -> dict[str, Variable]:
+    """Return all variables that an inventory or a run may have, by name."""
+    found = (*OF_ALL, *OF_A_HOST, *OF_A_RUN, *(each for role in OF_ROLES.values() for each in role))
+    return {each.name: each for each in found}

@@ -1,0 +1,100 @@
+#!/usr/bin/python
+"""The answers of a cluster that serves: its id, its members, and the log directories of its brokers."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cluster_facts
+short_description: Members and log directories of an Odradek cluster
+description:
+  - Asks C(odradek) once on the host. A cluster that does not answer is no failure; C(trouble) says why.
+options:
+  bootstrap:
+    description: Addresses of brokers, HOST:PORT with commas.
+    type: str
+    required: true
+  odradek:
+    description: Path of the command.
+    type: path
+    default: /opt/odradek/current/bin/odradek
+  timeout_seconds:
+    description: How long each question may take.
+    type: int
+    default: 10
+author:
+  - The Odradek authors (@odradek)
+"""
+EXAMPLES = r"""
+- name: Ask
+  odradek.cluster.cluster_facts:
+    bootstrap: 192.0.2.1:9092,192.0.2.2:9092
+"""
+RETURN = r"""
+status:
+  description: The answer of C(odradek cluster status --json); none if there was no answer.
+  type: dict
+  returned: always
+directories:
+  description: Log directories of the brokers that answer, with C(broker), C(path), C(online), C(released) and C(replicas).
+  type: list
+  elements: dict
+  returned: always
+trouble:
+  description: Why there was no answer; empty if there was.
+  type: str
+  returned: always
+"""
+
+import json
+import subprocess
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def _asked(module: AnsibleModule, *words: str) -> tuple[dict | None, str]:
+    params = module.params
+    seconds = params["timeout_seconds"]
+    command = [params["odradek"], *words, "--json", "--timeout", str(seconds)]
+    command += ["--bootstrap-server", params["bootstrap"]]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds * 3)
+        return json.loads(done.stdout), ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, str(error)
+    except ValueError:
+        return None, (done.stderr.strip().splitlines() or ["no answer"])[-1]
+
+
+def directories_of(answer: dict) -> list[dict]:
+    """Return the directories in an answer of `odradek disk list --json`."""
+    return [
+        {
+            "broker": broker["broker"],
+            "path": each["path"],
+            "online": each["online"],
+            "released": each["released"],
+            "replicas": len(each["replicas"]),
+        }
+        for broker in answer["brokers"]
+        for each in broker["directories"]
+    ]
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "bootstrap": {"type": "str", "required": True},
+            "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
+            "timeout_seconds": {"type": "int", "default": 10},
+        },
+        supports_check_mode=True,
+    )
+    status, trouble = _asked(module, "cluster", "status")
+    answer = _asked(module, "disk", "list")[0] if status is not None else None
+    directories = directories_of(answer) if answer is not None else []
+    module.exit_json(changed=False, status=status, directories=directories, trouble=trouble)
+
+
+if __name__ == "__main__":
+    main()

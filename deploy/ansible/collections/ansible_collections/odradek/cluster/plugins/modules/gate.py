@@ -1,0 +1,202 @@
+#!/usr/bin/python
+"""Whether nodes may be restarted now: what each partition would lose, and why."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gate
+short_description: Wait until nodes of an Odradek cluster may be restarted
+description:
+  - Looks ahead with C(odradek cluster status) and C(odradek partition list). A restart waits while a partition would lose
+    what it has now only because other replicas are out of sync or moving.
+  - Partitions that no order of restarts can spare are named, and hold nothing up.
+options:
+  bootstrap:
+    description: Addresses of brokers, HOST:PORT with commas.
+    type: str
+    required: true
+  odradek:
+    description: Path of the command.
+    type: path
+    default: /opt/odradek/current/bin/odradek
+  stopping:
+    description: Running nodes that this step restarts, all at once.
+    type: list
+    elements: int
+    default: []
+  starting:
+    description:
+      - Nodes of this step that are down, which takes nothing from anybody. Of a node that is in I(stopping), too, it is not
+        known whether it is down.
+    type: list
+    elements: int
+    default: []
+  steps:
+    description: Restarts of the whole roll-out, each a list of nodes. They are judged, and nothing is waited for.
+    type: list
+    elements: list
+  strict:
+    description: Refuse C(steps) that take something from a partition which no order of restarts can spare.
+    type: bool
+    default: false
+  accept:
+    description: What the operator accepts to lose in this run, as partitions, topics, C(quorum), or C(all).
+    type: list
+    elements: str
+    default: []
+  timeout_seconds:
+    description: Fail after so long. A line each minute says what is waited for.
+    type: int
+    default: 180
+author:
+  - The Odradek authors (@odradek)
+"""
+EXAMPLES = r"""
+- name: Restart node 1 when that takes from no partition what it has
+  odradek.cluster.gate:
+    bootstrap: 192.0.2.1:9092,192.0.2.2:9092
+    stopping: [1]
+"""
+RETURN = r"""
+status:
+  description: The last answer of C(odradek cluster status --json), or null.
+  type: dict
+  returned: always
+before:
+  description: What the cluster lacks for reasons other than these nodes; null where it does not answer.
+  type: dict
+  returned: always
+lines:
+  description: What the restarts take from partitions, in sentences.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask
+from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead import (
+    QUORUM,
+    accepted_by,
+    lacking_before,
+    look_ahead,
+    summary,
+)
+
+_POLL_SECONDS = 1
+
+
+def _looked(params: dict) -> tuple[dict | None, list, str]:
+    """Ask the cluster; return its status, its partitions, and what hindered an answer."""
+    status, trouble = ask(params["odradek"], params["bootstrap"], "cluster", "status")
+    if status is None:
+        return None, [], trouble
+    listed, trouble = ask(params["odradek"], params["bootstrap"], "partition", "list")
+    return (None, [], trouble) if listed is None else (status, listed["partitions"], "")
+
+
+def steps_lines(status: dict, partitions: list, steps: list) -> list:
+    """Say for each restart what no order of restarts can spare."""
+    lines = []
+    for nodes in steps:
+        texts = summary(look_ahead(status, partitions, nodes)["unspared"])
+        if texts:
+            plural = "s" if len(nodes) > 1 else ""
+            lines.append(
+                f"while node{plural} {', '.join(map(str, nodes))} restart{'' if plural else 's'}: {'; '.join(texts)}"
+            )
+    return lines
+
+
+def held_up(status: dict | None, partitions: list, trouble: str, params: dict) -> dict:
+    """Return what keeps the nodes from their restart now, by partition or `quorum`, less the accepted ones."""
+    if not params["stopping"]:
+        return {}
+    if status is None:
+        found = {QUORUM: f"the cluster does not answer: {trouble}"}
+    else:
+        found = look_ahead(status, partitions, params["stopping"])["refused"]
+    if set(params["stopping"]) <= set(params["starting"]):
+        # They may be down already, and that may be why the quorum is silent.
+        found.pop(QUORUM, None)
+    return {name: text for name, text in found.items() if not accepted_by(name, params["accept"])}
+
+
+def _judge_steps(module: AnsibleModule) -> None:
+    status, partitions, trouble = _looked(module.params)
+    if status is None:
+        module.exit_json(
+            changed=False,
+            status=None,
+            before=None,
+            lines=[f"not known, since the cluster does not answer: {trouble}"],
+        )
+    lines = steps_lines(status, partitions, module.params["steps"])
+    if lines and module.params["strict"]:
+        module.fail_json(
+            msg=f"Refused by odradek_strict, since restarts cannot spare these: {'; '.join(lines)}. "
+            "Give those topics more replicas than min.insync.replicas, or take odradek_strict away.",
+            status=status,
+            lines=lines,
+        )
+    before = lacking_before(status, partitions, [])
+    module.exit_json(changed=False, status=status, before=before, lines=lines)
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "bootstrap": {"type": "str", "required": True},
+            "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
+            "stopping": {"type": "list", "elements": "int", "default": []},
+            "starting": {"type": "list", "elements": "int", "default": []},
+            "steps": {"type": "list", "elements": "list"},
+            "strict": {"type": "bool", "default": False},
+            "accept": {"type": "list", "elements": "str", "default": []},
+            "timeout_seconds": {"type": "int", "default": 180},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    if params["steps"] is not None:
+        _judge_steps(module)
+    started = time.monotonic()
+    while True:
+        status, partitions, trouble = _looked(params)
+        waiting = held_up(status, partitions, trouble, params)
+        if not waiting:
+            break
+        waited = time.monotonic() - started
+        if waited > params["timeout_seconds"]:
+            down = (
+                [] if status is None else [each["broker"] for each in status["brokers"] if not each["online"]]
+            )
+            texts = summary(waiting) + (
+                [f"brokers are not online: {', '.join(map(str, down))}"] if down else []
+            )
+            names = ", ".join(map(str, params["stopping"]))
+            module.fail_json(
+                still_waiting=True,
+                left=len(waiting),
+                sentence=f"a restart of node {names} would take from partitions what they have, because other replicas "
+                f"are missing, out of sync or moving: {'; '.join(texts)}",
+                remedy="Put that right and run the playbook again, or accept it for one run by -e odradek_accept=TOPIC "
+                "(topics and partitions with commas, quorum, or all).",
+                msg="Not yet.",
+                status=status,
+            )
+        time.sleep(_POLL_SECONDS)
+    nodes = sorted({*params["stopping"], *params["starting"]})
+    module.exit_json(
+        changed=False,
+        status=status,
+        before=None if status is None else lacking_before(status, partitions, nodes),
+        lines=[] if status is None else steps_lines(status, partitions, [params["stopping"]]),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,315 @@
+#!/usr/bin/python
+"""Facts of a host that decide whether nodes can live there; `verdict` judges them."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_checks
+short_description: Facts of a host before Odradek is installed on it
+description:
+  - Reads system, memory, clock, addresses, listening ports and what runs; resolves names; connects to other hosts.
+  - Changes nothing. C(odradek.cluster.verdict) says what is wrong.
+options:
+  nodes:
+    description: Nodes of the plan on this host, with C(id), C(address) and C(ports).
+    type: list
+    elements: dict
+    required: true
+  peers:
+    description: Nodes of the plan on other hosts, with C(id), C(address) and C(ports) at which nodes reach them.
+    type: list
+    elements: dict
+    default: []
+  asked_at:
+    description: The clock of the control machine when it asks; it comes back with the answer.
+    type: float
+    default: 0
+  connect_seconds:
+    description: How long a connection to a peer may take.
+    type: float
+    default: 3
+author:
+  - The Odradek authors (@odradek)
+"""
+EXAMPLES = r"""
+- name: Look
+  odradek.cluster.host_checks:
+    nodes: [{id: 1, address: 192.0.2.1, ports: [9092, 9093, 9094]}]
+    peers: [{id: 2, address: 192.0.2.2, ports: [9092, 9093]}]
+"""
+RETURN = r"""
+system:
+  description: Name and version, as in /etc/os-release.
+  type: str
+  returned: always
+memory_bytes:
+  description: Memory of the host.
+  type: int
+  returned: always
+asked_at:
+  description: The clock of the control machine, as it was given.
+  type: float
+  returned: always
+clock_seconds:
+  description: Its clock, in seconds since 1970.
+  type: float
+  returned: always
+synchronized:
+  description: Whether an NTP client keeps the clock.
+  type: bool
+  returned: always
+machine:
+  description: The machine's id and its addresses; the same for one machine under two names.
+  type: list
+  elements: str
+  returned: always
+taken:
+  description: Ports of the nodes at which another program listens, with C(port) and C(by).
+  type: list
+  elements: dict
+  returned: always
+listening:
+  description: Ports at which the nodes of this host listen.
+  type: list
+  elements: int
+  returned: always
+resolved:
+  description: Addresses by each name of the plan; empty for one that has none.
+  type: dict
+  returned: always
+absent:
+  description: Addresses of the nodes that no interface of this host has.
+  type: list
+  elements: str
+  returned: always
+unreached:
+  description: Peers that did not accept a connection, with C(id), C(address), C(port) and C(why).
+  type: list
+  elements: dict
+  returned: always
+running:
+  description: Ids of the nodes that run here.
+  type: list
+  elements: int
+  returned: always
+cluster_id:
+  description: Id of the cluster that this host belongs to; none if it belongs to none.
+  type: str
+  returned: always
+directories:
+  description: Log directories that nodes have by their present files, with C(node), C(path) and C(mounted).
+  type: list
+  elements: dict
+  returned: always
+"""
+
+import errno
+import os
+import re
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible.module_utils.basic import AnsibleModule
+
+_LISTENING = "0A"
+_CONNECTIONS_AT_ONCE = 32
+_UNIT = re.compile(r"odradek@(\d+)\.service")
+
+
+def _text(path: str) -> str:
+    """Read a small file; empty if there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+
+
+def system_of(os_release: str) -> str:
+    """Return name and version of a system by its os-release file."""
+    facts = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
+    words = (facts.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
+    return " ".join(word for word in words if word) or "unknown"
+
+
+def memory_of(meminfo: str) -> int:
+    """Return the bytes of memory by /proc/meminfo; 0 if it does not say."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def local_addresses(fib_trie: str) -> list[str]:
+    """Return the host's own IPv4 addresses, without loopback, by /proc/net/fib_trie."""
+    pairs = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", fib_trie)
+    return sorted({each for each in pairs if not each.startswith("127.")})
+
+
+def _address(text: str) -> str:
+    """Convert an address of /proc/net/tcp or tcp6: words of four bytes, each in this machine's order."""
+    words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    if len(words) == 4:
+        return socket.inet_ntop(socket.AF_INET, words)
+    if words.startswith(bytes(10) + b"\xff\xff"):
+        return socket.inet_ntop(socket.AF_INET, words[12:])
+    return socket.inet_ntop(socket.AF_INET6, words)
+
+
+def listeners(table: str) -> list[tuple[str, int, str]]:
+    """Return address, port and inode of each listening socket of /proc/net/tcp or tcp6."""
+    found = []
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        if len(words) > 9 and words[3] == _LISTENING:
+            address, port = words[1].split(":")
+            found.append((_address(address), int(port, 16), words[9]))
+    return found
+
+
+def _owners() -> dict[str, str]:
+    """Return the process of each socket, by inode."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            links = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            # It has ended meanwhile.
+            continue
+        for link in links:
+            if link.startswith("socket:["):
+                found[link[8:-1]] = pid
+    return found
+
+
+def _ports(nodes: list[dict], resolved: dict[str, list[str]]) -> tuple[list[dict], list[int]]:
+    """Return the ports of the nodes that are taken by others, and those at which nodes listen."""
+    sockets = listeners(_text("/proc/net/tcp")) + listeners(_text("/proc/net/tcp6"))
+    wanted = {
+        (address, port)
+        for node in nodes
+        for address in (*resolved.get(node["address"], []), "0.0.0.0", "::")
+        for port in node["ports"]
+    }
+    there = [each for each in sockets if each[:2] in wanted]
+    owners = _owners() if there else {}
+    taken, ours = {}, set()
+    for _, port, inode in there:
+        pid = owners.get(inode)
+        if pid is not None and _UNIT.search(_text(f"/proc/{pid}/cgroup")):
+            ours.add(port)
+        else:
+            name = _text(f"/proc/{pid}/comm").strip() if pid else ""
+            taken[port] = f"{name} (process {pid})" if name else "another program"
+    return [{"port": port, "by": by} for port, by in sorted(taken.items())], sorted(ours)
+
+
+def _resolve(address: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return sorted({each[4][0] for each in found})
+
+
+def _is_absent(address: str) -> bool:
+    """True if no interface of this host has the address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            return error.errno == errno.EADDRNOTAVAIL
+    return False
+
+
+def _connect(peer: tuple[int, str, int, float]) -> dict | None:
+    """Connect to a peer and leave; return what kept this from being done."""
+    node, address, port, seconds = peer
+    try:
+        socket.create_connection((address, port), timeout=seconds).close()
+    except (OSError, UnicodeError) as error:
+        why = (
+            "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
+        )
+        return {"id": node, "address": address, "port": port, "why": why}
+    return None
+
+
+def _unreached(peers: list[dict], seconds: float) -> list[dict]:
+    wanted = [(peer["id"], peer["address"], port, seconds) for peer in peers for port in peer["ports"]]
+    if not wanted:
+        return []
+    with ThreadPoolExecutor(_CONNECTIONS_AT_ONCE) as pool:
+        return [found for found in pool.map(_connect, wanted) if found is not None]
+
+
+def directories_of(node: int, properties: str) -> list[str]:
+    """Return the log directories in a node's properties file."""
+    found = re.search(r"^log\.dirs=(.*)$", properties, re.MULTILINE)
+    return [each.strip() for each in found[1].split(",") if each.strip()] if found else []
+
+
+def _directories() -> list[dict]:
+    """List the log directories of all nodes that have a file on this host."""
+    found = []
+    names = os.listdir("/etc/odradek") if os.path.isdir("/etc/odradek") else []
+    for name in sorted(names):
+        match = re.fullmatch(r"node-(\d+)\.properties", name)
+        if match is not None:
+            node = int(match[1])
+            for path in directories_of(node, _text(f"/etc/odradek/{name}")):
+                mounted = os.path.ismount(os.path.dirname(path))
+                found.append({"node": node, "path": path, "mounted": mounted})
+    return found
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "nodes": {"type": "list", "elements": "dict", "required": True},
+            "peers": {"type": "list", "elements": "dict", "default": []},
+            "asked_at": {"type": "float", "default": 0},
+            "connect_seconds": {"type": "float", "default": 3},
+        },
+        supports_check_mode=True,
+    )
+    nodes, peers = module.params["nodes"], module.params["peers"]
+    resolved = {address: _resolve(address) for address in {each["address"] for each in (*nodes, *peers)}}
+    taken, listening = _ports(nodes, resolved)
+    own = {address for node in nodes for address in resolved[node["address"]]}
+    units = _output(
+        "systemctl", "list-units", "--plain", "--no-legend", "--state=active", "odradek@*.service"
+    )
+    unreached = _unreached(peers, module.params["connect_seconds"])
+    module.exit_json(
+        changed=False,
+        system=system_of(_text("/etc/os-release")),
+        memory_bytes=memory_of(_text("/proc/meminfo")),
+        synchronized=_output("timedatectl", "show", "--property", "NTPSynchronized", "--value").strip()
+        == "yes",
+        machine=[_text("/etc/machine-id").strip(), *local_addresses(_text("/proc/net/fib_trie"))],
+        taken=taken,
+        listening=listening,
+        resolved=resolved,
+        absent=sorted(address for address in own if _is_absent(address)),
+        unreached=unreached,
+        running=sorted(int(each) for each in _UNIT.findall(units)),
+        cluster_id=_text("/etc/odradek/founded").strip(),
+        directories=_directories(),
+        asked_at=module.params["asked_at"],
+        # Last, so that nothing that takes time lies between it and the answer.
+        clock_seconds=time.time(),
+    )
+
+
+if __name__ == "__main__":
+    main()

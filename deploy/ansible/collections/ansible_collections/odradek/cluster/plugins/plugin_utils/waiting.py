@@ -1,0 +1,61 @@
+"""Long waits as many short calls of a module, with a line on the screen each minute.
+
+A module that waits returns `still_waiting` when its time is up, `sentence` (the things that are missing), `left` (their
+number) and `remedy`. The wait goes on here, on the control machine. So each SSH connection has a word every minute, and
+the wait outlives a connection that breaks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+SLICE_SECONDS = 60
+
+
+def pace(left: int, seconds: float, first_left: int, first_seconds: float) -> str:
+    """Write how many things are left and how long they take at this pace; empty where nothing is counted."""
+    if left <= 0:
+        return ""
+    text = f"; {left} left"
+    done, passed = first_left - left, seconds - first_seconds
+    if done > 0 and passed > 0:
+        text += f", about {max(1, round(left * passed / done / 60))} min at this pace"
+    return text
+
+
+def wait(
+    call: Callable[[int], dict],
+    say: Callable[[str], None],
+    total_seconds: int,
+    now: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.time,
+) -> dict:
+    """Call a module for a minute at a time until it has an answer; fail after so many seconds.
+
+    `call` takes the seconds that it may wait. It returns the module's result, with `still_waiting` where that was not
+    enough. `say` gets a line for the operator.
+    """
+    begun = now()
+    first: tuple[int, float] | None = None
+    while True:
+        left_seconds = total_seconds - (now() - begun)
+        result = call(max(0, min(SLICE_SECONDS, int(left_seconds + 0.999))))
+        waited = now() - begun
+        if not result.get("still_waiting"):
+            if "waited_seconds" in result:
+                result["waited_seconds"] = round(waited, 1)
+            return result
+        if waited >= total_seconds:
+            # The name of a state of this wait is not for the caller.
+            result.pop("still_waiting")
+            result["msg"] = (
+                f"Stopped after {waited:.0f} s: {result['sentence']}. {result.get('remedy', '')}".strip()
+            )
+            return result
+        left = int(result.get("left") or 0)
+        first = first or (left, waited)
+        ends = time.strftime("%H:%M:%S", time.localtime(clock() + total_seconds - waited))
+        say(
+            f"still waiting after {waited:.0f} s, until {ends} at the latest{pace(left, waited, *first)}: {result['sentence']}"
+        )

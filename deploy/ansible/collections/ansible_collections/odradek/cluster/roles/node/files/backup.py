@@ -1,0 +1,139 @@
+"""Back up the metadata log of a node of this host: copied, verified, encrypted where a recipient is given.
+
+    /opt/odradek/current/bin/python backup.py --properties FILE --cluster NAME [--directory DIR] [--keep N] [--recipient CERTIFICATE]
+
+Prints the path of the new file, which root alone may read. A timer and the playbook `backup` run it. The log grows while
+it is copied: the copy is verified, and copied again if its end was cut. Nothing is left of a backup that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+_ODRADEK = Path(sys.executable).with_name("odradek")
+_TRIES = 5
+_LOG = "__cluster_metadata-0"
+PLAIN, ENCRYPTED = ".tar.gz", ".tar.gz.cms"
+
+
+class CannotBackUp(Exception):
+    """There is no backup; the message says why."""
+
+
+def metadata_directory(properties: str) -> Path:
+    """Return the directory of the metadata log that a node's properties name. Raises `CannotBackUp`."""
+    found = dict(
+        line.split("=", 1) for line in properties.splitlines() if "=" in line and line[:1] not in "#!"
+    )
+    directory = found.get("metadata.log.dir") or found.get("log.dirs", "").split(",")[0]
+    if not directory.strip():
+        raise CannotBackUp("the properties file names no log.dirs")
+    return Path(directory.strip())
+
+
+def copy_log(source: Path, target: Path, odradek: Path = _ODRADEK) -> None:
+    """Copy the log and its directory's identity; the copy is verified. Raises `CannotBackUp`."""
+    for attempt in range(_TRIES):
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            shutil.copytree(source / _LOG, target / _LOG)
+            for each in (source / "meta.properties", *source.glob("*.checkpoint")):
+                shutil.copy2(each, target)
+            done = subprocess.run(
+                [odradek, "log", "dump", "--verify", target / _LOG],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            said = (done.stderr or done.stdout).strip()
+        except (OSError, shutil.Error) as error:
+            # A segment that was deleted meanwhile, or a disk that is gone.
+            done, said = None, str(error)
+        if done is not None and done.returncode == 0:
+            return
+        if attempt < _TRIES - 1:
+            time.sleep(1)
+    raise CannotBackUp(f"the copy of {source} is not whole after {_TRIES} tries: {said[-500:]}")
+
+
+def encrypted(content: bytes, certificate: bytes) -> bytes:
+    """Encrypt to the holder of a certificate's key, as CMS: `openssl cms -decrypt` reads it. Raises `CannotBackUp`."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.hazmat.primitives.serialization.pkcs7 import PKCS7EnvelopeBuilder, PKCS7Options
+
+    try:
+        builder = PKCS7EnvelopeBuilder().add_recipient(x509.load_pem_x509_certificate(certificate))
+    except (ValueError, TypeError) as error:
+        raise CannotBackUp(f"odradek_backup_recipient is no certificate with an RSA key: {error}") from error
+    envelope = builder.set_data(content).set_content_encryption_algorithm(AES256)
+    return envelope.encrypt(Encoding.DER, [PKCS7Options.Binary])
+
+
+def back_up(args: argparse.Namespace) -> Path:
+    """Make a backup and remove the oldest ones beyond `keep`; return its path. Raises `CannotBackUp`."""
+    args.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stem = f"{args.cluster}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    with tempfile.TemporaryDirectory(dir=args.directory, prefix=".new-") as work:
+        copy, whole = Path(work, "copy"), Path(work, "whole")
+        copy_log(metadata_directory(args.properties.read_text()), copy)
+        with tarfile.open(whole, "w:gz") as tar:
+            tar.add(copy, ".")
+        name = stem + PLAIN
+        if args.recipient is not None:
+            whole.write_bytes(encrypted(whole.read_bytes(), args.recipient.read_bytes()))
+            name = stem + ENCRYPTED
+        with whole.open("rb") as file:
+            os.fsync(file.fileno())
+        whole.rename(args.directory / name)
+    for old in old_backups(args.directory, args.cluster, args.keep):
+        old.unlink()
+    return args.directory / name
+
+
+def old_backups(directory: Path, cluster: str, keep: int) -> list[Path]:
+    """List the backups of a cluster but for the `keep` newest; with 0 all are kept."""
+    found = sorted(
+        each for end in (PLAIN, ENCRYPTED) for each in directory.iterdir() if _is_of(each.name, cluster, end)
+    )
+    return found[:-keep] if keep else []
+
+
+def _is_of(name: str, cluster: str, end: str) -> bool:
+    moment = name.removeprefix(f"{cluster}-").removesuffix(end)
+    return name == f"{cluster}-{moment}{end}" and len(moment) == 16 and moment[:8].isdigit()
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="back up the metadata log of a node of this host")
+    parser.add_argument("--properties", type=Path, required=True, metavar="FILE", help="those of the node")
+    parser.add_argument("--cluster", required=True, metavar="NAME", help="the first part of the file's name")
+    parser.add_argument("--directory", type=Path, default=Path("/var/backups/odradek"))
+    parser.add_argument(
+        "--keep", type=int, default=0, metavar="N", help="remove all but the N newest (0: none)"
+    )
+    parser.add_argument(
+        "--recipient", type=Path, metavar="CERTIFICATE", help="encrypt to the holder of its key"
+    )
+    args = parser.parse_args()
+    os.umask(0o077)
+    try:
+        print(back_up(args))
+    except (CannotBackUp, OSError) as error:
+        print(f"no backup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

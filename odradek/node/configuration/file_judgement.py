@@ -1,0 +1,92 @@
+"""All problems of a properties file at once, where a start names the first one alone. PURE.
+
+Each key is judged by itself, then the rules between keys without the keys whose values are wrong. What the rest
+depends on, such as a role, ends the look: anything that is said after it would be a guess.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+
+import attrs
+
+from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigError, ConfigMissing, broker_defs
+from odradek.metadata_quorum.config.java_properties import MalformedProperties, parse_properties
+from odradek.node.configuration.keys_without_effect import warning_about
+from odradek.node.configuration.listener_security import LISTENER_PREFIX
+from odradek.node.configuration.node_config import NodeConfig, about_unknown, own_and_former_defs
+from odradek.wire.secret_fields import is_key_name
+
+__all__ = ["FileJudgement", "judge_file"]
+
+_ALIKE = 0.8
+
+
+@attrs.frozen
+class FileJudgement:
+    """The verdict on a properties file, in sentences without secrets."""
+
+    problems: tuple[str, ...]
+    """The reasons why a node does not start with the file."""
+    unknown: Mapping[str, str]
+    """By the name of each key that has no meaning here: a sentence about it, with the name that may be meant."""
+    warnings: tuple[str, ...]
+    """What a node that starts with the file would warn of beside unknown keys."""
+
+
+def judge_file(text: str, read: Callable[[str], str], allowed: Collection[str] = ()) -> FileJudgement:
+    """Judge the contents of a properties file; `read` gives those of files that it names.
+
+    Unknown keys among `allowed` are left out.
+    """
+    try:
+        properties = parse_properties(text)
+    except MalformedProperties as error:
+        return FileJudgement((str(error),), {}, ())
+    problems, wrong = _wrong_keys(properties)
+    known = _every_key()
+    unknown = tuple(name for name in properties if name not in known and not name.startswith(LISTENER_PREFIX))
+    if not any(known[name].required for name in wrong):
+        try:
+            config = NodeConfig.judged(
+                {name: value for name, value in properties.items() if name not in wrong}, read
+            )
+        except ConfigError as error:
+            problems.append(str(error))
+        else:
+            problems += [each for each in config.refusals if each not in problems]
+            unknown = config.unknown
+    warning = warning_about(properties)
+    return FileJudgement(
+        tuple(problems),
+        {name: _about(name) for name in unknown if name not in allowed},
+        () if warning is None else (warning,),
+    )
+
+
+def _every_key() -> dict[str, ConfigDef]:
+    return {**broker_defs(), **own_and_former_defs()}
+
+
+def _wrong_keys(properties: Mapping[str, str]) -> tuple[list[str], set[str]]:
+    """Return a sentence for each key whose value is wrong by itself or missing, and the keys."""
+    problems, wrong = [], set()
+    for name, definition in _every_key().items():
+        try:
+            if name in properties:
+                definition.parse(properties[name])
+            elif definition.required:
+                raise ConfigMissing(name)
+        except ConfigError as error:
+            problems.append(str(error))
+            wrong.add(name)
+    return problems, wrong
+
+
+def _about(name: str) -> str:
+    """Return a sentence about an unknown key, with the key that may be meant."""
+    if name.startswith(LISTENER_PREFIX) or not is_key_name(name):
+        return about_unknown(name)
+    close = difflib.get_close_matches(name, _every_key(), n=1, cutoff=_ALIKE)
+    return f"unknown key {name}: did you mean {close[0]}?" if close else f"unknown key {name}"

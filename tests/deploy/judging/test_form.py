@@ -1,0 +1,132 @@
+"""The collection's form: specs and pages that agree with the table of variables, an archive that installs, lint's rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from deploy.role_pages import ROLES, pages, table
+from tests.deploy.needs import ANSIBLE, ROOT
+
+CLUSTER = ROLES.parent
+PAGE = ROOT / "docs" / "deploy.md"
+_READ = re.compile(r"\b(?:odradek|node|disks|host)_[a-z0-9_]+\b")
+_MADE = re.compile(
+    r"^\s*(?:- )?(?:register: |loop_var: )?((?:odradek|node|disks|host)_[a-z0-9_]+)(?::|$)", re.MULTILINE
+)
+_SET = re.compile(r"set ((?:odradek|node|disks|host)_[a-z0-9_]+)\b")
+_NO_VARIABLE = re.compile(r"odradek\.cluster\.[a-z_]+|^\s*#.*$", re.MULTILINE)
+"""Names of plugins, and comments."""
+_GROUP = re.compile(r"(?:groups\.|groups: |hosts: |')(odradek_[a-z_]+)")
+"""Names of groups that a playbook makes, not of variables."""
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROLES)))
+def test_specs_and_pages_agree_with_the_table(path: Path) -> None:
+    """A role's argument specs and README are as the table would write them now: `python -m deploy.role_pages`."""
+    assert path.read_text() == pages()[path]
+
+
+def test_specs_are_of_files_of_tasks() -> None:
+    """An argument spec belongs to a file of tasks, so Ansible reads it when the file is included."""
+    for role, entries in table().ENTRIES.items():
+        for name in entries:
+            assert (ROLES / role / "tasks" / f"{name}.yml").exists(), f"{role}: tasks/{name}.yml"
+
+
+@pytest.mark.parametrize("role", table().OF_ROLES)
+def test_defaults_agree_with_the_table(role: str) -> None:
+    """The table has the defaults that a role has; a variable that it lacks is on the page for operators."""
+    text = (ROLES / role / "defaults" / "main.yml").read_text()
+    there = dict(re.findall(r"^([a-z_]+):[ ]?(.*)$", text, re.MULTILINE))
+    known = {each.name: each for each in table().OF_ROLES[role]}
+    assert set(known) <= set(there)
+    assert set(there) - set(known) - set(_names(PAGE.read_text())) == set()
+    for name, variable in known.items():
+        written, default = there[name], variable.default
+        if written and "{{" not in written and not written.startswith("["):
+            text = str(default).lower() if isinstance(default, bool) else str(default)
+            assert written.strip('"') == text, name
+
+
+def test_variables_of_the_collection_are_known_to_operators() -> None:
+    """A variable that playbooks and roles read, and that none of them makes, is in the table, or on the page."""
+    texts = [
+        path.read_text()
+        for folder in ("playbooks", "roles")
+        for kind in ("yml", "j2")
+        for path in (CLUSTER / folder).rglob(f"*.{kind}")
+        if path.name != "argument_specs.yml"
+    ]
+    read = {name for text in texts for name in _names(_NO_VARIABLE.sub("", text))}
+    made = {
+        name for text in texts for name in (*_MADE.findall(text), *_SET.findall(text), *_GROUP.findall(text))
+    }
+    assert read - made - set(table().every_variable()) - set(_names(PAGE.read_text())) == set()
+
+
+def _names(text: str) -> list[str]:
+    return _READ.findall(text)
+
+
+def _collection(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_NOCOLOR": "1"}
+    environment.pop("ANSIBLE_CONFIG", None)
+    command = [str(ANSIBLE / "bin" / "ansible-galaxy"), "collection", *words]
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(
+    not (ANSIBLE / "bin" / "ansible-galaxy").exists(), reason="make deploy-tools installs Ansible"
+)
+def test_the_collection_is_built_and_installed(tmp_path: Path) -> None:
+    """`ansible-galaxy` builds an archive with its pages, installs it, and a playbook of it is found."""
+    built = _collection(tmp_path, "build", str(CLUSTER), "--output-path", str(tmp_path))
+    assert built.returncode == 0, built.stderr
+    (archive,) = tmp_path.glob("odradek-cluster-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = set(tar.getnames())
+        page = tar.extractfile("docs/deploy.md")
+        assert page is not None
+        assert page.read() == (ROOT / "docs" / "deploy.md").read_bytes()
+    assert {
+        "README.md",
+        "CHANGELOG.md",
+        "roles/node/README.md",
+        "roles/node/meta/argument_specs.yml",
+    } <= names
+    assert not any("__pycache__" in name for name in names)
+    done = _collection(
+        tmp_path, "install", str(archive), "--collections-path", str(tmp_path / "there"), "--offline"
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "there/ansible_collections/odradek/cluster/playbooks/deploy.yml").exists()
+
+
+def test_yamllint_knows_the_form() -> None:
+    """The collection brings its own rules for YAML, and `make check` goes by them."""
+    assert (CLUSTER / ".yamllint").exists()
+    assert ".yamllint" in (ROOT / "Makefile").read_text()
+
+
+def test_the_changelog_names_every_playbook() -> None:
+    """An operator who reads the changelog learns of every playbook."""
+    parts = ("converge", "founded", "foreseen", "judge", "one_host", "preflight", "prepare")
+    text = (CLUSTER / "CHANGELOG.md").read_text()
+    for path in (CLUSTER / "playbooks").glob("*.yml"):
+        if path.stem not in parts:
+            assert re.search(rf"\b{path.stem}\b", text), path.stem
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not there")
+def test_pages_of_the_archive_are_those_of_the_repository() -> None:
+    """The pages in the archive are links, so that there is one text of each."""
+    for path in (CLUSTER / "docs").iterdir():
+        assert path.is_symlink()
+        assert path.resolve() == ROOT / "docs" / path.name

@@ -1,0 +1,249 @@
+"""A release is what it contains: archives by their digests and signatures, one name for one content on all hosts."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from deploy import build_release
+from tests.deploy.needs import ROOT
+from tests.deploy.plugins import PLUGINS, loaded, plugin
+
+manifests = loaded(PLUGINS / "module_utils" / "manifest.py")
+releases = plugin("filter", "releases")
+needs_ssh_keygen = pytest.mark.skipif(
+    shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed"
+)
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return plugin("modules", "release", monkeypatch)
+
+
+def wheel(directory: Path, name: str, body: str = "x = 1\n") -> Path:
+    """Make a wheel with one module."""
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(f"{name}.py"), body)
+    return path
+
+
+def archive_of(tmp_path: Path, body: str = "x = 1\n", name: str = "1.0", key: Path | None = None) -> Path:
+    """Make an archive of two wheels."""
+    wheels = [wheel(tmp_path / "wheels", "odradek", body), wheel(tmp_path / "wheels", "pip")]
+    return build_release.pack(tmp_path / f"odradek-{name}.tar", wheels, name, key)
+
+
+def changed(archive: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
+    """Give the archive other members."""
+    with tarfile.open(archive) as old:
+        members = {member.name: old.extractfile(member).read() for member in old}  # type: ignore[union-attr]
+    change(members)
+    with tarfile.open(archive, "w") as new:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            new.addfile(info, io.BytesIO(content))
+    return archive
+
+
+def key_of(tmp_path: Path, name: str) -> tuple[Path, str]:
+    """Make a private key; return it with the line of its public one."""
+    path = tmp_path / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path, path.with_suffix(".pub").read_text()
+
+
+def test_equal_contents_are_one_release(tmp_path: Path) -> None:
+    """The same wheels give the same digest, other ones another; builder and collection compute the same."""
+    found = []
+    for body in ("x = 1\n", "x = 1\n", "x = 2\n"):
+        manifest = json.loads(manifests.read_archive(str(archive_of(tmp_path, body)))[0])
+        assert (
+            manifest["digest"]
+            == manifests.contents_digest(manifest)
+            == build_release.contents_digest(manifest)
+        )
+        assert len(manifest["commit"]) == 40
+        found.append(manifest["digest"])
+    assert found[0] == found[1] != found[2]
+    assert manifests.contents_digest({**manifest, "commit": "another"}) == found[2]
+
+
+WHEEL = "wheels/odradek-1.0-py3-none-any.whl"
+
+
+def _edit_manifest(members: dict[str, bytes]) -> None:
+    members["MANIFEST.json"] = members["MANIFEST.json"].replace(b'"platform": "', b'"platform": "z')
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
+    "a wheel has other bytes": (
+        lambda m: m.update({WHEEL: m[WHEEL] + b" "}),
+        "is not what its manifest says",
+    ),
+    "a wheel is gone": (lambda m: m.pop(WHEEL), "is not what its manifest says"),
+    "a wheel was added": (
+        lambda m: m.update({"wheels/a.whl": b""}),
+        "wheels/a.whl is not what its manifest says",
+    ),
+    "a file was added": (lambda m: m.update({"setup.sh": b""}), "setup.sh is not what its manifest says"),
+    "a path leads out": (lambda m: m.update({"wheels/../../a": b""}), "is not what its manifest says"),
+    "the manifest was changed": (_edit_manifest, "another digest than its contents"),
+    "the manifest is gone": (lambda m: m.pop("MANIFEST.json"), "it has no MANIFEST.json"),
+    "the manifest is no JSON": (lambda m: m.update({"MANIFEST.json": b"{"}), "is no release"),
+    "the manifest has no wheels": (lambda m: m.update({"MANIFEST.json": b"[]"}), "is no release"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_archive_is_refused(tmp_path: Path, name: str) -> None:
+    """Whatever was changed in an archive, it is refused with a sentence that names it."""
+    change, sentence = CHANGES[name]
+    archive = changed(archive_of(tmp_path), change)
+    with pytest.raises(manifests.BadRelease, match=sentence):
+        manifests.read_archive(str(archive))
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    """A torn file, an empty one and a directory are no releases."""
+    archive = archive_of(tmp_path)
+    archive.write_bytes(archive.read_bytes()[:3000])
+    for path in (archive, tmp_path, tmp_path / "absent"):
+        with pytest.raises(manifests.BadRelease, match=r"is no release|is not what its manifest says"):
+            manifests.read_archive(str(path))
+
+
+def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
+    """Members that are no plain files are refused."""
+    archive = archive_of(tmp_path)
+    with tarfile.open(archive, "a") as tar:
+        link = tarfile.TarInfo("wheels/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with pytest.raises(manifests.BadRelease, match="a member that no release has: wheels/link"):
+        manifests.read_archive(str(archive))
+
+
+@needs_ssh_keygen
+def test_signatures(tmp_path: Path, release: ModuleType) -> None:
+    """One of the signers must have signed this manifest; unsigned, changed and strangers' releases are refused."""
+    (key, public), (_, other) = key_of(tmp_path, "key"), key_of(tmp_path, "other")
+    bad = sys.modules["ansible_collections.odradek.cluster.plugins.module_utils.manifest"].BadRelease
+    unsigned = str(archive_of(tmp_path))
+    release.examined(unsigned, "1.0", [])
+    with pytest.raises(bad, match=r"1\.0 is not signed, and odradek_release_signers is set"):
+        release.examined(unsigned, "1.0", [public])
+    signed = archive_of(tmp_path, key=key)
+    identity, _, signature = release.examined(str(signed), "1.0", [other, public])
+    assert identity["platform"]
+    with pytest.raises(bad, match="signed by nobody in odradek_release_signers"):
+        release.examined(str(signed), "1.0", [other])
+    with pytest.raises(bad, match=r"has the release 1\.0, not 2\.0"):
+        release.examined(str(signed), "2.0", [public])
+    # Another release under the signature of this one.
+    another = archive_of(tmp_path, "x = 2\n")
+    changed(another, lambda members: members.update({"MANIFEST.json.sig": signature}))
+    with pytest.raises(bad, match="was changed after it was signed"):
+        release.examined(str(another), "1.0", [public])
+
+
+@needs_ssh_keygen
+def test_a_key_that_cannot_sign(tmp_path: Path) -> None:
+    """A missing key ends the build with a sentence, and leaves no archive."""
+    with pytest.raises(build_release.BadArgument, match="cannot sign"):
+        archive_of(tmp_path, key=tmp_path / "absent")
+    assert not list(tmp_path.glob("*.tar*"))
+
+
+def test_a_release_for_other_hosts(release: ModuleType) -> None:
+    """Python and platform of a host are those of the release."""
+    here = {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "platform": release.platform.machine(),
+    }
+    assert release.misfit(here, "1.0") is None
+    assert "is for Python 3.9" in release.misfit({**here, "python": "3.9"}, "1.0")
+    assert "is for s390x, this host is" in release.misfit({**here, "platform": "s390x"}, "1.0")
+
+
+def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uncommitted files mark the version; a text that is no version is refused."""
+    answers = {"": "1.2", " M odradek/__init__.py\n": "1.2+dirty", "?? new.py\n": "1.2+dirty"}
+    for answer, expected in answers.items():
+        monkeypatch.setattr(build_release, "_git", lambda *words, answer=answer: answer)
+        assert build_release.version_of("1.2") == expected
+    assert build_release.version_of("1.2+ours") == "1.2+ours.dirty"
+    for bad in ("", "one", "1.2/../3", "1.2 ", "v1.2", "1.2-rc1"):
+        with pytest.raises(build_release.BadArgument, match="is no version"):
+            build_release.version_of(bad)
+
+
+def identity(digest: str) -> dict[str, str]:
+    return {"digest": digest * 64, "commit": digest * 40}
+
+
+def state(**digests: str) -> dict[str, object]:
+    """Return what `node_facts` says of a host with these releases."""
+    return {"identities": {name.removeprefix("v"): identity(digest) for name, digest in digests.items()}}
+
+
+def test_one_name_is_one_content() -> None:
+    """Hosts and archive that differ under one name are named with their digests; other hosts are left out."""
+    states = {
+        "stork": state(v1="a"),
+        "heron": state(v1="a", v2="c"),
+        "crane": {},
+        "ibis": {"unreachable": True},
+    }
+    assert releases.release_problem("1", states) == ""
+    assert releases.release_problem("1", states, identity("a")) == ""
+    found = releases.release_problem("1", states, identity("b"))
+    assert (
+        "stork, heron: digest aaaaaaaaaaaa (commit aaaaaaaaaaaa); the archive: digest bbbbbbbbbbbb" in found
+    )
+    assert "make release ARGS='--version VERSION'" in found
+    states["crane"] = state(v1="d")
+    assert "crane: digest dddddddddddd" in releases.release_problem("1", states)
+    assert releases.release_needing("2", states, ["stork", "heron", "ibis"]) == ["stork", "ibis"]
+
+
+def test_what_a_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed releases are known by their manifests, also by older ones without a digest; torn ones are passed over."""
+    facts = plugin("modules", "node_facts", monkeypatch)
+    old = {
+        "name": "0.9",
+        "python": "3.11",
+        "platform": "x86_64",
+        "requirement": "o",
+        "pip": "p",
+        "wheels": {},
+    }
+    for name, text in (("0.9", json.dumps(old)), ("1.0", '{"name": ')):
+        (tmp_path / "versions" / name).mkdir(parents=True)
+        (tmp_path / "versions" / name / "MANIFEST.json").write_text(text)
+    (tmp_path / "versions" / "1.1").mkdir()
+    assert facts.identities(str(tmp_path)) == {
+        "0.9": {"digest": manifests.contents_digest(old), "commit": "unknown"}
+    }
+    assert facts.identities(str(tmp_path / "absent")) == {}
+
+
+def test_the_builder_says_what_is_wrong() -> None:
+    """A version that is none ends the command with one line."""
+    command = [sys.executable, ROOT / "deploy" / "build_release.py", "--version", "one"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "no release: 'one' is no version: write it like 0.1.1, 0.2.0rc1 or 0.1.1.dev3\n"
