@@ -293,7 +293,7 @@ class Broker:
         self.replication.disk_answers(log_dir)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Have the bytes of this log at this offset checked: they may differ from the written ones."""
+        """Request a check of this log's bytes at this offset: they may differ from the written ones."""
         self.rotten.suspect(partition, offset)
 
     def workers_for(self, log: PartitionLog) -> Workers:
@@ -330,7 +330,7 @@ class Broker:
             self.run_woken()
 
     async def _flush_newest(self, partition: Partition) -> KafkaError | None:
-        """Flush the log of a partition, again where it has moved to another disk meanwhile. Return what has failed."""
+        """Flush the log of a partition, and again if it has moved to another disk meanwhile. Return the failure, if any."""
         log = partition.log
         try:
             await self._flush(log)

@@ -122,7 +122,7 @@ class Shard(ABC, Generic[S, D]):
         """Begin the machine's state that is not replicated."""
 
     def began(self, state: S) -> None:
-        """Go on with the unfinished work of an earlier coordinator. Requests are decided from now on."""
+        """Resume the unfinished work of an earlier coordinator. Requests are decided from now on."""
 
     @abstractmethod
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
@@ -209,7 +209,7 @@ class Shard(ABC, Generic[S, D]):
         return round(self._broker.clock.monotonic() * 1000)
 
     def submit(self, ask: Ask) -> None:
-        """Have the machine decide. `ask.reply` gets its answer now or later."""
+        """Let the machine decide. `ask.reply` gets its answer now or later."""
         runtime = self._runtime
         if runtime is None:
             if ask.reply is not None:

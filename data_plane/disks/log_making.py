@@ -95,7 +95,7 @@ class LogMaker:
         return True
 
     def make_later(self, replica: TopicIdPartition, topic: str, assigned: bytes, *, is_new: bool) -> None:
-        """Have the log made as soon as its turn comes. Raises the errors of `ReplicaPlacement.candidates`."""
+        """Request the making of a log, as soon as its turn comes. Raises the errors of `ReplicaPlacement.candidates`."""
         if replica in self._waiting or self._is_stopped:
             return
         log_dir = self._placement.candidates(topic, replica.partition, assigned, is_new=is_new)[0]
@@ -177,7 +177,7 @@ class LogMaker:
         return partition is not None and self._node_id in partition.replicas
 
     def _host(self, step: list[TopicIdPartition]) -> None:
-        """Have the broker host the logs of this step; it makes missing ones on the loop."""
+        """Let the broker host the logs of this step; it makes missing ones on the loop."""
         image = self._newest.image
         topics: dict[str, list[int]] = {}
         for topic_id, index in step:

@@ -129,7 +129,7 @@ class MoveThrottle:
         self._owed_bytes += count
 
     def delay(self, rate: int | None, now: float) -> float:
-        """Compute the seconds to wait until no byte is owed, at the present rate."""
+        """Compute the seconds to wait until the debt of bytes is 0, at the present rate."""
         elapsed, self._at = now - self._at, now
         if rate is None:
             self._owed_bytes = 0.0
@@ -208,7 +208,7 @@ class ReplicaMoves:
     # ------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
-        """Go on with the move that the last process has left, if any. Called when the replica is hosted."""
+        """Resume the move that the last process has left, if any. Called when the replica is hosted."""
         log = partition.log
         key = TopicPartition(log.topic, log.partition)
         for target in self._broker.log_dirs:

@@ -345,7 +345,7 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def can_keep_generation(self, replaced: Member) -> bool:
-        """True if the new self of a static member may go on in this generation, with its assignment."""
+        """True if a static member with a new id may stay in this generation, with its assignment."""
         if self.select_protocol() != self.protocol:
             return False
         return self.protocol_type != CONSUMER_PROTOCOL or not replaced.owes_rejoin(self.protocol or "")

@@ -122,7 +122,7 @@ class ForgetTopics:
 
 @attrs.frozen
 class ExpireOffsets:
-    """A request to remove what has expired by this time, in milliseconds since 1970. Not answered."""
+    """A request to remove the offsets that have expired by this time, in milliseconds since 1970. It has no answer."""
 
     earliest_ms: int
 

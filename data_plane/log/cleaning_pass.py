@@ -82,7 +82,7 @@ class Cleaning:
 
     @property
     def abort_reason(self) -> str | None:
-        """The reason for which the pass is over, None while it may go on. Workers may ask."""
+        """The reason why the pass is over; None while it may continue. Workers may read it."""
         return self._token.abort_reason
 
     def is_over(self) -> bool:

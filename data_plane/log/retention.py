@@ -128,7 +128,7 @@ def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, no
 def _count(
     offsets: LogOffsets, segments: SegmentList, config: LogConfig, is_old: Callable[[Segment], bool]
 ) -> int:
-    """Count the oldest segments that may go, where `is_old` judges by age."""
+    """Count the oldest segments that may be removed; `is_old` decides by age."""
     listed = segments.segments
     excess = -1
     if config.deletes_by_retention and config.retention_bytes >= 0:

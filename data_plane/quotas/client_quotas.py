@@ -105,7 +105,7 @@ class Account(TokenBucket):
         """Seconds of processor time that turns took, and that are still to be charged."""
 
     def judge(self, holding: Holding, burst_seconds: float, now: float, change: int) -> None:
-        """Go on under the quota that holds since this change."""
+        """Apply the new quota from now on."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
         if rate != self.rate:  # else a change of another entity's quota would shorten the debt

@@ -481,7 +481,7 @@ class Partition:
         return replica
 
     def others_in_sync(self) -> list[int]:
-        """List the other replicas that a controller may elect, as far as is known here."""
+        """List the other replicas that a controller may elect, as far as this broker knows."""
         assert self.image is not None, "a leader knows its image"
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 

@@ -105,7 +105,7 @@ class _Answered:
 
 
 class DescribeConfigsHandler:
-    """API 32; of the node's own values, it describes all that its roles have."""
+    """API 32. Of the node's own configuration, it describes the keys of all its roles."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
         """`troubles` returns the present trouble of the node's disks (`odradek.serving.disk_troubles`)."""

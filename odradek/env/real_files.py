@@ -223,7 +223,7 @@ class RealFile:
         return len(data)
 
     def _ask(self, calls: BoundedCalls, operation: str, work: Callable[[], T]) -> T:
-        """Have the disk's thread make a call that changes nothing; the descriptor stays open until it returns.
+        """Let the disk's thread make a call that changes nothing. The descriptor stays open until it returns.
         Raises `DiskError`.
         """
         self.pin()

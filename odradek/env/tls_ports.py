@@ -98,7 +98,7 @@ class TlsSession(Protocol):
         """True if the peer may show a certificate, whose check costs much."""
 
     def finish(self) -> None:
-        """Say that nothing more will be sent (close_notify), for `take`. Never fails."""
+        """Announce that nothing more will be sent (close_notify); `take` returns its bytes. Never fails."""
 
     def peer_certificate(self) -> bytes | None:
         """Return the peer's certificate as DER; None where it has shown none."""
@@ -117,7 +117,8 @@ class Tls(Protocol):
         """The time at which the first of its own certificates expires, in Unix seconds; None if it shows no certificate."""
 
     def check(self, settings: TlsSettings) -> None:
-        """Judge whether `reload` could take these settings, and Kafka's rules allow the change. Blocks: for workers.
+        """Check that `reload` could use these settings, and that Kafka's rules allow the change. Blocks, so only
+        workers call it. Raises `TlsRefused`.
 
         Raises `TlsRefused`.
         """

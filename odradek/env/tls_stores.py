@@ -95,7 +95,7 @@ def read_key(settings: TlsSettings) -> KeyStore:
 
 
 def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
-    """Have a context show this key. Raises `TlsRefused`."""
+    """Let a context present this key. Raises `TlsRefused`."""
     try:
         with _in_memory(key.pem) as path:
             context.load_cert_chain(path, password=key.password)
@@ -106,7 +106,7 @@ def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
 
 
 def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Have a context trust the truststore; without one the system's, as in Java. Raises `TlsRefused`."""
+    """Let a context trust the truststore; without one, the system's, as in Java. Raises `TlsRefused`."""
     where = settings.truststore_location or "ssl.truststore.certificates"
     try:
         if settings.truststore_certificates is not None:

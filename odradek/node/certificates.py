@@ -74,7 +74,7 @@ class Certificates:
         return None if found is None else found.tls
 
     def apply(self, dynamic: Mapping[str, str]) -> None:
-        """Have the listeners go by these dynamic values of the broker, soon."""
+        """Let the listeners soon apply these dynamic values of the broker."""
         for name, listener in self._listeners.items():
             try:
                 listener.wanted = self._settings(name, dynamic)

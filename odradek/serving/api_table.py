@@ -90,7 +90,7 @@ class ApiEntry:
         """Answered requests that had to wait, by themselves or behind another that waited."""
         self.request_bytes = 0
         self.elements = 0
-        """Array elements of the requests that were decoded beside the loop."""
+        """Array elements of the requests that workers decoded."""
         self.response_bytes = 0
 
     def _decode_first_large(self, frame: Any, offset: int) -> tuple[Any, int]:

@@ -118,7 +118,7 @@ class Suspend:
 
     run: Callable[[], Awaitable[Any]]
     is_long: bool = False
-    """True if the answer may be so large that it is encoded beside the loop."""
+    """True if the answer may be so large that a worker encodes it."""
 
 
 class Outcome(Enum):

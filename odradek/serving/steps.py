@@ -44,7 +44,7 @@ SCANT_UNITS = 100
 
 
 class _Workers(Protocol):
-    """Threads: `ports.Workers`, or somebody who counts what they do."""
+    """Threads: `ports.Workers`, or an object that counts their work."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T: ...
 

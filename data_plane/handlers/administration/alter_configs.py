@@ -93,7 +93,7 @@ class AlterConfigsHandler:
         return Suspend(ask, is_long=names_many(request))
 
     async def _judge_all(self, request: Any) -> list[Outcome | None]:
-        """Judge each resource, some milliseconds at a time; None leaves it to the controller."""
+        """Check each resource, some milliseconds at a time; None leaves it to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
         def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:

@@ -80,7 +80,7 @@ class BatchesLeft:
         self._batches: dict[int, HandedOff] = {}
         """The work on each batch that workers have begun or done, by its number."""
         self._starts: dict[int, int] = {}
-        """The number of each topic's first partition among those that are left."""
+        """The number of each topic's first partition among the remaining ones."""
         size = 0
         for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
             hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)

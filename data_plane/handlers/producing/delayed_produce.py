@@ -202,7 +202,7 @@ def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
 
 
 def add_leader_endpoints(desk: Desk, listener: str, response: ProduceResponse) -> None:
-    """Say where the leaders are that the answers name."""
+    """Add the addresses of the leaders that the answers name."""
     leaders = (
         answer.current_leader.leader_id
         for topic in response.responses

@@ -280,7 +280,8 @@ class ProduceHandler:
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
             self._refusals.note(context, log, data.records, error)
-        # A batch may keep its error, whose frames hold all of the request: a circle until the next collection.
+        # A batch may keep its error, whose frames refer to the whole request: a cycle until the next
+        # collection.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)
 

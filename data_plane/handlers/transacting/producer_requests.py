@@ -1,4 +1,4 @@
-"""InitProducerId and EndTxn: the beginning and the end of what a transactional producer does."""
+"""InitProducerId and EndTxn: the begin of a transactional producer, and the end of its transactions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Throttle:
         self._counted_at = clock.monotonic()
 
     def change_rate(self, bytes_per_second: float) -> None:
-        """Go on at another rate, at once: waits under way see it within `LOOK_SECONDS`."""
+        """Change the rate at once: waits under way see it within `LOOK_SECONDS`."""
         self._count()
         self._rate = bytes_per_second
 

@@ -74,7 +74,7 @@ def create_acls(
 def delete_acls(
     image: MetadataImage, request: DeleteAclsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Delete the ACLs that each filter means. An ACL that several filters mean goes with the first of them."""
+    """Delete the ACLs that each filter matches. An ACL that several filters match is in the answer to the first of them."""
     if not basis.settings.has_authorizer:
         return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     acls = image.access.acls

@@ -224,7 +224,7 @@ class _Printer:
             self._quiet_since = time.monotonic()
 
     def _hand_over(self, lines: list[bytes], count: int) -> None:
-        """Write these lines; `count` records are handed over then, with those that need no line."""
+        """Write these lines. Then count `count` records as handed over, including records without a line."""
         if lines:
             self._output.write(b"".join(lines))
             self.left -= len(lines)
@@ -438,7 +438,7 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Go on behind a commit that the group refuses because others have the partitions, or are about to have them."""
+    """Go on after a commit that the group refuses because other members have the partitions, or will soon have them."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     passing = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)

@@ -210,7 +210,7 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Say who may do it, where the client may not."""
+    """Print who may do it, if the client may not."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:

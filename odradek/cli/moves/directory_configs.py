@@ -122,7 +122,7 @@ class CopyThrottle:
             self._set(broker_configs(self._client, self._broker))
 
     def hold(self) -> None:
-        """Set the rate anew if another command has put back what was before. Raises `KafkaError`."""
+        """Set the rate again if another command has restored the former value. Raises `KafkaError`."""
         if self._rate is None:
             return
         configs = broker_configs(self._client, self._broker)

@@ -40,7 +40,7 @@ RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
 """The number of quiet looks before the end. A cancelled retirement that still runs may ask for moves once more."""
 MOVES_AT_ONCE = 500
-"""Moves that are asked for before the next look."""
+"""The number of moves that are requested before the next look."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -161,7 +161,7 @@ def _retire(args: argparse.Namespace) -> int:
 
 
 def _release(client: Client, broker: int, path: str) -> None:
-    """Have the broker let go of an empty directory; then take back the marks of the retirement."""
+    """Let the broker release an empty directory; then remove the marks of the retirement."""
     from odradek.serving.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])

@@ -160,7 +160,7 @@ def _elected(
 def _leaders(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, int]:
-    """Find the leaders now. The broker that is asked may hear of an election a moment later than the controller."""
+    """Find the leaders now. The answering broker may learn of an election a moment later than the controller."""
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key.topic for each in choices})
     while choices:

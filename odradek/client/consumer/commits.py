@@ -224,7 +224,7 @@ class Commits:
     def _send_once(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], who: Member, deadline: float
     ) -> Operation[dict[TopicPartition, KafkaError]]:
-        """Return the errors of those that were refused."""
+        """Send the commit once. Return the errors of the refused partitions."""
         try:
             yield from self._the_coordinator().commit(
                 offsets, who, deadline=deadline, topic_ids=self._topic_ids(offsets)

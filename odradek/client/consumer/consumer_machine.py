@@ -305,7 +305,7 @@ class ConsumerMachine:
             raise self._errors.popleft()
 
     def wakeup(self) -> None:
-        """Have the poll that runs, or the next, raise `Wakeup`."""
+        """Let the present poll, or the next one, raise `Wakeup`."""
         self.woken = True
         self._stir()
 
@@ -445,7 +445,7 @@ class ConsumerMachine:
     # Subscriptions
 
     def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
-        """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
+        """Let the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
         Raises `ValueError` without a group, and while partitions are assigned by hand.
         """
@@ -489,7 +489,9 @@ class ConsumerMachine:
         self._stir()
 
     def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
-        """Move to the earliest or latest offset, which is asked for when it is needed. Without keys, all partitions move."""
+        """Move to the earliest or latest offset, which is requested when it is needed. Without keys, all partitions
+        move.
+        """
         for key in list(keys) or list(self.subscription.partitions):
             self.subscription.state(key).reset(policy)
         self._stir()

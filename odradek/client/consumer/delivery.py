@@ -98,7 +98,7 @@ class Delivery:
             raise error
 
     def _next_piece(self, state: PartitionState) -> bool:
-        """Have some records in `parsed`; False when there are none before an error or a fetch."""
+        """Put some records into `parsed`. Return False if there are none before an error or a fetch."""
         while state.chunks:
             chunk = state.chunks[0]
             try:

@@ -91,7 +91,7 @@ class PartitionState:
         self.reset_to = None
 
     def reset(self, reset_to: str) -> None:
-        """Have the position found by a policy: `earliest`, `latest`, `by_duration:...`."""
+        """Let a policy find the position: `earliest`, `latest`, `by_duration:...`."""
         self.drop_fetched()
         self.position = self.fetch_offset = None
         self.topic_id = None

@@ -170,8 +170,7 @@ class ClientCore:
         return call
 
     def compute(self, function: Callable[[], Any]) -> Work:
-        """Have `function` called beside the core, which goes on meanwhile. An operation waits for the result as for a
-        call."""
+        """Let a thread call `function`, while the core goes on. An operation waits for the result as for a call."""
         work = Work(function)
         self._effects.append(Compute(work))
         return work
@@ -351,7 +350,7 @@ class ClientCore:
             call.fail(AuthenticationFailed(reason))
 
     def _fetch_token(self, connection: BrokerConnection) -> None:
-        """Have a token fetched for a login (OAUTHBEARER), and go on with it."""
+        """Let a token be fetched for a login (OAUTHBEARER), and go on with the login."""
         assert self.tokens is not None, "the shell sets it where tokens are needed"
         connection.wants_token = False
         work = self.compute(self.tokens)

@@ -118,7 +118,7 @@ class CommonSettings:
     reconnect_backoff_ms: int = _key(50, parse.LONG)
     """The pause before a second attempt to connect to a broker; it doubles with each failure."""
     reconnect_backoff_max_ms: int = _key(1_000, parse.LONG)
-    """The longest of these pauses."""
+    """The longest pause between reconnects."""
     retry_backoff_ms: int = _key(100, parse.LONG)
     """The pause before a request is repeated; it doubles with each failure."""
     retry_backoff_max_ms: int = _key(1_000, parse.LONG)

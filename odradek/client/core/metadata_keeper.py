@@ -50,7 +50,7 @@ class MetadataKeeper:
         """The error of the last refresh that failed; None before the first failure."""
 
     def ask(self) -> None:
-        """Have metadata refreshed, because it may be out of date."""
+        """Request a refresh of the metadata, because they may be out of date."""
         if not self._asked:
             self._asked = True
             self._news.notify()

@@ -431,7 +431,7 @@ class Accumulator:
             self.incomplete[part] = None
 
     def settle(self, lane: Lane) -> None:
-        """Forget that a queue is active once nothing of it is on its way."""
+        """Forget that a queue is active once none of its batches is under way."""
         if not lane.batches and not lane.in_flight:
             self.active.pop(lane, None)
 

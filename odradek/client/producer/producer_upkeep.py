@@ -95,7 +95,7 @@ class IdentityKeeper(_Beside):
         return self.needed and self.current is None
 
     def keep(self) -> float:
-        """Have a producer id fetched if one is due. Returns when to look again."""
+        """Start fetching a producer id if one is due. Return the time of the next look."""
         if self._task is not None:
             return _NEVER
         if self._not_before > self._core.now:
@@ -149,7 +149,7 @@ class TopicRefresher(_Beside):
         self._refreshed_at = core.now
 
     def keep(self) -> float:
-        """Have metadata refreshed if that is due. Returns when to look again."""
+        """Start refreshing metadata if that is due. Return the time of the next look."""
         core = self._core
         if self._task is not None:
             return _NEVER

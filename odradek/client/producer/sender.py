@@ -204,7 +204,7 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """Have a step that is under way repeated, or an operation that waits go on."""
+        """Repeat the step that is under way, or wake the operation that waits."""
         self._again = True
         self.signal.notify()
 
@@ -217,7 +217,7 @@ class Sender:
     # One step
 
     def _step(self) -> float:
-        """Send all batches that can be sent; return when to look again if nothing happens."""
+        """Send all batches that can be sent. Return the time of the next look, if nothing happens before."""
         core = self._core
         self._expire()
         transactions = self.transactions

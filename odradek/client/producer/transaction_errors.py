@@ -76,7 +76,7 @@ _FATAL_OF_PRODUCE = frozenset(
 
 
 def verdict(key: ApiKey, code: ErrorCode) -> Verdict:
-    """Judge an error code in the answer of a transactional request."""
+    """Choose the reaction to an error code in the answer of a transactional request."""
     found = _OF_REQUEST[key].get(code)
     if found is None:
         found = _COMMON.get(code)

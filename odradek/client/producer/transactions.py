@@ -243,7 +243,7 @@ class Transactions:
         group: ConsumerGroupMetadata,
         timeout: float,
     ) -> Operation[None]:
-        """Have the group's offsets committed with the transaction (KIP-447)."""
+        """Commit the group's offsets with the transaction (KIP-447)."""
         call = "send_offsets_to_transaction"
         with self._alone(call):
             self.machine.check(call)

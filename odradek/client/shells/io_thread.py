@@ -121,7 +121,7 @@ class IoThread:
         return task
 
     def post(self, function: Callable[[], None]) -> None:
-        """Have `function` called in the client's thread, under the lock. Raises `ClientClosed`."""
+        """Let the client's thread call `function`, under the lock. Raises `ClientClosed`."""
         if self._closing.is_set():
             raise self._closed_error()
         self._posted.append(function)
@@ -169,7 +169,7 @@ class IoThread:
             self._thread.join()
 
     def end_when(self, is_over: Callable[[], bool]) -> None:
-        """Have the thread end by itself once this is true, without a `close`. Called in the thread."""
+        """End the thread by itself once this is true, without a `close`. Called in the thread."""
         self._is_over = is_over
 
     def wait_for_end(self, seconds_max: float) -> None:

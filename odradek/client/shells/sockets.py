@@ -282,7 +282,7 @@ class Sockets:
         failed(connection.connection_id, f"TLS: {reason}", time.monotonic())
 
     def _send_encrypted(self, connection: _Connection, tls: TlsSession) -> None:
-        """Send the bytes that TLS itself has to send. A server that causes many and takes none is given up."""
+        """Send the bytes that TLS itself has to send. Give up a server that causes many of them and receives none."""
         if not tls.outgoing:
             return
         said = tls.take()

@@ -242,7 +242,7 @@ class AnswerQueue:
             self.push_answers()
 
     def encode_long(self, slot: Slot, response: Any) -> None:
-        """Have a long answer encoded beside the loop. Nothing more is dispatched until that is done."""
+        """Let a worker encode a long answer. Nothing more is dispatched until that is done."""
         self._park_no_more(slot)
         self.encoding += 1
         if self.room is None:
@@ -429,7 +429,7 @@ class AnswerQueue:
         self.muted_until = self.last_active + throttle_ms / 1000
 
     async def _stay_muted(self) -> None:
-        """Wait until the client may go on."""
+        """Wait until the mute of the client ends."""
         services = self.services
         services.muted[self] = None
         try:
@@ -474,7 +474,7 @@ class AnswerQueue:
         self.signal_room()
 
     def _release_answers(self) -> None:
-        """Drop the answers that are not sent, and release what they hold."""
+        """Drop the unsent answers, and release the files and memory that they hold."""
         self._forget_turn()
         self.services.spills.clear()
         slots, self.slots = self.slots, None

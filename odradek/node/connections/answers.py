@@ -35,7 +35,7 @@ HELD_SECONDS_MAX = 10.0
 
 
 class Answering(Protocol):
-    """The part of a connection that its slots use, and the code that encodes answers beside the loop."""
+    """The part of a connection that its slots use, and the code that encodes answers in a worker."""
 
     last_active: float
 
@@ -92,7 +92,7 @@ class Slot:
         """The bytes that are counted for it now."""
         self.parks = False
         self.is_long = False
-        """True if its answer is encoded beside the loop."""
+        """True if a worker encodes its answer."""
         self.delayed: Delayed | None = None
         self.throttle_ms = 0
         """The wait that the answer names, by the client's quota."""

@@ -257,7 +257,7 @@ class ReceiveBuffers:
             yield buffer, not waits and rate < BYTES_PER_SECOND_MIN
 
     def trim(self) -> None:
-        """Let go of freed buffers that a burst left behind."""
+        """Release free buffers that a burst left behind."""
         self._free.clear()
         self._free_bytes = 0
 

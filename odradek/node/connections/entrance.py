@@ -97,7 +97,7 @@ class SaslLogins:
     refusal_delay_seconds: float
     """A refusal is answered so much later."""
     compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
-    """Makes the keys of a token beside the loop, when it is the turn of an address."""
+    """Makes the keys of a token in a worker, when it is the turn of an address."""
 
 
 class Entrance:

@@ -85,7 +85,7 @@ class PageLogins:
         """Passwords that were checked with all iterations."""
 
     async def check(self, header: bytes | None, host: str, principal: str | None) -> Answer:
-        """Judge a reader by the request's header `Authorization`, or by the `principal` of its certificate."""
+        """Check a reader by the request's header `Authorization`, or by the `principal` of its certificate."""
         if principal is None:
             parsed = None if header is None else _parsed(header)
             if parsed is None:
