@@ -93,7 +93,7 @@ siege: install-dev ## all attacks of strangers and clients in turns for an hour,
 	@exec $(BIN)/python -m tests.attacks siege --hours $(if $(filter command line,$(origin HOURS)),$(HOURS),1) $(ARGS)
 
 test-disks: install-dev ## disks that fill, freeze, die and turn read-only, on ext4 and xfs on loop devices; for root (ARGS=)
-	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/disks/test_real_disks.py tests/cluster/disks/test_full_disk.py tests/cluster/disks/test_frozen_disk.py tests/cluster/disks/test_hung_metadata_disk.py tests/cli/test_disk_moves.py $(ARGS)
+	@exec env ODRADEK_TEST_DISKS=ext4,xfs $(BIN)/python -m pytest -v -n 0 tests/cluster/disks/test_real_disks.py tests/cluster/disks/test_dying_disks.py tests/cluster/disks/test_full_disk.py tests/cluster/disks/test_frozen_disk.py tests/cluster/disks/test_hung_metadata_disk.py tests/cli/test_disk_moves.py $(ARGS)
 
 test-spark-kills: install-dev ## the sink, exactly once and two-phase, under 600 kills, Apache Kafka and three nodes among its targets (ARGS='--only nodes --scale 0.1')
 	@$(BIN)/python -m tests.spark.kills.sink_kills $(ARGS)

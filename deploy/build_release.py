@@ -52,12 +52,11 @@ class BadArgument(Exception):
     """A version or a key that cannot be used; the message says why."""
 
 
-def build(out: Path, version: str | None = None, key: Path | None = None) -> Path:
-    """Return the path of the new archive, whose manifest is signed by the key, if there is one.
+def build(out: Path, name: str, key: Path | None = None) -> Path:
+    """Return the path of the new archive of this version, whose manifest is signed by the key, if there is one.
 
     Raises `WheelsUnavailable` and `BadArgument`, and `CalledProcessError` where our own wheel cannot be built.
     """
-    name = version_of(version)
     with tempfile.TemporaryDirectory() as directory:
         source, wheels = Path(directory, "source"), Path(directory, "wheels")
         _copy_source(source, name)
@@ -180,7 +179,7 @@ def main() -> int:
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign by this key, as ssh-keygen makes them")
     args = parser.parse_args()
     try:
-        print(build(args.out, args.version, args.sign))
+        print(build(args.out, version_of(args.version), args.sign))
     except BadArgument as error:
         print(f"no release: {error}", file=sys.stderr)
         return 1

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.env.companion_frames import Incoming, Outgoing, receive
 from odradek.env.low_priority import give_way
-from odradek.env.ports import FileClosed, LentFile, carried_error, disk_error, load_factory
+from odradek.env.ports import FileClosed, LentFile, carried_error, load_factory
+from odradek.env.real_descriptors import close_descriptor, disk_error
 
 
 class DescriptorFile:
@@ -39,8 +40,7 @@ class DescriptorFile:
             while len(data) < count and (rest := os.pread(self._fd, count - len(data), offset + len(data))):
                 data += rest
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise disk_error(self._directory, self.path, "read", error.errno or 0, reason) from error
+            raise disk_error(self._directory, self.path, "read", error) from error
         return data
 
     def forget(self) -> None:
@@ -76,7 +76,7 @@ class _Server:
             for file in lent:
                 file.forget()
             for fd in frame.descriptors:
-                os.close(fd)
+                close_descriptor(fd)
 
     def _act(self, asked: Any) -> Any:
         if self._made is None:

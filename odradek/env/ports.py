@@ -19,7 +19,8 @@ Rules
   `FileClosed` means that it came too late; the device is sound. When the loop gets the result, the file may have
   changed again.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
-  down only its own partitions.
+  down only its own partitions. A call to a dead device raises `DiskError` alone; so does `exists`, rather than answer
+  False. Calls that let a file or a lock go succeed there all the same: `unpin`, `rest`, `close`, `unlock`.
 * What has passed between a node and its companion stays as it is: neither side changes it. In the simulator both have
   the same object.
 * mmap is not used, because it would bypass the port. Clean-up code may have no effects: after a crash the ports fail
@@ -239,7 +240,7 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Give up the owner's reference; the descriptor is closed with the last pin."""
+        """Give up the owner's reference; the descriptor is closed with the last pin, whatever the device answers."""
 
 
 class UncachedFile(Protocol):
@@ -269,9 +270,11 @@ class Dir(Protocol):
     def list(self) -> list[str]:
         """List names of files and directories, sorted."""
 
-    def exists(self, name: str) -> bool: ...
+    def exists(self, name: str) -> bool:
+        """True if there is a file or directory of this name. Raises `DiskError` if the device does not say."""
 
-    def is_dir(self, name: str) -> bool: ...
+    def is_dir(self, name: str) -> bool:
+        """True if there is a directory of this name. Raises `DiskError` if the device does not say."""
 
     def file_size(self, name: str) -> int:
         """Size in bytes. Raises `FileMissing`."""

@@ -14,16 +14,17 @@ import shutil
 import stat
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, TypeVar
 
 from odradek.env.bounded_calls import BoundedCalls, CallHangs, Outcome, Undo, outcome_of
 from odradek.env.ports import DiskError
+from odradek.env.real_descriptors import close_descriptor, disk_error, stat_opened
 from odradek.env.real_files import (
     DIRECTORY_MODE,
     FILE_MODE,
     OPEN_FLAGS,
     RealFile,
-    disk_error,
     disk_hung,
     raise_unless_passing,
 )
@@ -79,7 +80,7 @@ class RealDir:
         try:
             if create:
                 fd = self._create(path)
-                found = os.fstat(fd)
+                found = stat_opened(fd)
             else:
                 found = self._ask(path, "open", os.stat, path)
                 if stat.S_ISDIR(found.st_mode):
@@ -170,10 +171,13 @@ class RealDir:
         return sorted(self._ask(self.path, "list", os.listdir, self.path))
 
     def exists(self, name: str) -> bool:
-        return os.path.lexists(os.path.join(self.path, name))
+        path = os.path.join(self.path, name)
+        return self._ask(path, "stat", _stat_if_there, os.lstat, path) is not None
 
     def is_dir(self, name: str) -> bool:
-        return os.path.isdir(os.path.join(self.path, name))
+        path = os.path.join(self.path, name)
+        found = self._ask(path, "stat", _stat_if_there, os.stat, path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def file_size(self, name: str) -> int:
         return self._stat(name).st_size
@@ -201,7 +205,7 @@ class RealDir:
                 data += more
             return data
         finally:
-            os.close(fd)
+            close_descriptor(fd)
 
     def write_atomic(self, name: str, data: bytes) -> None:
         path = os.path.join(self.path, name)
@@ -218,12 +222,12 @@ class RealDir:
                         rest = rest[os.write(fd, rest) :]
                     os.fsync(fd)
                 finally:
-                    os.close(fd)
+                    close_descriptor(fd)
                 os.rename(temporary, path)
                 operation = "sync"
                 os.fsync(directory)
             finally:
-                os.close(directory)
+                close_descriptor(directory)
         except OSError as error:
             raise self._error(path, operation, error) from error
 
@@ -260,7 +264,7 @@ class RealDir:
         except OSError as error:
             raise self._error(self.path, "sync", error) from error
         finally:
-            os.close(fd)
+            close_descriptor(fd)
 
     def free_bytes(self) -> int:
         found = self._statvfs()
@@ -303,7 +307,8 @@ class RealDir:
         if self._disk.calls is not None:
             self._disk.calls.close()
         if self._disk.lock is not None:
-            self._disk.lock.close()
+            with suppress(OSError):  # it is closed all the same, and a dead device has nothing to give back
+                self._disk.lock.close()
             self._disk.lock = None
 
     def is_open(self) -> bool:
@@ -336,7 +341,7 @@ def _close_created(result: tuple[int, OSError | None]) -> None:
     """Close a file that was created too late. The empty file stays for the next attempt to create it."""
     fd, error = result
     if fd >= 0:
-        os.close(fd)
+        close_descriptor(fd)
     raise_unless_passing(error)
 
 
@@ -346,6 +351,14 @@ def _abandon_look() -> Undo:
 
 def _forget_look(outcome: Outcome[object]) -> None:
     raise_unless_passing(outcome[1])
+
+
+def _stat_if_there(look: Callable[[str], os.stat_result], path: str) -> os.stat_result | None:
+    """Look at a path; None if nothing is there. Raises `OSError` where the device does not say."""
+    try:
+        return look(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _directories_of(path: str) -> list[str]:

@@ -11,6 +11,9 @@ References are counted under one lock for the whole process. A worker that syncs
 descriptor, whose number could then be reused. No thread calls a device under that lock: a hung device would stop all
 others. All other methods are called by one thread at a time.
 
+A dead device answers anything with an error, a question for a file's facts too. All such errors are `DiskError`, with one
+exception: to let a file go never fails. Linux frees a descriptor whatever the device answers (close(2)).
+
 Reads and appends block. `odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls` its
 openings, appends and reads from the device go through a thread (`bounded_calls`). The loop waits for that thread a
 bounded time.
@@ -24,10 +27,15 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from odradek.env import ports
 from odradek.env.bounded_calls import BoundedCalls, CallHangs, Outcome, Undo, outcome_of
 from odradek.env.ports import Buffer, DiskError, DiskHung, DiskRefused, FileClosed, FileMissing
-from odradek.env.real_uncached_files import RealUncachedFile, open_uncached
+from odradek.env.real_descriptors import (
+    RealUncachedFile,
+    close_descriptor,
+    disk_error,
+    open_uncached,
+    stat_opened,
+)
 
 T = TypeVar("T")
 
@@ -42,11 +50,6 @@ _references_lock = threading.Lock()
 _FREED_AT_ONCE_BYTES = 1 << 20
 _probe = (bytearray(1),)
 """The buffer that probes read into; its content is never used."""
-
-
-def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
-    """Make the port's exception for a system's exception."""
-    return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))
 
 
 class Folder(Protocol):
@@ -109,7 +112,7 @@ class RealFile:
                 self._fd = fd
                 return fd
         # Another thread was faster, or the owner has closed the file meanwhile.
-        os.close(fd)
+        close_descriptor(fd)
         if is_closed:
             raise self._closed()
         return known
@@ -131,10 +134,11 @@ class RealFile:
     def _open_anew(self) -> int:
         try:
             fd = os.open(self.path, OPEN_FLAGS)
+            inode = stat_opened(fd).st_ino
         except OSError as error:
             raise self._error("open", error) from error
-        if os.fstat(fd).st_ino != self._inode:
-            os.close(fd)
+        if inode != self._inode:
+            close_descriptor(fd)
             raise FileMissing(self.directory, self.path, "open", errno.ENOENT, "another file has this name")
         return fd
 
@@ -321,7 +325,7 @@ class RealFile:
             if is_pinned:
                 self.unpin()
             else:
-                os.close(fd)
+                close_descriptor(fd)
 
     def _descriptor_for_sync(self) -> tuple[int, bool]:
         """Return the pinned descriptor, or a new descriptor, which the caller closes: a recovery syncs thousands of files
@@ -395,7 +399,7 @@ def _close_late(outcome: Outcome[int]) -> None:
     """Close a descriptor that an abandoned call has opened."""
     fd, error = outcome
     if fd is not None:
-        os.close(fd)
+        close_descriptor(fd)
     raise_unless_passing(error)
 
 
@@ -407,16 +411,22 @@ def raise_unless_passing(error: Exception | None) -> None:
 
 
 def _let_go(fd: int, *, is_bounded: bool) -> None:
-    """Close a descriptor.
+    """Close a descriptor, whatever the device answers.
 
     The last one of a removed file frees the file's room. For 64 MiB that took 16 ms on ext4, and on a hung disk it
-    never ends. So a thread does it.
+    never ends. So a thread does it. A device that answers with an error frees nothing, and takes no time.
     """
-    found = os.fstat(fd)
-    if found.st_nlink or (found.st_size < _FREED_AT_ONCE_BYTES and not is_bounded):
-        os.close(fd)
+    try:
+        found = os.fstat(fd)
+        takes_long = not found.st_nlink and (is_bounded or found.st_size >= _FREED_AT_ONCE_BYTES)
+    except OSError:
+        takes_long = False
+    if not takes_long:
+        close_descriptor(fd)
         return
     try:
-        threading.Thread(target=os.close, args=(fd,), name="closes a removed file", daemon=True).start()
+        threading.Thread(
+            target=close_descriptor, args=(fd,), name="closes a removed file", daemon=True
+        ).start()
     except RuntimeError:  # no thread is to be had
-        os.close(fd)
+        close_descriptor(fd)

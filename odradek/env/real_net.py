@@ -27,7 +27,8 @@ import trio
 from trio.lowlevel import notify_closing, wait_readable, wait_writable
 
 from odradek.env.ports import Buffer, ConnectionLost, DiskError, File, PeerEnd
-from odradek.env.real_files import RealFile, disk_error
+from odradek.env.real_descriptors import disk_error
+from odradek.env.real_files import RealFile
 
 BACKLOG = 1024
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024

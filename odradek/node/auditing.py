@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.env.ports import DiskError, Env, Log, TaskGroup
 from odradek.node.configuration.node_config import NodeConfig
-from odradek.node.directories import NodeCannotStart
+from odradek.node.directories import NodeCannotStartYet
 from odradek.security.audit.audit_log import AuditLog, AuditSettings
 from odradek.security.audit.auditor import Auditor
 
@@ -22,14 +22,14 @@ class Auditing:
         self.auditor = Auditor(config.node_id)
 
     def open(self, tasks: TaskGroup) -> None:
-        """Open the file, and write from now on. Raises `NodeCannotStart`."""
+        """Open the file, and write from now on. Raises `NodeCannotStartYet`."""
         config = self._config
         if config is None:
             return
         try:
             directory = self._env.open_dir(config.directory, create=True)
         except DiskError as error:
-            raise NodeCannotStart(
+            raise NodeCannotStartYet(
                 f"the audit log cannot be written: {error}; set odradek.audit.directory, or odradek.audit.enabled=false"
             ) from error
         settings = AuditSettings(config.bytes_max, config.files_max, config.refusals_files_max)

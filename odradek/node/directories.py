@@ -21,7 +21,7 @@ from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BY
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.topic_partition import TopicPartition
 
-__all__ = ["Directories", "NodeCannotStart"]
+__all__ = ["Directories", "NodeCannotStart", "NodeCannotStartYet"]
 
 ANSWER_LOOK_SECONDS = 0.1
 """The time between two looks at a disk that hangs while the node stops."""
@@ -29,6 +29,10 @@ ANSWER_LOOK_SECONDS = 0.1
 
 class NodeCannotStart(Exception):
     """The configuration contradicts the disks or the cluster. The text is one line that says what to do."""
+
+
+class NodeCannotStartYet(NodeCannotStart):
+    """A part of the world is not there, and may come by itself: an address, a mount, a device. A later start may succeed."""
 
 
 class Directories:
@@ -66,7 +70,7 @@ class Directories:
         (KIP-853)."""
 
     def open(self) -> None:
-        """Open and lock all. Raises `NodeCannotStart`, `NotALogDirectory` or `DiskError`."""
+        """Open and lock all. Raises `NodeCannotStart`, `NodeCannotStartYet`, `NotALogDirectory` or `DiskError`."""
         config, context = self._config, self._context()
         failed: dict[str, DiskError | NotALogDirectory] = {}
         for path in config.log_dirs:
@@ -81,7 +85,9 @@ class Directories:
             if not self._adopt_if_blank(path, context):
                 self._pass_over(path, failure)
         if not self.log_dirs:
-            raise NodeCannotStart(f"no log directory can be used: {'; '.join(self.unavailable.values())}")
+            may_come = any(isinstance(failure, DiskError) for failure in failed.values())
+            refusal = NodeCannotStartYet if may_come else NodeCannotStart
+            raise refusal(f"no log directory can be used: {'; '.join(self.unavailable.values())}")
         self._check()
         self._open_metadata_root()
 
@@ -156,7 +162,8 @@ class Directories:
             raise error
         if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
             if isinstance(error, FileMissing):
-                raise NodeCannotStart(reason) from error
+                # Its mount may be late.
+                raise NodeCannotStartYet(reason) from error
             raise error
         self.unavailable[path] = reason
         self._log.error("directory.offline", directory=path, reason=reason)

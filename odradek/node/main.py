@@ -26,7 +26,7 @@ from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.entrances import World
 from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
-from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeFailed
+from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeCannotStartYet, NodeFailed
 from odradek.node.real_node_env import RealNodeEnv
 from odradek.node.run_node import run_node
 from odradek.node.secret_files import chmod_remedy, node_directories, open_secrets, open_to_everybody
@@ -52,6 +52,20 @@ STOPPING_ERRORS = (
 )
 """The errors that end a node with one line; any other is a bug and shows its traceback."""
 
+STOPPED, ENDED, NEEDS_OPERATOR = 0, 1, 78
+"""The exit statuses: a clean stop; an end after which the same start may succeed later; an end that every start would
+repeat until somebody changes something (EX_CONFIG of sysexits(3)). The unit of docs/deploy.md starts again after the second."""
+
+OPERATORS_ERRORS = (
+    ConfigError,
+    InvalidMetadata,
+    MetadataLogCorrupt,
+    NodeCannotStart,
+    NotALogDirectory,
+    RegistrationRefused,
+)
+"""The errors that only an operator can mend, except `NodeCannotStartYet`."""
+
 
 def serve(
     config_path: str,
@@ -59,7 +73,7 @@ def serve(
     complain: Callable[[str], None],
     started: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> int:
-    """Run the node of a properties file; the exit status: 0 after a clean stop, 1 otherwise.
+    """Run the node of a properties file; returns one of the three exit statuses.
 
     `complain(sentence)` prints why it ends.
     """
@@ -67,27 +81,33 @@ def serve(
         config = NodeConfig.load(config_path)
     except ConfigError as error:
         complain(f"{config_path}: {error}")
-        return 1
+        return NEEDS_OPERATOR
     except OSError as error:
         complain(
             f"cannot read {config_path}: {error.strerror}: name the properties file that this node was formatted "
             "with (`odradek storage format`)"
         )
-        return 1
+        return NEEDS_OPERATOR
     sys.setswitchinterval(SWITCH_SECONDS)
     descriptors_max = raise_descriptor_limit()
     if any(each.protocol != PLAINTEXT for each in config.security.values()):
         keep_memory_out_of_files()
     signals = StopSignals(config.node_id)
-    status = 0
+    status = STOPPED
     try:
         trio.run(_serve, config_path, config, started, signals, descriptors_max)
     except* STOPPING_ERRORS as group:
-        for reason in _leaves(group):
+        reasons = _leaves(group)
+        for reason in reasons:
             complain(f"node {config.node_id} stops: {_with_remedy(reason)}")
-        status = 1
+        status = NEEDS_OPERATOR if any(map(_needs_operator, reasons)) else ENDED
     signals.ended.set()
     return status
+
+
+def _needs_operator(reason: BaseException) -> bool:
+    """True if the next start would end in the same way, whatever time brings."""
+    return isinstance(reason, OPERATORS_ERRORS) and not isinstance(reason, NodeCannotStartYet)
 
 
 def _with_remedy(reason: BaseException) -> str:

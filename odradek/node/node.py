@@ -49,7 +49,7 @@ from odradek.node.connections.connection_limits import ConnectionLimits, client_
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.controller_lifecycle import register_controller
-from odradek.node.directories import Directories, NodeCannotStart
+from odradek.node.directories import Directories, NodeCannotStart, NodeCannotStartYet
 from odradek.node.entrances import Entrances, World
 from odradek.node.listeners_charging import ListenersCharging
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
@@ -62,7 +62,7 @@ from odradek.serving.api_table import ApiTable
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.messages.broker_registration import Listener as RegisteredListener
 
-__all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeFailed"]
+__all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeCannotStartYet", "NodeFailed"]
 
 LOCALHOST = "localhost"
 """Advertised for a listener on every interface without an advertised host."""
@@ -454,7 +454,7 @@ class Node:
     # -- listeners ------------------------------------------------------------------------------------------------
 
     def _listen(self, listener: ListenerConfig) -> OpenListener:
-        """Open a listener. Raises `NodeCannotStart`."""
+        """Open a listener. Raises `NodeCannotStartYet`."""
         try:
             opened = self._env.network.listen(
                 listener.host,
@@ -463,7 +463,7 @@ class Node:
                 receive_buffer_bytes=self._listener_settings.receive_buffer_bytes,
             )
         except OSError as error:
-            raise NodeCannotStart(
+            raise NodeCannotStartYet(
                 f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror or error}"
             ) from error
         self._ports[listener.name] = opened.port
@@ -539,7 +539,7 @@ class Node:
         try:
             listener = env.network.listen(host, port)
         except OSError as error:
-            raise NodeCannotStart(
+            raise NodeCannotStartYet(
                 f"cannot listen on {host or '*'}:{port} for metrics: {error.strerror or error}"
             ) from error
         assert self._channel is not None

@@ -64,6 +64,8 @@ OPERATIONS = (
 
 _REASONS = {
     errno.EIO: "Input/output error",
+    errno.ENODEV: "No such device",
+    errno.EROFS: "Read-only file system",
     errno.ENOSPC: "No space left on device",
     errno.EDQUOT: "Disk quota exceeded",
     errno.ENOENT: "No such file or directory",
@@ -113,7 +115,10 @@ class SimDisk:
         self.broken_errno: int | None = None
         """Set: every operation fails with it (a dead disk)."""
         self.dead_paths: dict[str, int] = {}
-        """Devices that are dead by themselves: every operation below such a path fails with its error."""
+        """Devices that are dead by themselves: every operation below such a path fails with its error, except those of
+        `spared`."""
+        self.spared: frozenset[str] = frozenset()
+        """Operations that dead devices still answer, from memory: a file system may know sizes and names by heart."""
         self.silent_roots: dict[str, float] = {}
         """Log directories whose devices do not answer, each with the time until then. As long as they are listed,
         bounded calls of the loop raise `DiskHung`."""
@@ -147,6 +152,7 @@ class SimDisk:
 
     def open_dir(self, path: str, create: bool = False) -> SimDir:
         """Open a root directory. `create` makes it durably, as an operator would have done beforehand."""
+        self.check_device(path, path, "open")
         folder = self._root
         for name in path_parts(path):
             node = folder.entries.get(name)
@@ -335,8 +341,7 @@ class SimDisk:
                 self.on_power_cut()
             raise PowerCut
         number = (
-            self.broken_errno
-            or (self.dead_paths and self._dead(path))
+            self._dead(path, operation)
             or (not self.has_descriptors and operation in _NEED_DESCRIPTORS and errno.EMFILE)
             or self._fail_at.pop(self.operation_count, 0)
             or self._fault(operation, path)
@@ -344,10 +349,20 @@ class SimDisk:
         if number:
             raise self.error(directory, path, operation, number)
 
-    def _dead(self, path: str) -> int:
-        for root, number in self.dead_paths.items():
-            if path == root or path.startswith(f"{root}/"):
-                return number
+    def check_device(self, directory: str, path: str, operation: str) -> None:
+        """Raise `DiskError` if the device at this path is dead, and does not answer such a question any more."""
+        number = self._dead(path, operation)
+        if number:
+            raise self.error(directory, path, operation, number)
+
+    def _dead(self, path: str, operation: str) -> int:
+        """Return the error of a dead device; 0 if it answers."""
+        if self.broken_errno:
+            return self.broken_errno
+        if self.dead_paths and operation not in self.spared:
+            for root, number in self.dead_paths.items():
+                if path == root or path.startswith(f"{root}/"):
+                    return number
         return 0
 
     def _fault(self, operation: str, path: str) -> int:

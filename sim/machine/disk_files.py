@@ -110,6 +110,7 @@ class SimFile:
 
     def is_warm(self, offset: int, count: int) -> bool:
         self._check_open()
+        self._disk.check_device(self.directory, self.path, "read")
         return not self._disk.cold_probability or self._disk.random.random() >= self._disk.cold_probability
 
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
@@ -291,9 +292,11 @@ class SimDir:
         return sorted(self._folder("list").entries)
 
     def exists(self, name: str) -> bool:
+        self._look("stat", f"{self.path}/{name}")
         return self._find(name) is not None
 
     def is_dir(self, name: str) -> bool:
+        self._look("stat", f"{self.path}/{name}")
         return isinstance(self._find(name), Folder)
 
     def file_size(self, name: str) -> int:

@@ -62,9 +62,33 @@ async def hanging_disks(storm: Storm, random: Random) -> None:
         storm.end()
 
 
+DEATHS: Sequence[tuple[int, frozenset[str]]] = (
+    (errno.EIO, frozenset()),
+    (errno.EIO, frozenset(("stat", "list"))),
+    (errno.ENODEV, frozenset(("read", "stat", "list"))),
+    (errno.EROFS, frozenset(("open", "read", "stat", "list"))),
+)
+"""Ways to die: the error, and the operations that are still answered. XFS answers nothing after its end, ext4 what it has
+in memory; a file system that has turned read-only can be read."""
+SPARED_BY_CHANCE = ("open", "create", "read", "list", "stat", "rename", "remove", "lock")
+"""Operations that may end well on a dead disk. Writes and syncs fail on all of them: a replica there promises nothing."""
+STARTS_BESIDE_A_DEAD_DISK = 0.5
+
+
+def way_to_die(random: Random) -> tuple[int, frozenset[str]]:
+    """Draw the error of a dead disk, and the operations that it still answers."""
+    if random.random() < 0.3:
+        return errno.EIO, frozenset(word for word in SPARED_BY_CHANCE if random.random() < 0.5)
+    return random.choice(DEATHS)
+
+
 async def dying_disks(storm: Storm, random: Random) -> None:
-    """Let a disk answer every call with EIO from now on, and replace it by an empty disk some time later."""
+    """Let a disk answer with errors from now on, and put an empty one in its place some time later.
+
+    A node that has other disks may end or be killed meanwhile: it starts again beside the dead one.
+    """
     world = storm.world
+    deaths = Random(f"{world.seed}/ways to die")
     while await storm.calm(random, 15.0):
         member = random.choice(storm.cluster.members)
         paths = storm.paths_to_lose(member)
@@ -73,14 +97,28 @@ async def dying_disks(storm: Storm, random: Random) -> None:
         storm.begin(f"dying {len(paths)} of {member.name}")
         member.disk_is_bad = True
         disk = world.machine(member.name).disk
-        disk.dead_paths = dict.fromkeys(paths, errno.EIO)
+        number, disk.spared = way_to_die(deaths)
+        disk.dead_paths = dict.fromkeys(paths, number)
         await storm.last(random)
+        if paths[0] != member.config.log_dirs[0] and deaths.random() < STARTS_BESIDE_A_DEAD_DISK:
+            await _start_again(storm, member, deaths)
         await member.kill("all")
-        disk.dead_paths = {}
+        disk.dead_paths, disk.spared = {}, frozenset()
         storm.cluster.replace_disks(member, paths)
         member.disk_is_bad = False
         await storm.bring_back(member, paths)
         storm.end()
+
+
+async def _start_again(storm: Storm, member: Member, random: Random) -> None:
+    """End a node beside its dead disk, cleanly or not, start it again, and wait a while."""
+    if random.random() < 0.5:
+        await storm.stop(member)
+    else:
+        await member.kill("all")
+    if not member.is_up():
+        member.launch()
+    await storm.last(random)
 
 
 async def rotting_disks(storm: Storm, random: Random) -> None:

@@ -277,15 +277,19 @@ class Hosts:
         for device in host.disks.values():
             _wait_until_unused(device)
 
-    def blank(self, name: str, disk_bytes: int) -> None:
-        """Another machine takes the name and address of a killed host: fresh system, empty disks."""
+    def renew_system(self, name: str) -> None:
+        """A killed host gets a fresh system; its disks stay."""
         host = self.hosts[name]
         run("umount", host.directory / "root")
         for each in ("upper", "work", "root"):
             shutil.rmtree(host.directory / each)
         self._fresh_system(host)
-        for disk in host.disks:
-            self.attach_disk(host, disk, disk_bytes)
+
+    def blank(self, name: str, disk_bytes: int) -> None:
+        """Another machine takes the name and address of a killed host: fresh system, empty disks."""
+        self.renew_system(name)
+        for disk in self.hosts[name].disks:
+            self.attach_disk(self.hosts[name], disk, disk_bytes)
 
 
 def _wait_until_unused(device: str) -> None:

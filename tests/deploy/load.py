@@ -20,6 +20,8 @@ from confluent_kafka.cimpl import NewTopic
 TOPIC = "orders"
 _PARTITIONS = 12
 _DELIVERY_SECONDS = 180
+_ANY_PARTITION = -1
+"""The C library's word for the choice of the producer."""
 _QUIET = {"log_level": 2, "log.connection.close": False}
 
 
@@ -123,7 +125,11 @@ class Load:
                 self.latencies.append((sent, now - sent))
 
         self.attempted += 1
-        producer.produce(TOPIC, value.encode(), on_delivery=delivered)
+        producer.produce(TOPIC, value.encode(), partition=self.place(), on_delivery=delivered)
+
+    def place(self) -> int:
+        """Choose the partition of the next record; by default the producer does."""
+        return _ANY_PARTITION
 
     def _read_along(self) -> None:
         consumer = confluent_kafka.Consumer(

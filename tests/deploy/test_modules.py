@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -150,3 +151,184 @@ def test_a_file_is_as_wanted(files: ModuleType, tmp_path: Path) -> None:
     assert not files._is_as_wanted(str(path), "content\n", 0o644, 0, 0)
     assert not files._is_as_wanted(str(path), "content\n", 0o640, 1, 0)
     assert not files._is_as_wanted(str(path), "other\n", 0o640, 0, 0)
+
+
+def test_besides(health: ModuleType) -> None:
+    """A broker that is down for another reason is not waited for, nor is what partitions lack without it."""
+    gone = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
+    away = status(
+        brokers=gone,
+        quorum={"leader": 1, "voters": [1, 2], "silent_voters": [2]},
+        under_replicated_partitions=["t-0"],
+        under_min_isr_partitions=["t-1"],
+    )
+    assert health.missing_of(away, "whole", [1], [2]) == []
+    assert health.missing_of(away, "whole", [3], [2]) == ["brokers are not online: 3"]
+    headless = status(quorum=None, brokers=gone)
+    assert health.missing_of(headless, "whole", [], [2]) == ["the quorum of controllers has no leader"]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "serial"),
+    [
+        ("sdx/device/vpd_pg80", b"\0\x80\0\x08WD-W4567", "WD-W4567"),
+        ("sdx/device/vpd_pg80", b"\0\x80\0\x0c  W4567     ", "W4567"),
+        ("sdx/device/serial", b"S3Z8NB0K\n", "S3Z8NB0K"),
+        ("sdx/serial", b"virtio-1\n", "virtio-1"),
+        ("sdx/loop/backing_file", b"/images/disk-a\n", "/images/disk-a"),
+        ("sdx/size", b"1\n", ""),
+    ],
+    ids=["scsi", "scsi with blanks", "nvme", "virtio", "loop", "none"],
+)
+def test_serial_numbers(disk: ModuleType, tmp_path: Path, path: str, content: bytes, serial: str) -> None:
+    """A disk is named by the number that it reports itself; one without a number has no name."""
+    file = tmp_path / "class" / "block" / path
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    assert disk.serial_of("/dev/sdx", str(tmp_path)) == serial
+
+
+def test_clusters_on_a_disk(disk: ModuleType, tmp_path: Path) -> None:
+    """The cluster of a disk is known by its log directories, whatever characters the id has."""
+    assert disk.clusters_in(str(tmp_path)) == []
+    for name, text in (("node-1", "cluster.id=4L6g3nShT\nnode.id=1\n"), ("node-2", "cluster.id = a\\:b\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.properties").write_text(f"version=1\n{text}")
+    assert disk.clusters_in(str(tmp_path)) == ["4L6g3nShT", "a:b"]
+
+
+class Judged:
+    """What the module sees of a disk, and its judgement."""
+
+    def __init__(self, disk: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self._disk = disk
+        self.serial, self.use, self.clusters = "S1", None, ["other"]
+        image = tmp_path / "disk"
+        with image.open("wb") as file:
+            file.truncate(64 * MEBIBYTE)
+            file.write(b"x")
+        self._image = str(image)
+        stands_in = {
+            "serial_of": lambda device: self.serial,
+            "in_use": lambda device: self.use,
+            "_probe": lambda device: {"TYPE": "xfs", "LABEL": "odr-z", "UUID": "u"},
+            "_clusters_on": lambda device: self.clusters,
+        }
+        for name, function in stands_in.items():
+            monkeypatch.setattr(disk, name, function)
+        monkeypatch.setattr(disk.stat, "S_ISBLK", lambda mode: True)
+
+    def said(self, *wipe: str) -> str:
+        """The problem with the disk; empty if it would be formatted."""
+        uuid, problem = self._disk._judged({"name": "a", "device": self._image}, MEBIBYTE, wipe, "mine")
+        assert uuid is None
+        return problem or ""
+
+
+def test_a_wipe_is_refused(disk: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A used disk is emptied only by its serial number, and never where it is mounted or of this cluster."""
+    judged = Judged(disk, monkeypatch, tmp_path)
+    assert "holds something already" in judged.said()
+    assert "-e odradek_wipe=S1" in judged.said("S2")
+    assert judged.said("S1") == ""
+    judged.clusters = ["other", "mine"]
+    assert "log directories of this cluster" in judged.said("S1")
+    judged.clusters = None  # type: ignore[assignment]
+    assert "cannot be read" in judged.said("S1")
+    judged.clusters = []
+    judged.use = "is mounted at /mnt"  # type: ignore[assignment]
+    assert "is not wiped, since it is mounted at /mnt" in judged.said("S1")
+    judged.use, judged.serial = None, ""
+    assert "it has no serial number" in judged.said("S1")
+
+
+LATE = (
+    "odradek: --timeout has passed: 28 partitions not moved yet (12 of 40 partitions, 3.0 GiB of 9.0 GiB, 50.0 MiB/s, "
+    "about 2m left); moves that have begun go on (`odradek partition list --moving`), repeat the command\n"
+)
+
+
+@pytest.fixture
+def awaited(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    stands_in: dict[str, Any] = {
+        "ansible": {},
+        "ansible.errors": {"AnsibleConnectionFailure": ConnectionError},
+        "ansible.plugins": {},
+        "ansible.plugins.action": {"ActionBase": Base},
+        "ansible.utils": {},
+        "ansible.utils.display": {"Display": Shown},
+    }
+    for name, values in stands_in.items():
+        monkeypatch.setitem(sys.modules, name, cast(ModuleType, SimpleNamespace(**values)))
+    Shown.lines.clear()
+    return plugin("action", "awaited")
+
+
+class Shown:
+    """What an operator sees while the task runs."""
+
+    lines: list[str] = []  # noqa: RUF012
+
+    def display(self, line: str) -> None:
+        self.lines.append(line)
+
+
+class Base:
+    """Ansible's base of an action, whose host gives prepared answers."""
+
+    def __init__(self, answers: list[Any], check_mode: bool = False) -> None:
+        self._answers = answers
+        self.asked: list[list[str]] = []
+        args = {"argv": ["odradek", "broker", "drain", 3], "seconds": "3600"}
+        self._task = SimpleNamespace(args=args, check_mode=check_mode, get_name=lambda: "Partitions move")
+
+    def run(self, tmp: Any, task_vars: Any) -> dict[str, Any]:
+        return {}
+
+    def _execute_module(self, *, module_name: str, module_args: Any, task_vars: Any) -> Any:
+        self.asked.append(module_args["argv"])
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def answered(status: int, stdout: str = "", stderr: str = "") -> dict[str, Any]:
+    return {"rc": status, "stdout": stdout, "stderr": stderr}
+
+
+def test_a_wait_says_what_is_left(awaited: ModuleType) -> None:
+    """Each piece that was not enough is followed by a line with the rest, until the command is done."""
+    action = awaited.ActionModule([answered(1, "{}", LATE), answered(0, '{"partitions":[]}')])
+    result = action.run(None, {})
+    assert (result["rc"], result["changed"]) == (0, True)
+    assert action.asked[0] == ["odradek", "broker", "drain", "3", "--json", "--timeout", "60"]
+    (line,) = Shown.lines
+    assert "Partitions move: 28 partitions not moved yet (12 of 40 partitions" in line
+    assert "about 2m left)" in line
+    assert "repeat" not in line
+
+
+def test_a_lost_connection_costs_a_piece(awaited: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has begun goes on without the connection, so the command is asked again."""
+    monkeypatch.setattr(awaited.time, "sleep", lambda seconds: None)
+    action = awaited.ActionModule([ConnectionError("reset"), answered(0, '{"partitions":[{"topic":"t"}]}')])
+    result = action.run(None, {})
+    assert (result["rc"], result["changed"], len(action.asked)) == (0, True, 2)
+    assert "no connection (reset), trying again" in Shown.lines[0]
+
+
+def test_a_refusal_is_the_failure(awaited: ModuleType) -> None:
+    """A command that fails for another reason ends the wait with its own sentence; its document is kept."""
+    refused = answered(1, '{"partitions":[],"kept":[1]}', "odradek: broker 3 still holds 1 partition\n")
+    result = awaited.ActionModule([refused]).run(None, {})
+    assert result["failed"] is True
+    assert result["msg"] == "broker 3 still holds 1 partition"
+    assert result["document"]["kept"] == [1]
+
+
+def test_nothing_to_move_is_no_change(awaited: ModuleType) -> None:
+    """A playbook that is run again changes nothing; in check mode nothing is asked."""
+    assert awaited.ActionModule([answered(0, '{"partitions":[]}')]).run(None, {})["changed"] is False
+    assert awaited.ActionModule([answered(0, '{"brokers":[{"moves":[]}]}')]).run(None, {})["changed"] is False
+    assert awaited.ActionModule([], check_mode=True).run(None, {})["changed"] is False

@@ -354,3 +354,15 @@ def test_a_long_wait_says_each_minute_what_it_waits_for(waiting: ModuleType) -> 
     assert waiting.wait(lambda _: {"waited_seconds": 1}, said.append, 60, now=lambda: 0.0) == {
         "waited_seconds": 0.0
     }
+
+
+def test_a_broker_that_hangs_is_passed_over(tmp_path: Path) -> None:
+    """Addresses are asked one by one where all together get no answer; the first complaint is the one that counts."""
+    asking = plugin("module_utils", "asking")
+    command = tmp_path / "odradek"
+    command.write_text(
+        '#!/bin/sh\ncase "$*" in *"-server b:2") echo {} ;; *) echo "odradek: no answer from $7" >&2 ;; esac\n'
+    )
+    command.chmod(0o755)
+    assert asking.ask(str(command), "a:1,b:2", "cluster", "status") == ({}, "")
+    assert asking.ask(str(command), "a:1,c:3", "cluster", "status") == (None, "no answer from a:1,c:3")

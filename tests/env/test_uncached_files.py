@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from odradek.env.ports import FileMissing
+from odradek.env.real_descriptors import RealUncachedFile, open_uncached
 from odradek.env.real_dirs import open_dir
-from odradek.env.real_uncached_files import RealUncachedFile, open_uncached
 
 SIZE = (3 << 20) + 777
 

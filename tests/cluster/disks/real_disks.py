@@ -75,7 +75,7 @@ class RealDisk:
 
 
 @contextmanager
-def real_disk(folder: Path, kind: str) -> Iterator[RealDisk]:
+def real_disk(folder: Path, kind: str, size_mib: int | None = None) -> Iterator[RealDisk]:
     """A disk of this file system in a new folder. Skips aloud where none can be mounted."""
     if os.geteuid() or shutil.which(f"mkfs.{kind}") is None:
         pytest.skip(f"only root, with mkfs.{kind}, can mount a disk of its own")
@@ -83,7 +83,7 @@ def real_disk(folder: Path, kind: str) -> Iterator[RealDisk]:
     image, mounted = folder / "disk", folder / "mounted"
     mounted.mkdir()
     with image.open("wb") as file:
-        file.truncate(SIZES_MIB[kind] << 20)
+        file.truncate((size_mib or SIZES_MIB[kind]) << 20)
     subprocess.run([f"mkfs.{kind}", "-q", image], check=True)
     if subprocess.run(["mount", "-o", "loop", image, mounted], check=False).returncode:
         pytest.skip(f"no loop device with {kind} can be mounted here")

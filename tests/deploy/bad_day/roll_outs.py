@@ -53,8 +53,8 @@ def watched(life: Life, most: int) -> Iterator[None]:
 
 def restarted(outcome: Outcome) -> list[str]:
     """Return the hosts whose nodes a playbook started or restarted, in order."""
-    lines = outcome.output.splitlines()
-    return [line.split(" for ")[1].split()[0] for line in lines if "restart.yml for" in line]
+    lines = [line for line in outcome.output.splitlines() if "/restart.yml for " in line]
+    return [name for line in lines for name in line.split(" for ")[1].split(" => ")[0].split(", ")]
 
 
 def starts(life: Life) -> dict[str, str]:
@@ -108,7 +108,7 @@ def a_gate_that_says_no(life: Life) -> None:
         settings(life)
 
 
-def a_bad_setting(life: Life) -> None:
+def a_setting_that_fails(life: Life) -> None:
     """Put a node back that fails with a new setting; all other nodes stay up meanwhile."""
     address = life.hosts["crane"].address
     with life.step("a setting with which a node does not start: put back"), watched(life, 1):
@@ -208,7 +208,7 @@ def back_to_the_state_before(life: Life) -> None:
 
 STEPS: tuple[Callable[[Life], None], ...] = (
     a_gate_that_says_no,
-    a_bad_setting,
+    a_setting_that_fails,
     killed_in_the_middle,
     a_node_that_is_down,
     back_to_the_state_before,

@@ -2,8 +2,174 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
-from tests.deploy.life import Life
+from tests.deploy.life import DISK_BYTES, FOURTH, Life, host_entry, is_whole, refused
 
-STEPS: tuple[Callable[[Life], None], ...] = ()
+SINGLE = "single"
+_ODRADEK = "/opt/odradek/current/bin/odradek"
+_TAKEN = "intruder"
+
+
+def _ask(life: Life, *words: str) -> dict[str, Any]:
+    """Ask the cluster on stork, by a command with `--json`."""
+    keys = " --command-config /etc/odradek/operator.properties" if life.secured else ""
+    command = f"{_ODRADEK} {' '.join(words)} --json --bootstrap-server {life.bootstrap}{keys}"
+    found: dict[str, Any] = json.loads(life.hosts.ssh("stork", command) or "")
+    return found
+
+
+def _lose(life: Life, name: str) -> None:
+    """A host loses its power, and the cluster notices."""
+    number = life.hosts[name].number
+    life.hosts.kill(name)
+    life.wait_until(
+        lambda status: (
+            any(each["broker"] == number and not each["online"] for each in status["brokers"])
+            and number in (*status["quorum"]["silent_voters"], *_strangers(status, number))
+        ),
+        f"{name} is missed",
+    )
+
+
+def _strangers(status: dict[str, Any], number: int) -> list[int]:
+    return [] if number in status["quorum"]["voters"] else [number]
+
+
+def votes_are_taken_last(life: Life) -> None:
+    """A host that cannot be drained keeps its vote: the refusal comes before any change."""
+    with life.step("a drain that is refused takes no vote"):
+        before = life.status()["quorum"]["voters"]
+        for name in ("heron", "crane"):
+            life.told[name]["odradek_voter"] = False
+        kept = life.playbooks.run("drain_host", fails=True, odradek_host="heron")
+        refused(kept, "has 3 replicas, and only 2 brokers would remain")
+        for name in ("heron", "crane"):
+            life.told[name]["odradek_voter"] = True
+        assert life.status()["quorum"]["voters"] == before
+
+
+def a_host_is_away(life: Life) -> None:
+    """One dead host holds up only what concerns it; a topic of one replica is lost with it."""
+    _ask(life, "topic", "create", SINGLE, "--partitions", "6", "--replication-factor", "1")
+    with life.step("a host is away: status, backup, access go on"):
+        _lose(life, "crane")
+        for name in ("status", "backup", "access"):
+            said = life.playbooks.run(name, odradek_backups=str(life.hosts.work / "backups")).output
+            assert "cannot be reached" in said, said[-3000:]
+        assert list((life.hosts.work / "backups").iterdir())
+        stopped = life.playbooks.run("reconfigure", fails=True)
+        refused(stopped, "crane cannot be reached over SSH", "odradek.cluster.remove_host")
+        gone = life.playbooks.run("drain_host", fails=True, odradek_host="crane")
+        refused(gone, "crane cannot be reached over SSH", "odradek.cluster.remove_host")
+        alive = life.playbooks.run("remove_host", fails=True, odradek_host="heron")
+        refused(alive, "of heron lives", "odradek.cluster.drain_host")
+
+
+def a_used_disk_is_wiped(life: Life) -> None:
+    """A new host comes while another is away; its used disks are wiped by their serial numbers, and by nothing else."""
+    with life.step("a host with used disks is added while another is away") as step:
+        host = life.hosts[FOURTH]
+        life.hosts.ssh(FOURTH, f"dd if=/dev/urandom of={host.disks['a']} bs=1M seek=512 count=64 conv=fsync")
+        life.hosts.ssh(FOURTH, f"mkfs.xfs -q -L photos {host.disks['b']} && mount {host.disks['b']} /mnt")
+        life.told[FOURTH] = host_entry(life.hosts, FOURTH, voter=False)
+        serials = {disk: str(host.directory / f"disk-{disk}") for disk in ("a", "b")}
+        kept = life.playbooks.run("add_host", fails=True, odradek_host=FOURTH)
+        refused(kept, "holds data, though no signature", f"odradek_wipe={serials['a']}")
+        both = ",".join(serials.values())
+        mounted = life.playbooks.run("add_host", fails=True, odradek_host=FOURTH, odradek_wipe=both)
+        refused(mounted, f"(serial {serials['b']}) is not wiped, since it is mounted at /mnt")
+        life.hosts.ssh(FOURTH, "umount /mnt")
+        unknown = life.playbooks.run(
+            "add_host", fails=True, odradek_host=FOURTH, odradek_wipe=f"{both},NOSUCH"
+        )
+        refused(unknown, "odradek_wipe names", "NOSUCH")
+        life.playbooks.run("add_host", odradek_host=FOURTH, odradek_wipe=both)
+        ours = life.playbooks.run("deploy", fails=True, odradek_wipe=serials["a"])
+        refused(ours, "crane cannot be reached over SSH")
+        replicas = {broker["broker"]: broker["replicas"] for broker in life.status()["brokers"]}
+        assert replicas[host.number] > 0, replicas
+        step.note = f"replicas {replicas}"
+
+
+def a_host_is_given_up(life: Life) -> None:
+    """A host that will not come back is forgotten; what was there alone is given up by the operator's word, by topic."""
+    number = life.hosts["crane"].number
+    with life.step("a dead host is given up") as step:
+        life.told["crane"]["odradek_voter"] = False
+        life.told[FOURTH]["odradek_voter"] = True
+        waits = life.playbooks.run("remove_host", fails=True, odradek_host="crane")
+        said = " ".join(waits.output.split())
+        assert f"{SINGLE}: 2 partitions had all records there alone" in said, waits.output[-4000:]
+        assert f"-e odradek_accept_loss={SINGLE}" in said
+        status = life.status()
+        assert sorted(status["quorum"]["voters"]) == sorted(
+            life.hosts[name].number for name in ("stork", "heron", FOURTH)
+        )
+        assert not status["under_replicated_partitions"], status
+        # Once more, out of the inventory: by its node id.
+        del life.told["crane"]
+        life.playbooks.run("remove_host", odradek_host=str(number), odradek_accept_loss=SINGLE)
+        life.wait_until(is_whole, "a whole cluster")
+        assert number not in [broker["broker"] for broker in life.status()["brokers"]]
+        assert _ask(life, "partition", "list", SINGLE, "--offline")["partitions"] == []
+        step.note = (
+            f"{len(_ask(life, 'partition', 'list', SINGLE)['partitions'])} partitions of one replica served"
+        )
+
+
+def a_new_system(life: Life) -> None:
+    """A host gets a new system whose numbers of users are others; its disks are found and kept."""
+    with life.step("a host with a new system keeps its disks"):
+        before = {each["path"] for each in _directories(life, "heron")}
+        _lose(life, "heron")
+        life.hosts.renew_system("heron")
+        life.hosts.boot("heron")
+        life.hosts.ssh("heron", f"useradd --system --uid 640 {_TAKEN}")
+        taken = life.playbooks.run("deploy", fails=True)
+        assert f"belongs to {_TAKEN} on heron" in " ".join(taken.output.split()), taken.output[-3000:]
+        kept = life.hosts.ssh("heron", "stat --format %i /srv/odradek/b/node-*/meta.properties || true")
+        life.playbooks.run("deploy", host_uid="741", host_gid="741")
+        life.wait_until(is_whole, "a whole cluster")
+        owners = life.hosts.ssh("heron", "find /srv/odradek/*/node-* ! -user odradek | head") or ""
+        assert owners == "", owners
+        assert life.hosts.ssh("heron", "id --user odradek") == "741\n"
+        assert {each["path"] for each in _directories(life, "heron")} == before, kept
+        assert life.playbooks.run("deploy", host_uid="741", host_gid="741").changed == 0
+
+
+def a_first_disk_dies(life: Life) -> None:
+    """The disk with the metadata log is lost: the other one is kept with what is on it, and the node votes again."""
+    with life.step("the first disk of a host is replaced, the other one is kept"):
+        number = life.hosts["heron"].number
+        _lose(life, "heron")
+        life.hosts.attach_disk(life.hosts["heron"], "a", DISK_BYTES)
+        life.hosts.boot("heron")
+        life.told["heron"]["odradek_disks"] = host_entry(life.hosts, "heron", voter=True)["odradek_disks"]
+        formatted = f"cat /srv/odradek/b/node-{number}/meta.properties"
+        before = life.hosts.ssh("heron", formatted)
+        said = " ".join(life.playbooks.run("replace_host", odradek_host="heron").output.split())
+        assert f"Node {number}: disks b are kept with what is on them" in said, said[-3000:]
+        assert "disks a begin empty" in said
+        assert life.hosts.ssh("heron", formatted) == before
+        life.wait_until(is_whole, "a whole cluster")
+        assert number in life.status()["quorum"]["voters"]
+
+
+def _directories(life: Life, name: str) -> list[dict[str, Any]]:
+    (broker,) = _ask(life, "disk", "list", "--broker", str(life.hosts[name].number))["brokers"]
+    found: list[dict[str, Any]] = broker["directories"]
+    assert all(each["online"] for each in found), found
+    return found
+
+
+STEPS: tuple[Callable[[Life], None], ...] = (
+    votes_are_taken_last,
+    a_host_is_away,
+    a_used_disk_is_wiped,
+    a_host_is_given_up,
+    a_new_system,
+    a_first_disk_dies,
+)

@@ -16,6 +16,7 @@ from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
 from odradek.metadata_quorum.replica.metadata_batches import read_batches
 from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
 from odradek.node.directories import NodeCannotStart
+from odradek.node.main import NEEDS_OPERATOR
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.wire.messages.metadata import MetadataRequest
 from odradek.wire.messages.metadata_records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
@@ -70,7 +71,7 @@ def test_a_node_does_not_start_on_acls_that_nobody_enforces(tmp_path: Path) -> N
     done = subprocess.run(
         [ODRADEK, "server", properties], capture_output=True, text=True, timeout=60.0, check=False
     )
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == NEEDS_OPERATOR, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("odradek: ")]
     assert "holds ACLs (1)" in line
     assert f"{START_WITHOUT_ACLS}=true" in line

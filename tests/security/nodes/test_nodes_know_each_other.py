@@ -19,6 +19,7 @@ import pytest
 import trustme
 
 from odradek.cli.commands.storage import format_storage_of
+from odradek.node.main import NEEDS_OPERATOR
 from testkit.odradek_server import ODRADEK
 from testkit.processes import ServerProcess, free_ports, spawn, wait_until_serving
 from tests.security.logins.issuer import Issuer
@@ -213,6 +214,6 @@ def test_controllers_take_no_scram(tmp_path: Path) -> None:
     settings |= {"listener.name.controller.sasl.enabled.mechanisms": "SCRAM-SHA-256"}
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     done = subprocess.run([ODRADEK, "server", path], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == NEEDS_OPERATOR, done.stderr
     assert "let CONTROLLER take PLAIN, or certificates (SSL)" in done.stderr
     assert "Traceback" not in done.stderr

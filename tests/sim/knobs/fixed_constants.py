@@ -44,7 +44,6 @@ NAMED: Mapping[str, str] = {
         node.connections.charging _MS_PER_SECOND
         node.connections.complaints _TLS_HANDSHAKE
         node.connections.connection_loop FRAME_BYTES_MIN
-        node.configuration.file_judgement _ALIKE
         node.signals LEFT_BEHIND_STATUS
         serving.authorized_operations BROKERS_ENDPOINT CONTROLLERS_ENDPOINT
         metadata_quorum.controller.access.client_quotas _EPSILON
@@ -166,6 +165,7 @@ NAMED: Mapping[str, str] = {
         data_plane.produce_workers SMALL_THREADS
     """,
     "what people are shown, in a log or in an error": """
+        node.configuration.file_judgement _ALIKE
         client.consumer.consumer_machine _NAMED_MAX
         client.core.notes NOTES_MAX KEYS_MAX
         security.acls.authorizer DENIALS_MAX

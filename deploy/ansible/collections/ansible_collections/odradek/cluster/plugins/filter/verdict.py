@@ -261,7 +261,7 @@ def _replicas(directory: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     for each in live.get("directories", ()):
         if each["broker"] == directory["node"] and each["path"] == directory["path"]:
             return f"{each['replicas']} replicas"
-    return "its node is not asked"
+    return "by its mount, since the cluster does not answer"
 
 
 def _one_machine(hosts: Sequence[_Host]) -> list[str]:

@@ -188,6 +188,14 @@ OF_A_RUN = (
     ),
     Variable("odradek_pause", "bool", "Whether a roll-out pauses before each further host.", False),
     Variable("odradek_by_rack", "bool", "Whether a roll-out takes a rack at a time.", False),
+    Variable("odradek_wipe", "str", "Serial numbers of used disks that are emptied in this run."),
+    Variable("odradek_accept_loss", "str", "Topics whose records may be lost with a host that is removed."),
+    Variable(
+        "odradek_fewer_racks",
+        "bool",
+        "Whether replicas may share a rack once a host is removed.",
+        False,
+    ),
     Variable("odradek_confirm", "str", "The cluster's id, in proof that remove is meant."),
     Variable("odradek_remove_data", "bool", "Whether remove empties the disks, too.", False),
     Variable(
@@ -209,6 +217,8 @@ OF_A_RUN = (
 OF_ROLES = {
     "host": (
         Variable("host_user", "str", "User and group that the nodes run as.", "odradek"),
+        Variable("host_uid", "int", "Number of that user on hosts that do not have it yet.", 640, low=1),
+        Variable("host_gid", "int", "Number of its group on hosts that do not have it yet.", 640, low=1),
         Variable("host_packages", "list", "Packages of Debian.", ["python3", "xfsprogs"], elements="str"),
         Variable(
             "host_systems",
@@ -240,6 +250,7 @@ OF_ROLES = {
     "disks": (
         Variable("disks_root", "path", "Directory of the mount points.", "/srv/odradek"),
         Variable("disks_bytes_min", "int", "Smaller disks are refused.", 10000000000, low=0),
+        Variable("disks_user", "str", "Who owns the log directories (host_user)."),
     ),
     "node": (
         Variable("node_root", "path", "Directory of the releases on the hosts.", "/opt/odradek"),
@@ -326,7 +337,8 @@ ENTRIES: dict[str, dict[str, Entry]] = {
     },
     "disks": {
         "main": Entry(
-            "Formats empty disks, and mounts all.", ("odradek_disks", "disks_root", "disks_bytes_min")
+            "Formats empty disks, and mounts all.",
+            ("odradek_disks", "disks_root", "disks_bytes_min", "disks_user"),
         ),
         "look": Entry(
             "Refuses disks that hold anything.", ("odradek_disks", "disks_root", "disks_bytes_min")
@@ -364,6 +376,12 @@ ENTRIES: dict[str, dict[str, Entry]] = {
             "Moves the replicas of a disk to the others, and unmounts it.",
             ("odradek_disk", *_NODE[:2], *_MOVING[1:]),
         ),
+        "leaving/check": Entry("Judges whether a host can hand over all that it has.", _GATED),
+        "leaving/hand_over": Entry("Moves all replicas off a host.", _MOVING),
+        "leaving/forget": Entry(
+            "Stops the nodes of a host that holds nothing; the cluster forgets them.", _GATED
+        ),
+        "leaving/give_up": Entry("Gives up a host that will not come back.", _MOVING),
         "share": Entry("Gives new brokers their share of the partitions.", _MOVING),
         "votes": Entry("Gives and takes votes, one at a time.", _GATED),
     },

@@ -51,6 +51,18 @@ options:
     description: Directory of the mount points; tells which disks are mounted already.
     type: path
     default: /srv/odradek
+  wipe:
+    description:
+      - Serial numbers of used disks that may be emptied. One that is mounted or in use is refused, and so is one that
+        carries log directories of this cluster.
+      - A loop device has none; the path of its backing file stands in.
+    type: list
+    elements: str
+    default: []
+  cluster_id:
+    description: Id of the cluster, whose disks are never wiped.
+    type: str
+    default: ""
   missing_ok:
     description: Report disks that are not there, in place of failing; for hosts that serve already.
     type: bool
@@ -75,8 +87,13 @@ discovered:
   type: list
   elements: dict
   returned: when discovering
+wiped:
+  description: Serial numbers of C(wipe) that this host has.
+  type: list
+  elements: str
+  returned: always
 found:
-  description: Device, size and model of each empty disk, with C(find).
+  description: Device, size, model and serial number of each empty disk, with C(find).
   type: list
   elements: dict
   returned: when looking
@@ -92,12 +109,15 @@ missing:
   returned: always
 """
 
+import glob
 import itertools
 import os
 import re
 import stat
 import string
 import subprocess
+import tempfile
+from collections.abc import Collection
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -148,26 +168,139 @@ def _children(device: str) -> list[str]:
     return sorted(entry for entry in os.listdir(directory) if entry.startswith(name) and entry != name)
 
 
-def _judged(disk: dict, bytes_min: int) -> tuple[str | None, str | None]:
-    """Judge a disk: return the UUID of an own disk, or the problem; neither for an empty disk."""
+def serial_of(device: str, system: str = "/sys") -> str:
+    """Return the serial number of a whole disk; for a loop device the path of its backing file. Empty if there is none."""
+    block = f"{system}/class/block/{os.path.basename(os.path.realpath(device))}"
+    for path in ("device/serial", "serial", "loop/backing_file"):
+        if found := _line(f"{block}/{path}"):
+            return found
+    try:
+        with open(f"{block}/device/vpd_pg80", "rb") as file:
+            page = file.read()
+    except OSError:
+        return ""
+    # SCSI's page 0x80: four bytes of header, the last two of which are the length.
+    return page[4 : 4 + int.from_bytes(page[2:4], "big")].decode("ascii", "replace").strip("\0 ")
+
+
+def _named(device: str) -> str:
+    """Name a device with its serial number, as C(wipe) takes it."""
+    serial = serial_of(device)
+    return f"{device} (serial {serial})" if serial else f"{device} (without a serial number)"
+
+
+def in_use(device: str) -> str | None:
+    """Return the use of a disk, or of a partition of it, that forbids to wipe it; None if there is none."""
+    block = f"/sys/class/block/{os.path.basename(os.path.realpath(device))}"
+    numbers = {_line(f"{block}/dev")} | {_line(f"{block}/{child}/dev") for child in _children(device)}
+    for line in _line("/proc/self/mountinfo").splitlines():
+        words = line.split()
+        if words[2] in numbers:
+            return f"is mounted at {words[4]}"
+    devices = {os.path.realpath(device), *(f"/dev/{child}" for child in _children(device))}
+    if any(line.split()[0] in devices for line in _line("/proc/swaps").splitlines()[1:]):
+        return "is used for swapping"
+    for path in (block, *(f"{block}/{child}" for child in _children(device))):
+        holders = os.listdir(f"{path}/holders") if os.path.isdir(f"{path}/holders") else []
+        if holders:
+            return f"is part of {', '.join(sorted(holders))}"
+    # Exclusive access also fails for uses that this host cannot see, such as a mount in another container.
+    try:
+        os.close(os.open(device, os.O_RDONLY | os.O_EXCL))
+    except OSError as error:
+        return f"is in use ({error.strerror})"
+    return None
+
+
+def clusters_in(root: str) -> list[str]:
+    """Return the ids of the clusters whose log directories lie below a directory."""
+    found = set()
+    for path in sorted(glob.glob(f"{glob.escape(root)}/*/meta.properties")):
+        for line in _line(path).splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "cluster.id":
+                found.add(re.sub(r"\\(.)", r"\1", value.strip()))
+    return sorted(found)
+
+
+def _clusters_on(device: str) -> list[str] | None:
+    """Return the ids of the clusters that a file system of ours belongs to; None if it cannot be read."""
+    with tempfile.TemporaryDirectory() as place:
+        words = ["mount", "-t", "xfs", "-o", "ro,norecovery,nouuid", device, place]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            return None
+        try:
+            return clusters_in(place)
+        finally:
+            subprocess.run(["umount", place], capture_output=True, check=True)
+
+
+def _unwipeable(device: str, cluster_id: str) -> str | None:
+    """Return the reason why a disk is not wiped, whatever the operator says; None if it may be."""
+    use = in_use(device)
+    if use is not None:
+        return use
+    found = _probe(device)
+    if found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL):
+        clusters = _clusters_on(device)
+        if clusters is None:
+            return (
+                "has a file system of Odradek that cannot be read: see what it is, then use wipefs yourself"
+            )
+        if cluster_id in clusters:
+            return "has log directories of this cluster: odradek.cluster.remove with odradek_remove_data empties those"
+    return None
+
+
+def _judged(
+    disk: dict, bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
+) -> tuple[str | None, str | None]:
+    """Judge a disk: return the UUID of an own disk, or the problem; neither for an empty disk, or one to be wiped."""
     name, device = disk["name"], disk["device"]
     if not stat.S_ISBLK(os.stat(device).st_mode):
         return None, f"disk {name}: {device} is no block device"
+    if serial_of(device) in wipe:
+        if _size(device) < bytes_min:
+            return None, f"disk {name}: {_named(device)} has less than {bytes_min // 1_000_000} MB"
+        reason = _unwipeable(device, cluster_id)
+        return (
+            None,
+            None if reason is None else f"disk {name}: {_named(device)} is not wiped, since it {reason}",
+        )
     found = _probe(device)
     if found.get("TYPE") == "xfs" and found.get("LABEL") == label_of(name):
         return found["UUID"], None
     what = found.get("TYPE") or found.get("PTTYPE")
     if what is not None:
         label = f" with the label {found['LABEL']}" if "LABEL" in found else ""
-        return None, f"disk {name}: {device} holds something already ({what}{label})"
+        return None, f"disk {name}: {device} holds something already ({what}{label}){_wipe_hint(device)}"
     if _children(device):
-        return None, f"disk {name}: {device} has partitions ({', '.join(_children(device))})"
+        return (
+            None,
+            f"disk {name}: {device} has partitions ({', '.join(_children(device))}){_wipe_hint(device)}",
+        )
     size = _size(device)
     if size < bytes_min:
         return None, f"disk {name}: {device} has {size // 1_000_000} MB, {bytes_min // 1_000_000} are needed"
     if _holds_data(device, size):
-        return None, f"disk {name}: {device} holds data, though no signature that is known"
+        return (
+            None,
+            f"disk {name}: {device} holds data, though no signature that is known{_wipe_hint(device)}",
+        )
     return None, None
+
+
+def _wipe_hint(device: str) -> str:
+    serial = serial_of(device)
+    return f"; if nobody needs that: -e odradek_wipe={serial}" if serial else "; it has no serial number"
+
+
+def _wipe(module: AnsibleModule, device: str) -> None:
+    """Take all signatures from a disk and its partitions, and have the kernel forget these."""
+    for child in _children(device):
+        module.run_command(["wipefs", "--all", "--force", "--quiet", f"/dev/{child}"], check_rc=True)
+    module.run_command(["wipefs", "--all", "--force", "--quiet", device], check_rc=True)
+    module.run_command(["blockdev", "--rereadpt", device])
 
 
 def _is_mounted(root: str, name: str) -> bool:
@@ -178,7 +311,9 @@ def _is_mounted(root: str, name: str) -> bool:
     )
 
 
-def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], dict[str, list[str]], list[str]]:
+def _candidates(
+    prefixes: list[str], bytes_min: int, wipe: Collection[str] = (), cluster_id: str = ""
+) -> tuple[list[dict], dict[str, list[str]], list[str]]:
     """List empty disks, own ones by name, and why all others are refused, by device names that are stable across
     ports.
     """
@@ -193,10 +328,11 @@ def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], dict[s
         if not name.startswith(tuple(prefixes)) or is_partition or not os.path.exists(device):
             continue
         found = _probe(device)
-        if found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL):
+        is_ours = found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL)
+        if is_ours and serial_of(device) not in wipe:
             ours.setdefault(found["LABEL"][len(_LABEL) :], []).append(stable.get(device, device))
             continue
-        trouble = _judged({"name": name, "device": device}, bytes_min)[1]
+        trouble = _judged({"name": name, "device": device}, bytes_min, wipe, cluster_id)[1]
         if trouble is None and os.listdir(f"{facts}/holders"):
             trouble = f"disk {name}: {device} is part of something else"
         if trouble is None and _line(f"{facts}/removable") == "1":
@@ -205,7 +341,14 @@ def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], dict[s
             refused.append(trouble)
             continue
         model = _line(f"{facts}/device/model")
-        empty.append({"device": stable.get(device, device), "bytes": _size(device), "model": model})
+        empty.append(
+            {
+                "device": stable.get(device, device),
+                "bytes": _size(device),
+                "model": model,
+                "serial": serial_of(device),
+            }
+        )
     return empty, ours, refused
 
 
@@ -255,7 +398,9 @@ def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -
 def _discover(module: AnsibleModule) -> None:
     """End the module with the disks of this host."""
     params = module.params
-    empty, ours, refused = _candidates(params["find_prefixes"], params["bytes_min"])
+    empty, ours, refused = _candidates(
+        params["find_prefixes"], params["bytes_min"], params["wipe"], params["cluster_id"]
+    )
     for name, devices in ours.items():
         if len(devices) > 1:
             module.fail_json(
@@ -266,10 +411,10 @@ def _discover(module: AnsibleModule) -> None:
     found = assigned({name: devices[0] for name, devices in ours.items()}, _expected(params["root"]), new)
     if not found:
         module.fail_json(
-            msg=f"No disk of this host is empty or ours: {'; '.join(refused) or 'there is none'}. Empty those that nobody needs "
-            "yourself (wipefs --all, blkdiscard), or name disks in odradek_disks."
+            msg=f"No disk of this host is empty or ours: {'; '.join(refused) or 'there is none'}. Name those that nobody needs "
+            "by -e odradek_wipe=SERIAL, or name disks in odradek_disks."
         )
-    module.exit_json(changed=False, disks=[], missing=[], discovered=found, refused=refused)
+    module.exit_json(changed=False, disks=[], missing=[], wiped=[], discovered=found, refused=refused)
 
 
 def main() -> None:
@@ -292,6 +437,8 @@ def main() -> None:
             "find_prefixes": {"type": "list", "elements": "str", "default": ["sd", "nvme", "vd"]},
             "root": {"type": "path", "default": "/srv/odradek"},
             "missing_ok": {"type": "bool", "default": False},
+            "wipe": {"type": "list", "elements": "str", "default": []},
+            "cluster_id": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -300,7 +447,7 @@ def main() -> None:
         refused += [
             f"disk {name}: {device} is one of ours" for name, devices in ours.items() for device in devices
         ]
-        module.exit_json(changed=False, disks=[], missing=[], found=found, refused=refused)
+        module.exit_json(changed=False, disks=[], missing=[], wiped=[], found=found, refused=refused)
     if module.params["discover"]:
         _discover(module)
     disks = module.params["disks"]
@@ -311,7 +458,9 @@ def main() -> None:
         troubles += [f"disk {disk['name']}: there is no {disk['device']}" for disk in missing]
     uuids = {}
     for disk in there:
-        uuids[disk["name"]], trouble = _judged(disk, module.params["bytes_min"])
+        uuids[disk["name"]], trouble = _judged(
+            disk, module.params["bytes_min"], module.params["wipe"], module.params["cluster_id"]
+        )
         if trouble is not None:
             troubles.append(trouble)
     real = [os.path.realpath(disk["device"]) for disk in there]
@@ -320,15 +469,19 @@ def main() -> None:
     ]
     if troubles:
         module.fail_json(
-            msg=f"Nothing was formatted: {'; '.join(troubles)}. Name another device in odradek_disks, or empty this one "
-            "yourself if nobody needs what it holds (wipefs --all, blkdiscard)."
+            msg=f"Nothing was formatted: {'; '.join(troubles)}. Name another device in odradek_disks, or have this one "
+            "emptied by -e odradek_wipe=SERIAL (docs/disks.md)."
         )
     results = []
     for disk in there:
         new = uuids[disk["name"]] is None
         if new and not module.check_mode:
+            wanted = serial_of(disk["device"]) in module.params["wipe"]
+            if wanted:
+                _wipe(module, disk["device"])
             module.run_command(
-                ["mkfs.xfs", "-q", "-L", label_of(disk["name"]), disk["device"]], check_rc=True
+                ["mkfs.xfs", "-q", *["-f"] * wanted, "-L", label_of(disk["name"]), disk["device"]],
+                check_rc=True,
             )
             uuids[disk["name"]] = _probe(disk["device"])["UUID"]
         mounted = _is_mounted(module.params["root"], disk["name"])
@@ -337,6 +490,7 @@ def main() -> None:
         changed=any(result["formatted"] for result in results),
         disks=results,
         missing=[disk["name"] for disk in missing],
+        wiped=[serial for disk in there if (serial := serial_of(disk["device"])) in module.params["wipe"]],
     )
 
 

@@ -37,13 +37,6 @@ options:
         description: Its owner.
         type: str
         default: root
-  keep:
-    description: Directory that gets the former version of each file that changes; see C(restore).
-    type: path
-  restore:
-    description: Put back what C(keep) holds, and remove those of C(files) that were not there before; contents are ignored.
-    type: bool
-    default: false
   systemd:
     description: Tell systemd when something changed.
     type: bool
@@ -69,7 +62,6 @@ import grp
 import os
 import pwd
 import re
-import shutil
 import stat
 import tempfile
 from typing import Any, NoReturn
@@ -208,39 +200,6 @@ def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
         raise
 
 
-def _kept(keep: str, path: str) -> str:
-    return os.path.join(keep, path.replace("/", "%"))
-
-
-def _keep(keep: str, paths: list[str]) -> None:
-    """Copy files aside before a change, or note their absence; copies of the change before are removed."""
-    shutil.rmtree(keep, ignore_errors=True)
-    os.makedirs(keep, mode=0o700)
-    for path in paths:
-        if os.path.exists(path):
-            shutil.copy2(path, _kept(keep, path))
-        else:
-            with open(_kept(keep, path) + ".absent", "w", encoding="utf-8"):
-                pass
-
-
-def _restore(keep: str, paths: list[str]) -> list[str]:
-    """Restore files; return the paths that were restored."""
-    done = []
-    for path in paths:
-        if os.path.exists(_kept(keep, path)):
-            found = os.stat(path) if os.path.exists(path) else None
-            shutil.copy2(_kept(keep, path), path)
-            if found is not None:
-                os.chown(path, found.st_uid, found.st_gid)
-            done.append(path)
-        elif os.path.exists(_kept(keep, path) + ".absent") and os.path.exists(path):
-            os.unlink(path)
-            done.append(path)
-    shutil.rmtree(keep, ignore_errors=True)
-    return done
-
-
 def main() -> None:
     """Run the module."""
     module = _Module(
@@ -257,47 +216,39 @@ def main() -> None:
                     "owner": {"type": "str", "default": "root"},
                 },
             },
-            "keep": {"type": "path"},
-            "restore": {"type": "bool", "default": False},
             "systemd": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
-        required_if=[("restore", True, ["keep"])],
     )
-    files, keep = module.params["files"], module.params["keep"]
+    files = module.params["files"]
     diff: list[dict[str, str]] = []
-    if module.params["restore"]:
-        paths = [] if module.check_mode else _restore(keep, [file["path"] for file in files])
-    else:
-        wanted = []
-        for file in files:
-            try:
-                owner = pwd.getpwnam(file["owner"]).pw_uid
-            except KeyError:
-                owner = 0
-            try:
-                group = grp.getgrnam(file["group"]).gr_gid
-            except KeyError:
-                group = 0
-            content = file["content"] if file["content"].endswith("\n") else file["content"] + "\n"
-            mode = int(file["mode"], 8)
-            if not _is_as_wanted(file["path"], content, mode, owner, group):
-                wanted.append((file["path"], content, mode, owner, group))
-                before = _read(file["path"]) or ""
-                diff.append(
-                    {
-                        "before": masked(before),
-                        "after": masked(content),
-                        "before_header": file["path"],
-                        "after_header": file["path"],
-                    }
-                )
-        paths = [each[0] for each in wanted]
-        if wanted and not module.check_mode:
-            if keep:
-                _keep(keep, paths)
-            for each in wanted:
-                _write(*each)
+    wanted = []
+    for file in files:
+        try:
+            owner = pwd.getpwnam(file["owner"]).pw_uid
+        except KeyError:
+            owner = 0
+        try:
+            group = grp.getgrnam(file["group"]).gr_gid
+        except KeyError:
+            group = 0
+        content = file["content"] if file["content"].endswith("\n") else file["content"] + "\n"
+        mode = int(file["mode"], 8)
+        if not _is_as_wanted(file["path"], content, mode, owner, group):
+            wanted.append((file["path"], content, mode, owner, group))
+            before = _read(file["path"]) or ""
+            diff.append(
+                {
+                    "before": masked(before),
+                    "after": masked(content),
+                    "before_header": file["path"],
+                    "after_header": file["path"],
+                }
+            )
+    paths = [each[0] for each in wanted]
+    if not module.check_mode:
+        for each in wanted:
+            _write(*each)
     if paths and module.params["systemd"] and not module.check_mode:
         module.run_command(["systemctl", "daemon-reload"], check_rc=True)
     module.exit_json(changed=bool(paths), paths=paths, diff=diff)

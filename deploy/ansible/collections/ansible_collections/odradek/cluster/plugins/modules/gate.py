@@ -178,11 +178,15 @@ def main() -> None:
                 [f"brokers are not online: {', '.join(map(str, down))}"] if down else []
             )
             names = ", ".join(map(str, params["stopping"]))
+            why = (
+                ""
+                if QUORUM in waiting
+                else "partitions would lose what they have, since replicas elsewhere are missing, out of sync or moving: "
+            )
             module.fail_json(
                 still_waiting=True,
                 left=len(waiting),
-                sentence=f"a restart of node {names} would take from partitions what they have, because other replicas "
-                f"are missing, out of sync or moving: {'; '.join(texts)}",
+                sentence=f"node {names} is not restarted yet: {why}{'; '.join(texts)}",
                 remedy="Put that right and run the playbook again, or accept it for one run by -e odradek_accept=TOPIC "
                 "(topics and partitions with commas, quorum, or all).",
                 msg="Not yet.",

@@ -35,6 +35,13 @@ options:
     type: list
     elements: int
     default: []
+  besides:
+    description:
+      - Brokers that are down for a reason that this step neither makes nor mends. They are not waited for, nor is what
+        partitions lack while they are away.
+    type: list
+    elements: int
+    default: []
   before:
     description: What the cluster lacked before a restart, as M(odradek.cluster.gate) returns it.
     type: dict
@@ -75,6 +82,7 @@ waited_seconds:
 
 import subprocess
 import time
+from collections.abc import Collection
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask, some
@@ -87,7 +95,7 @@ _UP_SECONDS = 30
 _ALL_THERE = ("whole", "present")
 
 
-def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
+def missing_of(status: dict, want: str, online: list[int], besides: Collection[int] = ()) -> list[str]:
     """Return the conditions that the cluster misses, worst first; empty if the cluster is as wanted."""
     there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
     absent = [broker for broker in online if broker not in there]
@@ -97,20 +105,22 @@ def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
         found.append("the quorum of controllers has no leader")
-    elif want in _ALL_THERE and quorum["silent_voters"]:
-        found.append(f"controllers that vote are silent: {some(quorum['silent_voters'])}")
+    elif want in _ALL_THERE and set(quorum["silent_voters"]) - set(besides):
+        silent = sorted(set(quorum["silent_voters"]) - set(besides))
+        found.append(f"controllers that vote are silent: {some(silent)}")
     for key, text in (
         ("offline", "have no leader"),
         ("under_min_isr", "cannot be written (under min.insync.replicas)"),
     ):
         names = status[f"{key}_partitions"]
-        if names:
+        if names and not besides:
             found.append(f"partitions {text}: {some(names)}")
     if want in _ALL_THERE:
-        absent += [broker["broker"] for broker in status["brokers"] if not broker["online"]]
+        down = [broker["broker"] for broker in status["brokers"] if not broker["online"]]
+        absent += [broker for broker in down if broker not in besides]
     if absent:
         found.append(f"brokers are not online: {some(sorted(set(absent)))}")
-    if want == "whole":
+    if want == "whole" and not besides:
         for key, text in (("under_replicated", "are not fully replicated"), ("moving", "are moving")):
             names = status[f"{key}_partitions"]
             if names is None:
@@ -173,7 +183,7 @@ def _look(params: dict) -> tuple[dict | None, list, int]:
                 return status, *lacking_since(status, listed["partitions"], before)
             missing = [f"the cluster does not answer: {trouble}"]
     elif status is not None:
-        missing = missing_of(status, want, params["online"])
+        missing = missing_of(status, want, params["online"], params["besides"])
     keys = ("offline", "under_min_isr", "under_replicated", "moving")
     return status, missing, sum(len((status or {}).get(f"{key}_partitions") or []) for key in keys)
 
@@ -190,6 +200,7 @@ def main() -> None:
                 "default": "whole",
             },
             "online": {"type": "list", "elements": "int", "default": []},
+            "besides": {"type": "list", "elements": "int", "default": []},
             "before": {"type": "dict"},
             "service": {"type": "str"},
             "timeout_seconds": {"type": "int", "default": 180},

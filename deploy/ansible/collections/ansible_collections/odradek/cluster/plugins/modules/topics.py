@@ -186,10 +186,11 @@ def plan(topics: list, there: dict, effective: dict) -> tuple[list[Step], list[L
 def _creation(topic: dict) -> Step:
     words = ["topic", "create", topic["name"]]
     shown = []
-    for key, option in (("partitions", "--partitions"), ("replication_factor", "--replication-factor")):
-        if topic.get(key) is not None:
-            words += [option, str(topic[key])]
-            shown.append(f"{topic[key]} {'partitions' if key == 'partitions' else 'replicas'}")
+    for key, noun in (("partitions", "partition"), ("replication_factor", "replica")):
+        count = topic.get(key)
+        if count is not None:
+            words += [f"--{key.replace('_', '-')}", str(count)]
+            shown.append(f"{count} {noun}" + "s" * (int(count) != 1))
     for key, value in (topic.get("configs") or {}).items():
         if value is not None:
             words += ["--config", f"{key}={text_of(value)}"]

@@ -1,4 +1,7 @@
-"""Reads that ask the device itself, past the page cache (SHELL, Linux).
+"""Descriptors of this machine: looked at and closed whatever the device answers; reads past the page cache (SHELL, Linux).
+
+A dead device answers anything with an error, also a question for the facts of an open file. Only to let a descriptor go
+never fails: Linux frees it whatever the device answers (close(2)).
 
 A search for silent rot must see what the device has now. The page cache may hold what was once written, and it serves
 readers of newer records. So the file is opened with O_DIRECT (open(2)): reads neither use nor fill the cache. Where a
@@ -18,6 +21,32 @@ from odradek.env.ports import DiskError, FileMissing
 _ALIGNMENT_BYTES = 4096
 """The largest block that devices ask for in common use."""
 _BUFFER_BYTES = 1 << 20
+
+
+def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
+    """Make the port's exception for a system's exception."""
+    return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))
+
+
+def stat_opened(fd: int) -> os.stat_result:
+    """Return the facts of a file that was just opened. Raises `OSError`, and closes it then: a device may die between."""
+    try:
+        return os.fstat(fd)
+    except OSError:
+        close_descriptor(fd)
+        raise
+
+
+def close_descriptor(fd: int) -> None:
+    """Close a descriptor; it is free afterwards, also if the device answers with an error.
+
+    Such an error says that written bytes may be lost. What must last has been synced before, and that has failed then.
+    """
+    try:
+        os.close(fd)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            raise AssertionError(f"descriptor {fd} was closed twice") from error
 
 
 class RealUncachedFile:
@@ -46,7 +75,7 @@ class RealUncachedFile:
                 wanted[count : count + got] = memoryview(self._buffer)[at - start : at - start + got]
                 count += got
         except OSError as error:
-            raise _error(self._directory, self._path, "read", error) from error
+            raise disk_error(self._directory, self._path, "read", error) from error
         return count
 
     def _read_block(self, start: int) -> int:
@@ -58,7 +87,7 @@ class RealUncachedFile:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_descriptor(fd)
             self._buffer.close()
 
 
@@ -74,13 +103,9 @@ def open_uncached(directory: str, path: str, inode: int) -> RealUncachedFile:
                 raise
             is_direct = False
             fd = os.open(path, flags)
-        if os.fstat(fd).st_ino != inode:
-            os.close(fd)
+        if stat_opened(fd).st_ino != inode:
+            close_descriptor(fd)
             raise FileMissing(directory, path, "open", errno.ENOENT, "another file has this name")
     except OSError as error:
-        raise _error(directory, path, "open", error) from error
+        raise disk_error(directory, path, "open", error) from error
     return RealUncachedFile(directory, path, fd, is_direct=is_direct)
-
-
-def _error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
-    return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))

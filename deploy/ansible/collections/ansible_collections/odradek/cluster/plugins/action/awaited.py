@@ -1,0 +1,103 @@
+"""A command of `odradek` that may take a day, asked in short pieces: each minute a line names the rest."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+LATE = "--timeout has passed: "
+"""The words with which a command ends whose time was up while moves go on."""
+_PIECE_SECONDS_MAX = 60
+_REACH_SECONDS_MAX = 300
+_PAUSE_SECONDS = 5
+
+
+def is_late(answer: dict[str, Any]) -> bool:
+    """True if the command has not failed, but needs more time."""
+    return answer.get("rc") not in (0, None) and LATE in answer.get("stderr", "")
+
+
+def left_text(stderr: str) -> str:
+    """Return the rest of the work, as the command's last line names it."""
+    line = next((line for line in reversed(stderr.splitlines()) if LATE in line), "")
+    return line.partition(LATE)[2].partition(";")[0].strip()
+
+
+def document_of(stdout: str) -> dict[str, Any]:
+    """Parse the JSON that the command printed; empty if it printed none."""
+    for line in reversed(stdout.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def has_moves(document: dict[str, Any]) -> bool:
+    """True if the command had something to move."""
+    brokers = document.get("brokers") or ()
+    return bool(document.get("partitions") or document.get("moves") or any(each["moves"] for each in brokers))
+
+
+def failure_text(answer: dict[str, Any]) -> str:
+    """Return the last line that the command wrote about its failure."""
+    lines = str(answer.get("stderr") or answer.get("msg") or answer.get("stdout") or "no answer").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "no answer").removeprefix("odradek: ")
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
+    """Runs a command again and again until it is done. A dropped connection costs one piece, not the wait."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the action."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        argv = [str(word) for word in self._task.args["argv"]]
+        if self._task.check_mode:
+            return {**result, "changed": False, "skipped": True, "document": {}}
+        begun = time.monotonic()
+        deadline = begun + float(self._task.args["seconds"])
+        pieces = 0
+        while True:
+            pieces += 1
+            left = max(1, min(_PIECE_SECONDS_MAX, int(deadline - time.monotonic())))
+            answer = self._asked([*argv, "--json", "--timeout", str(left)], task_vars)
+            if not is_late(answer) or time.monotonic() >= deadline:
+                break
+            self._say(left_text(answer["stderr"]), time.monotonic() - begun)
+        document = document_of(answer.get("stdout", ""))
+        result |= {"document": document, "rc": answer.get("rc", 1), "stdout": answer.get("stdout", "")}
+        result["changed"] = pieces > 1 or has_moves(document)
+        if result["rc"] != 0:
+            result["msg"] = failure_text(answer)
+            result["failed"] = True
+        return result
+
+    def _asked(self, argv: list[str], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Run one piece; try again for a while if the host cannot be reached."""
+        until = time.monotonic() + _REACH_SECONDS_MAX
+        while True:
+            try:
+                answer: dict[str, Any] = self._execute_module(
+                    module_name="ansible.builtin.command", module_args={"argv": argv}, task_vars=task_vars
+                )
+                return answer
+            except AnsibleConnectionFailure as error:
+                if time.monotonic() >= until:
+                    raise
+                self._say(f"no connection ({error}), trying again", 0)
+                time.sleep(_PAUSE_SECONDS)
+
+    def _say(self, text: str, seconds: float) -> None:
+        """Print a line at once, not only when the task has ended."""
+        now = datetime.datetime.now().astimezone().strftime("%H:%M:%S")
+        Display().display(f"{now} {self._task.get_name()}: {text} (after {seconds / 60:.0f} min)")
