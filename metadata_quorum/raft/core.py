@@ -190,7 +190,7 @@ class RaftCore(CoreState):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
-        """Note that a chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
+        """Note that a chunk of a snapshot was sent to this replica: it is alive, though it does not fetch meanwhile."""
         self._at(now)
         if isinstance(self.role, Leader):
             progress = self.role.progress.get(replica)
@@ -208,9 +208,8 @@ class RaftCore(CoreState):
     def abstain(self, abstains: bool, now: float) -> None:
         """Keep this replica out of votes, candidacies and fetches, or let it take part again.
 
-        It abstains while another process may run with its directory.
-        Raft's argument needs that a voter votes once in an epoch, and keeps what it has promised. Two processes with one
-        directory do neither.
+        It abstains while another process may run with its directory. Raft relies on voters that vote once in an epoch
+        and keep their promises. Two processes with one directory do neither.
         """
         self._at(now)
         if abstains == self.abstains:

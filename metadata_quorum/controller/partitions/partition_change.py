@@ -93,9 +93,13 @@ class Change:
 
     isr: tuple[int, ...] | None = None
     removed: Collection[int] = ()
-    """Replicas that leave the ISR at once. They have what they had: where that leaves too few, all are eligible."""
+    """Replicas that leave the ISR at once. They still hold all records, so if too few are left in sync, all of them
+    are eligible.
+    """
     lost: int | None = None
-    """A replica that may lack what it acknowledged: it leaves the ISR also as its last member, and the eligible replicas."""
+    """A replica that may lack records that it acknowledged. It leaves the ISR even as its last member, and also the
+    eligible replicas.
+    """
     unclean: bool = False
     """True if `isr` may be empty, although nobody is eligible in its stead."""
     begun_anew: int | None = None
@@ -274,11 +278,11 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
 
 
 def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
-    """Record who was in sync or eligible last, and remove it when it is not needed any more.
+    """Record the replicas that were in sync or eligible last, and remove this record when it is not needed any more.
 
-    With unclean recovery these are all that left since the ISR commits nothing, the last leader first. Without it, it is
-    the last leader alone. Where a node that knows of no recovery has joined since, the last leader may be unknown. Then
-    it is the replica that was eligible last.
+    With unclean recovery, these are all replicas that left since the ISR became too small to commit, the last leader
+    first. Without it, only the last leader is recorded. If a node without unclean recovery has joined since, the last
+    leader may be unknown. Then it is the replica that was eligible last.
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)

@@ -1,4 +1,4 @@
-"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and say what they hold."""
+"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their contents."""
 
 from __future__ import annotations
 
@@ -271,7 +271,9 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the one voter, or all of them; nobody where `controller.quorum.voters` says it. Raises `StorageError`."""
+    """Return the one voter, or the set of all voters; None for both if `controller.quorum.voters` names them.
+    Raises `StorageError`.
+    """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
     voter: VoterEndpoint | None = None
