@@ -44,7 +44,7 @@ def test_a_dead_disk_is_mounted_and_dead(mounted: Any, monkeypatch: pytest.Monke
 
 
 def test_a_disk_that_is_read_only_is_dead(tmp_path: Path) -> None:
-    """What is there can be read, but no node can go on with it."""
+    """The files there can be read, but no node can go on with it."""
     mounts = plugin("module_utils", "mounts")
     with real_disk(tmp_path / "disk", "ext4") as disk:
         assert mounts.trouble_of(str(disk.path), PROPERTIES) is None, "an empty disk is sound"
