@@ -78,8 +78,8 @@ class FileSnapshotStore:
         return self._directory.file_size(snapshot_name(end.offset, end.epoch))
 
     def timestamp_ms(self, end: OffsetAndEpoch) -> int | None:
-        """Find the timestamp of a snapshot's newest record, else of its writing; None if neither is known. Raises
-        `DiskError`.
+        """Find the timestamp of a snapshot's newest record, or else of its writing; None if neither is known.
+        Raises `DiskError`.
         """
         data, _ = self.read(end, 0, _FIRST_BATCH_BYTES_MAX)
         size = is_whole_batch(data, 0)

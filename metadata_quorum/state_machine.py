@@ -195,9 +195,7 @@ def _in_batches(records: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 class ReplicatedStateMachine(Generic[S, D, Q, A]):
-    """The leader's runtime of one machine over one log. It is not reentrant for decisions: only callbacks may
-    submit.
-    """
+    """The leader's runtime of one machine over one log. Submit from callbacks, never from within a decision."""
 
     def __init__(
         self,
@@ -283,12 +281,12 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
                 self._append_all(decision.records, batches)
         deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
-        # Nothing may overtake: an answer to the same state that waits already goes first.
+        # Keep the order: an answer to the same state that already waits goes first.
         self._release(log.high_watermark)
         return deferred
 
     def _encode_all(self, request: Q, records: Sequence[Any]) -> list[Any] | None:
-        """Encode the batches of a decision; None where a value of it fits no record. Changes nothing."""
+        """Encode the batches of a decision; return None if a value fits no record. It changes nothing."""
         try:
             return [self._log.encode_batch(some) for some in _in_batches(records)]
         except Exception as error:  # noqa: BLE001  # whatever the encoder stumbles over, nothing has changed yet

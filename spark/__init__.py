@@ -1,4 +1,4 @@
-"""Odradek and Spark: what turns record batches into Spark's rows."""
+"""Odradek and Spark: turns record batches into Spark's rows."""
 
 from __future__ import annotations
 

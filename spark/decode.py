@@ -65,7 +65,7 @@ _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema(_COLUMNS)
 """The columns that `spark.read.format("kafka")` gives; timestampType is 0 (CreateTime) or 1 (LogAppendTime)."""
 SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
-"""The same with `includeHeaders`; a record without headers has null there."""
+"""`SCHEMA` with the column that `includeHeaders` adds; it is null for a record without headers."""
 
 _GROUP_BYTES = 16 << 20
 """A group is closed behind the batch that reaches this, however few its rows."""
@@ -159,8 +159,8 @@ def decode_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of several small ranges, one range after the other, in Arrow batches of `rows_wanted` rows or more.
 
-    A range costs nearly nothing beside its records, where `decode_batches` costs as much as a thousand of them.
-    Raises as `decode_batches`; the error does not name the range.
+    A range costs little more than its records; `decode_batches` costs as much as a thousand records per call. Raises
+    as `decode_batches`; the error does not name the range.
     """
     if decompressed_bytes_max > _BATCH_BYTES_MAX:
         raise ValueError(f"decompressed_bytes_max must be at most {_BATCH_BYTES_MAX}")
@@ -345,7 +345,7 @@ def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
 
 
 def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
-    """Make the column of headers, null where a record has none; every record is proved to end at its stated length."""
+    """Make the column of headers, null for a record without headers. Check that every record ends at its stated length."""
     records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
     if not len(records):
         return pa.nulls(rows, pa.list_(_HEADER_TYPE))
@@ -373,7 +373,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 @attrs.define
 class _Headers:
-    """Headers of several records, one behind the other: places and lengths of their keys and values."""
+    """Headers of several records, one after the other: places and lengths of their keys and values."""
 
     keys: list[int] = attrs.field(factory=list)
     key_lengths: list[int] = attrs.field(factory=list)
@@ -383,13 +383,14 @@ class _Headers:
     """The number of headers of each record."""
 
     def walk(self, data: bytes, place: int, end: int) -> None:
-        """Note the headers of one record, whose number stands at `place`.
+        """Note the headers of one record; `place` is the place of their count.
 
         Raises:
-            InvalidRecord: they do not end exactly where the record does, or contradict themselves.
+            InvalidRecord: the headers do not end exactly where the record does, or their lengths contradict each other.
         """
         count, place = _varint(data, place)
-        # A header has at least two bytes: no more than fit are walked, whatever the count says.
+        # A header has at least two bytes. So no more headers are walked than fit into the bytes, whatever the
+        # count claims.
         if not 0 <= 2 * count <= end - place:
             raise InvalidRecord(
                 f"a record claims {count} headers, too many for the {end - place} bytes that are left"

@@ -267,7 +267,9 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
 
 
 def _look_up(plan: SinkPlan) -> bytes:
-    """Find the topic's id, which shows that it is there (asking for it may create it, where brokers do so)."""
+    """Find the topic's id, which shows that the topic exists. (The request may create the topic, if brokers create
+    topics automatically.)
+    """
     if plan.topic is None:
         return NO_TOPIC_ID
     settings = plan.settings
@@ -311,7 +313,7 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
 
 
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
-"""One for each configuration that this worker process has written with: workers outlive their tasks."""
+"""One producer for each configuration that this worker process has written with: worker processes outlive their tasks."""
 _PRODUCERS_MAX = 8
 """Producers that are kept; the least recently used one is closed. Each has a thread, and up to `buffer.memory`."""
 

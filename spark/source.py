@@ -100,7 +100,7 @@ def _check_columns(options: SourceOptions, columns: StructType) -> None:
 def _session_pushes() -> bool:
     """True if `spark.sql.python.filterPushdown.enabled` is on: Spark then plans in a process made for it.
 
-    A reader that has `pushFilters` is refused where it is off, and a reader does not learn which it is.
+    Spark refuses a reader with `pushFilters` if the setting is off, and a reader does not learn the setting.
     """
     return runs_as(_PUSHDOWN_WORKER)
 
@@ -137,7 +137,7 @@ class OdradekReader(DataSourceReader):
 
 
 class FilteringReader(OdradekReader):
-    """The same where the session pushes filters: fewer partitions, shorter ranges."""
+    """The reader for sessions that push filters: it plans fewer partitions and shorter ranges."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Apply filters that bound topics, partitions, offsets and times; hand the rest back to Spark."""

@@ -1,7 +1,7 @@
 """The options of the source: the names, defaults and meaning of Spark's own Kafka connector, checked and typed. PURE.
 
-Spark hands over the names in lower case, the values as they were written. Everything that is missing, contradictory or
-unknown is an `OptionError` with one sentence that names the option as its documentation spells it.
+Spark hands over the names in lower case, the values as they were written. A missing, contradictory or unknown option
+raises `OptionError`, whose sentence names the option as its documentation spells it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
 """Where the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
-"""What `odradek.spark.decode` takes at most: Arrow's positions have 32 bits."""
+"""The largest input of `odradek.spark.decode`, because Arrow's positions have 32 bits."""
 _CREATE_TABLE: Final = (
     "CREATE TABLE keeps no OPTIONS of a Python data source (Spark 4.3 and before): use CREATE TEMPORARY VIEW name USING "
     "odradek OPTIONS (...), or spark.read"
@@ -89,14 +89,14 @@ class Query(Enum):
     BATCH = "batch"
     STREAM = "stream"
     UNKNOWN = "unknown"
-    """The id before Spark gives one: it asks for the schema first."""
+    """The query id used before Spark assigns one, because Spark asks for the schema first."""
 
 
 @attrs.frozen
 class Bound:
     """The offsets to start or end at: one rule for all partitions, or an offset for each.
 
-    Exactly one field but `what` is set.
+    Exactly one field besides `what` is set.
     """
 
     what: str

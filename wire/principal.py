@@ -1,6 +1,7 @@
 """The encoding of a principal inside an Envelope: Kafka's DefaultPrincipalData, version 0, behind its version number.
 
-Kafka's brokers and controllers read what each other's principal builder wrote; this is the default one's format.
+Kafka's brokers and controllers read the bytes of each other's principal builders; this is the default builder's
+format.
 """
 
 from __future__ import annotations

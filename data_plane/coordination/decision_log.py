@@ -54,7 +54,7 @@ EncodedDecision: TypeAlias = EncodedRecords | EncodedEnd
 
 
 class CoordinatorLog:
-    """A `DecisionLog` over a led partition. Nobody else appends to it while it is led."""
+    """A `DecisionLog` over a led partition. While the partition is led, nothing else appends to it."""
 
     def __init__(self, partition: Partition, wall_ms: Callable[[], int], compression_type: int) -> None:
         self._partition = partition

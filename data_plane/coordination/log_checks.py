@@ -1,4 +1,6 @@
-"""Checks of what a log would refuse, made before a coordinator decides. A decision that cannot be appended costs a reload."""
+"""Checks by which a log would refuse a batch, made before a coordinator decides. A decision that cannot be appended
+costs a reload.
+"""
 
 from __future__ import annotations
 

@@ -89,14 +89,14 @@ class MovesHost(BrokerHost, Protocol):
 
 @attrs.define(eq=False)
 class Move:
-    """One replica on its way to `target`."""
+    """One replica that is being moved to `target`."""
 
     partition: Partition
     target: LogDir
     name: str
     """The name of the future replica's directory."""
     future: PartitionLog | None = None
-    """The copy; None until its turn comes."""
+    """The copy; None until the move's turn comes."""
     truncations_seen: int = -1
     is_near: bool = False
     """True if the last chunk was a small one: the copy may have caught up."""
@@ -121,7 +121,7 @@ class MoveThrottle:
 
     def __init__(self, now: float) -> None:
         self._owed_bytes = 0.0
-        """Bytes that were copied ahead of the rate; below 0: that may be."""
+        """Bytes that were copied ahead of the rate. If negative, so many more may be copied at once."""
         self._at = now
 
     def spend(self, count: int) -> None:
@@ -129,7 +129,7 @@ class MoveThrottle:
         self._owed_bytes += count
 
     def delay(self, rate: int | None, now: float) -> float:
-        """Compute the seconds to wait until no byte is owed, at the present rate."""
+        """Compute the seconds to wait until the debt of bytes is 0, at the present rate."""
         elapsed, self._at = now - self._at, now
         if rate is None:
             self._owed_bytes = 0.0
@@ -211,7 +211,7 @@ class ReplicaMoves:
     # ------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
-        """Go on with the move that the last process has left, if any. Called when the replica is hosted."""
+        """Resume the move that the last process has left, if any. Called when the replica is hosted."""
         log = partition.log
         key = TopicPartition(log.topic, log.partition)
         for target in self._broker.log_dirs:
@@ -307,7 +307,7 @@ class ReplicaMoves:
                 await self._carry_out(move)
             queue.remove(move)
             if not move.is_over and not self._is_stopped:
-                # It waits for a disk. Others may go on meanwhile.
+                # This move waits for a disk; other moves may go on.
                 queue.append(move)
         self._queues.pop(path, None)
 
@@ -369,7 +369,7 @@ class ReplicaMoves:
                 opened.abandon()
                 return 0
             move.future = opened
-            # It may have been copied in an earlier life: compare the epochs first.
+            # The replica may have been copied before a restart: compare the epochs first.
             move.truncations_seen = -1
         future = move.future
         self._match(move, current, future)
@@ -395,7 +395,9 @@ class ReplicaMoves:
         return 0
 
     def _match(self, move: Move, current: PartitionLog, future: PartitionLog) -> None:
-        """Cut the copy where the live log was cut, and begin it anew where the live log begins behind it."""
+        """Cut the copy wherever the live log was cut. If the live log now starts beyond the copy's end, restart the
+        copy there.
+        """
         if current.log_start_offset > future.log_end_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
         while move.truncations_seen != current.truncations:
@@ -419,7 +421,7 @@ class ReplicaMoves:
             future.truncate_fully_and_start_at(current.log_start_offset)
 
     async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
-        """Copy one chunk; returns the seconds until the next one."""
+        """Copy one chunk. Return the seconds until the next one."""
         offset, truncations = future.log_end_offset, current.truncations
         offset = max(offset, current.log_start_offset)
         owner = current.owner
@@ -504,7 +506,7 @@ class ReplicaMoves:
             self._swap_failed(swap, error)
 
     def _swapped(self, move: Move, swap: Swap, moved: PartitionLog) -> None:
-        """Serve the copy in the place of the live log, unless the replica is gone by now."""
+        """Serve the copy instead of the live log, unless the replica is gone by now."""
         current, target = swap.current, move.target
         target.names.free(f"{current.topic}-{current.partition}")
         current.home.settle()

@@ -106,10 +106,10 @@ class ReplicaPlacement:
     def create(
         self, topic: str, index: int, topic_id: bytes, config: LogConfig, assigned: bytes, *, is_new: bool
     ) -> LogDir:
-        """Make the replica's log. `is_new` says that this process has seen the partition come into being.
+        """Make the replica's log. `is_new` is true if this process has seen the creation of the partition.
 
         Raises:
-            DirectoryAway: it must not be made.
+            DirectoryAway: the log must not be made, because its directory is not there.
             DiskRefused: no directory has room.
             DiskError: no directory is online.
         """
@@ -131,8 +131,8 @@ class ReplicaPlacement:
         """List the directories in which a new log may be made, the best first.
 
         Raises:
-            DirectoryAway: it must not be made.
-            DiskHung: its directory does not answer now.
+            DirectoryAway: the log must not be made, because its directory is not there.
+            DiskHung: the replica's directory does not answer now.
             DiskError: no directory is online.
         """
         found = self._candidates(topic, index, assigned, is_new=is_new)

@@ -82,7 +82,7 @@ class Cleaning:
 
     @property
     def abort_reason(self) -> str | None:
-        """The reason for which the pass is over, None while it may go on. Workers may ask."""
+        """The reason why the pass is over; None while it may continue. Workers may read it."""
         return self._token.abort_reason
 
     def is_over(self) -> bool:
@@ -90,7 +90,7 @@ class Cleaning:
         return self.abort_reason is not None
 
     def take_group(self, base_offset: int, end_offset: int) -> Group | None:
-        """Take the segments from the one with this base offset up to the begin of one at `end_offset` or later.
+        """Take the segments from the one with this base offset up to the first that begins at `end_offset` or later.
 
         None if there are none now: the pass is aborted, or retention was faster. Raises `DiskError`.
         """
@@ -235,9 +235,10 @@ def _bound(log: PartitionLog) -> int:
 
 
 def begin_cleaning(log: PartitionLog, end_offset: int) -> Cleaning:
-    """Begin a pass that cleans below `end_offset`, which is at most `cleanable_end`. One pass at a time (on the loop).
+    """Begin a pass that cleans below `end_offset`, which is at most `cleanable_end`. A log has one pass at a time
+    (on the loop).
 
-    Whatever happens, `Cleaning.end` is called once.
+    The caller must call `Cleaning.end` once, even after an error.
     """
     if log.home.is_closed or not log.config.is_compacted:
         raise AssertionError(f"{log}: the cleaner must not clean this log, which is closed or not compacted")

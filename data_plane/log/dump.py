@@ -100,7 +100,7 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
 
 
 def _header_at(file: File, position: int, next_offset: int) -> BatchHeader | None:
-    """Parse the header of a batch with a wrong checksum, if it is still plausible: verification goes on behind it."""
+    """Parse the header of a batch with a wrong checksum if it is plausible, so that verification can go on behind it."""
     for _, header in SegmentScan(file, position, file.size, next_offset):
         return header
     return None

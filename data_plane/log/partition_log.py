@@ -132,7 +132,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def first_dirty_offset(self) -> int:
-        """The offset below which the log has been cleaned; NEVER_CLEANED: it was never cleaned."""
+        """The offset below which the log has been cleaned; NEVER_CLEANED if it never was."""
         return NEVER_CLEANED if self._cleaning is None else self._cleaning.first_dirty_offset
 
     @property
@@ -258,8 +258,8 @@ class PartitionLog(LogOffsets):
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             takes_sound = origin is _REPLICA
             return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
-        # In one piece: of some 6 us a call costs 50 ns. To unpack a whole header costs more than the few
-        # names in use.
+        # One function on purpose: it takes 6 us, and each further call would cost 50 ns. Unpacking a whole
+        # header costs more than reading the few fields in use.
         config = self.config
         # Rules for older Produce requests are their handler's.
         header = parse_produced(batch, PRODUCE_ZSTD) if origin is _CLIENT else parse_header(batch)
@@ -286,7 +286,7 @@ class PartitionLog(LogOffsets):
                 )
             except KafkaError:
                 reached("log.header_doubted")
-                # The header may be wrong about its records: each of them is looked at.
+                # The header may be wrong about its records, so look at each record.
                 is_unsure = True
             if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
                 header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
@@ -383,9 +383,9 @@ class PartitionLog(LogOffsets):
     ) -> VerificationGuard:
         """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
-        `name` is the `name_of` its transactional id. `ONGOING` if the transaction is open here already, and was
-        verified for this id: then no question is needed. `now_ms` is monotonic. Raises `DiskError`, and
-        `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that is over here.
+        `name` is `name_of` its transactional id. Returns `ONGOING` if the transaction is already open here, and was
+        verified for this id: then no question is needed. `now_ms` is monotonic. Raises `DiskError`, and `KafkaError`
+        INVALID_PRODUCER_EPOCH for an epoch that this log knows to be outdated.
         """
         self.load_producers()
         return self.producers.verify(
@@ -484,10 +484,10 @@ class PartitionLog(LogOffsets):
     def offset_for_timestamp(
         self, timestamp_ms: int, *, upper_bound: int, budget: WalkBudget | None = None
     ) -> tuple[int, int, int] | None:
-        """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
+        """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is at least as new.
 
-        Blocking: it parses records, so it belongs into a worker. `budget` bounds what it walks over only to see whether
-        batches are right about their records. Raises `KafkaError`, `DiskError`.
+        It parses records, so it blocks and belongs into a worker. `budget` bounds the records that it reads only to
+        check the claims of batch headers. Raises `KafkaError`, `DiskError`.
         """
         return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
 
@@ -605,7 +605,7 @@ class PartitionLog(LogOffsets):
                     self.roll(now_ms)
                 except DiskFull:
                     reached("log.removed_before_roll")
-                    # The older ones go first: that may make room for the new one.
+                    # Remove the older snapshots first: that may make room for the new one.
                     count -= 1
         return count > 0
 
@@ -644,8 +644,8 @@ class PartitionLog(LogOffsets):
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
         producers = self.producers
-        # A snapshot knows no transaction that has ended, so none hides an undecided one. And after a bug in an append,
-        # the next start reads again what producers have sent.
+        # A snapshot does not list ended transactions, so none hides an undecided one. And after a bug in an
+        # append, the next start reads the producers' batches again.
         is_known = not self.home.is_broken and not producers.is_undecided(self.high_watermark)
         if end_offset and is_known and not producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes

@@ -57,15 +57,15 @@ class ReplicaAppend:
         *,
         takes_sound: bool,
     ) -> AppendResult:
-        """Append batches with their offsets. A cut tail, and batches of a later epoch than the leader's, are left
-        out.
+        """Append batches with the leader's offsets. Leave out an incomplete batch at the end, and batches of a
+        later epoch than the leader's.
 
-        With `takes_sound`, so are a batch with a wrong checksum and all behind it: the next fetch then begins with
-        it. Without, it is a reason to refuse everything.
+        With `takes_sound`, also leave out a batch with a wrong checksum and all batches behind it: the next fetch
+        begins there. Without it, a wrong checksum refuses everything.
         """
         taken = self._parse(batches, leader_epoch, takes_sound=takes_sound)
         if self.producers.state is None and any(header.producer_id >= 0 for _, _, _, header in taken):
-            # It may have to be read, which may fail: before anything is written.
+            # Load the producers before anything is written, because reading them may fail.
             self.producers.load(self.segments, self.config.index_interval_bytes)
         base_offset = taken[0][3].base_offset
         if base_offset < self.offsets.log_end_offset:
@@ -98,7 +98,8 @@ class ReplicaAppend:
             last_offset = base_offset + header.last_offset_delta
             if base_offset < next_offset <= last_offset and takes_sound and not taken and self._is_empty():
                 reached("replication.began_within_first_batch")
-                # It begins within the leader's first batch, where records were deleted up to the middle of it.
+                # The log begins within the leader's first batch: records were deleted up to the middle of that
+                # batch.
                 next_offset = base_offset
             if base_offset < next_offset or last_offset < base_offset:
                 raise KafkaError(
@@ -117,7 +118,7 @@ class ReplicaAppend:
         return self.offsets.log_end_offset == self.offsets.log_start_offset
 
     def _write(self, batches: memoryview, taken: list[_Taken], now_ms: int) -> None:
-        """Write all batches; a new segment begins when one is full, and where a gap is too wide for one."""
+        """Write all batches. Begin a new segment when one is full, and where a gap is too wide for one segment."""
         segments, config = self.segments, self.config
         active = segments.active
         begun = run_start = 0

@@ -92,7 +92,7 @@ class AlterPartitionSender:
     async def _run(self) -> None:
         clock = self._clock
         pause = RETRY_SECONDS_MIN
-        # Others that are proposed in this turn go into the same request.
+        # Other changes that are proposed in this turn go into the same request.
         await clock.sleep_until(0.0)
         while self._drop_outdated():
             if await self._send():

@@ -44,7 +44,7 @@ def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
 
 @attrs.frozen(eq=False)
 class PendingExpandIsr:
-    """One more replica shall be in sync. It counts as if it were already."""
+    """An ISR change under way that adds one replica. The new replica already counts as in sync."""
 
     committed: CommittedIsr
     joining: int
@@ -68,7 +68,7 @@ class PendingExpandIsr:
 
 @attrs.frozen(eq=False)
 class PendingShrinkIsr:
-    """A proposal to remove replicas from the ISR. They count until the controller has decided."""
+    """A proposal to remove replicas from the ISR. They count as in sync until the controller has decided."""
 
     committed: CommittedIsr
     leaving: tuple[int, ...]

@@ -150,7 +150,7 @@ class RottenReplicas:
             or not self._broker.hosted.holds(partition)
         ):
             reached("rot.suspicion_outdated")
-            # What was read may have been cut meanwhile.
+            # The log may have been cut since the suspect bytes were read.
             return
         if rot is None:
             self._broker.log.info(
@@ -185,9 +185,9 @@ class RottenReplicas:
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """Judge all cases again after a change of the metadata.
+        """Check all rotten replicas again after a change of the metadata.
 
-        Others may be in sync now, or a replica may count as sound again.
+        Other replicas may be in sync now, or a replica may count as sound again.
         """
         for replica in list(self._renewed):
             image = self._image_of(replica)
@@ -285,7 +285,7 @@ class RottenReplicas:
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica: the one in the metadata, or that of the lost log."""
+        """Choose the directory for a new log of a replica: the directory in the metadata, or the lost log's directory."""
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):
             return assigned

@@ -79,7 +79,7 @@ class Transaction:
     start_ms: int = NO_TIME
     last_update_ms: int = NO_TIME
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the newest, while its producer may still ask with it. Not in the log, as in Kafka."""
+    """The epoch before the newest, while its producer may still use it. As in Kafka, it is not in the log."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     """The producer id after this transaction, whose epochs are used up."""
@@ -109,7 +109,7 @@ class TransactionsState:
     open: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
     """When the ongoing transactions began, by transactional id."""
     weight: int = 0
-    """What all of them cost together, in ids of ordinary size (`weight_of`)."""
+    """The weight of all partitions together, in ids of ordinary size (`weight_of`)."""
 
     def replay(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> TransactionsState:
         """Replay `records`, which are one decision; returns the new state."""
@@ -240,8 +240,7 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
 def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
     """Make the state from the latest value of every key.
 
-    A malformed record comes from another writer than a coordinator. It is left out, and `skipped` gets a text about
-    it.
+    A malformed record was not written by a coordinator. It is left out, and `skipped` gets a text about it.
     """
     transactions: dict[str, Transaction] = {}
     is_open: dict[str, int] = {}

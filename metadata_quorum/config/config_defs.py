@@ -33,7 +33,7 @@ _BY_DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+
 
 
 class ConfigError(Exception):
-    """A configuration that is refused; one line that names key, value and the allowed values."""
+    """A configuration that is refused. Its text is one line with key, value and the allowed values."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         value = shown_value(key, value)
@@ -322,7 +322,7 @@ THROTTLE_DEFS: Mapping[str, ConfigDef] = {
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 }
-"""Keys that brokers know while they run, and not in their files (KIP-73, KIP-113)."""
+"""Keys that brokers accept as dynamic configurations, but not in their files (KIP-73, KIP-113)."""
 DISCONNECT_PREFIX = "odradek.disconnect."
 """Our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers close that principal's connections."""
 

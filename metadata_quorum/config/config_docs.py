@@ -1,4 +1,5 @@
-"""The purpose of each configuration key, in a sentence: `config_docs.tsv`, by key, and by pattern for families of keys.
+"""The purpose of each configuration key in a sentence: read from `config_docs.tsv`, by key, or by pattern for
+families of keys.
 
 A broker key that is the default of a topic's key is described as such, and so are the limits and defaults of groups.
 """

@@ -62,7 +62,7 @@ CONFIG_TYPES = {
 
 @attrs.frozen
 class ConfigSynonym:
-    """One place that gives a key a value."""
+    """One source that gives a key a value."""
 
     name: str
     value: str | None
@@ -283,7 +283,7 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
 
 
 def _listener_def(name: str) -> ConfigDef | None:
-    """Define a key of one listener, or of one mechanism of it; None for other keys."""
+    """Define a key of one listener, or of one SASL mechanism of a listener; None for other keys."""
     key = name.removeprefix(listener_of(name))
     if key == name:
         return None
@@ -345,7 +345,7 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
 def _synonyms(
     names: tuple[str, ...], broker: BrokerConfigLayers, *, is_hidden: bool, wanted: str = ""
 ) -> list[ConfigSynonym]:
-    """List the values of keys that replace each other, by layer and then by key; the list begins with `wanted`, by
+    """List the values of keys that replace each other, by layer and then by key. The list begins with `wanted`, by
     default the first key.
     """
     defs = broker_defs()

@@ -45,7 +45,7 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """A replica that asks whether it would be elected, before it disturbs the others with a new epoch (KIP-996)."""
+    """A replica that asks whether it would be elected, before it disturbs other replicas with a new epoch (KIP-996)."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -112,15 +112,15 @@ class Leader:
     """Fetches that wait for records, by request id, with their deadlines."""
 
     unsynced_since: float | None = None
-    """The time since which its disk owes a sync of what it has appended; None when all is synced."""
+    """The time since which the disk has not synced the last appends; None if everything is synced."""
 
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """Find the progress of this voter. Another replica with its node id (a copy, a wiped disk) must not replace
-        it.
+        """Find the progress of this voter. Another replica with the same node id (a copy, a wiped disk) must not
+        replace it.
 
-        A voter that has a directory id is matched by that id alone: a Fetch with another id, or without one, is
-        ignored here. Where the voter's directory is unknown, its progress is that of the replica that fetched last
-        under that node id.
+        A voter with a known directory id is matched by that id: a Fetch with another id, or without an id, is ignored
+        here. If the voter's directory is unknown, its progress is that of the last replica that fetched with its node
+        id.
         """
         if voter.directory_id != ZERO_UUID:
             return self.progress.get(voter)

@@ -30,7 +30,7 @@ class ReplicaKey:
     def matches(self, other: ReplicaKey) -> bool:
         """True if `other` is the replica that this key names.
 
-        If the key has a directory id, `other` must have the same one; an unknown one does not match.
+        If this key has a directory id, `other` must have the same id; an unknown id does not match.
         """
         if self.node_id != other.node_id:
             return False

@@ -161,8 +161,8 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
 
 
 def _may_hold_its_records(header: BatchHeader) -> bool:
-    """True if the records that a batch counts fit into its bytes: memory for that many is taken before they are
-    read.
+    """True if the records that a batch claims fit into its bytes. The decoder allocates memory for that number
+    before it reads them.
     """
     room = DECOMPRESSED_BYTES_MAX if header.compression_type else header.size - HEADER_SIZE
     return 0 <= header.record_count * RECORD_SIZE_MIN <= room

@@ -1,6 +1,6 @@
-"""Reading of a metadata log, from its bytes to what the core knows of it: batches, epochs, voters. PURE.
+"""Reads a metadata log from its bytes, for the core: batches, epochs, voters. PURE.
 
-Only headers are read, and the records of control batches: the others are the publisher's business.
+It reads headers, and the records of control batches. All other records are left to the publisher.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
 def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_voters: VoterSet) -> LogState:
     """Read the core's facts of a log and its newest snapshot. Blocks.
 
-    A snapshot that the log does not lead to (loaded from a leader just before a crash) replaces the log, as it would
-    have then. Raises `MetadataLogCorrupt`, `DiskError`.
+    A snapshot beyond the end of the log replaces the log. (It was loaded from a leader just before a crash.) Raises
+    `MetadataLogCorrupt`, `DiskError`.
     """
     stored_voters = snapshot_voters(stored) if stored is not None else None
     first_voters = static_voters if stored_voters is None else stored_voters

@@ -64,7 +64,9 @@ class NeverSent(ConnectionLost):
 
 
 class PeerCall:
-    """One request on its way: `Peer.send` begins it, `Peer.answer` waits. `response` or `error` is set before `done`."""
+    """One request under way: `Peer.send` begins it, `Peer.answer` waits for it. `response` or `error` is set before
+    `done`.
+    """
 
     __slots__ = ("asked_at", "done", "error", "link", "message", "response", "version")
 
@@ -85,7 +87,7 @@ class PeerCall:
 
 
 class _Link:
-    """One connection, from the attempt to its end."""
+    """One connection, from the attempt to open it to its end."""
 
     __slots__ = ("closed", "conn", "heard_at", "outgoing", "renew_at", "sent", "waiting", "wire", "writing")
 
@@ -244,7 +246,7 @@ class Peer:
             call.fail(NeverSent(str(error)))
 
     def _leave(self, link: _Link) -> None:
-        """Use the link for no further calls; it ends with its last answer."""
+        """Use the link for no further calls; it ends after its last answer."""
         self._link = None
         self._left[link] = None
         self._end_left(link)
@@ -423,7 +425,7 @@ class PeerConnections:
         self._peers: dict[tuple[str, int, str, str | None], Peer] = {}
 
     def channel(self, host: str, port: int, lane: str = "", *, address: str | None = None) -> Peer:
-        """Return the channel to this host and port, maybe at one address of the host; always the same one for a lane."""
+        """Return the channel to this host and port, or to one address of the host. A lane always gets the same channel."""
         key = (host, port, lane, address)
         peer = self._peers.get(key)
         if peer is None:

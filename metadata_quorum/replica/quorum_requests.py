@@ -1,8 +1,8 @@
-"""Requests to the quorum over the controller listener: Raft's own, and those about the quorum. PORTED.
+"""Requests to the quorum over the controller listener: Raft's own requests, and requests about the quorum. PORTED.
 
-Raft's requests go to the core, whose answers come as effects. The others are answered here: snapshots by chunk, the
-state of the quorum, changes of the voters (answered when they are committed). Readers that are no replicas (a
-negative replica id) get the committed log; any node that has it answers.
+Raft's requests go to the core, whose answers come as effects. All other requests are answered here: chunks of
+snapshots, the state of the quorum, changes of the voters (answered once they are committed). Readers that are no
+replicas (a negative replica id) get the committed log from any node that has it.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _CLUSTER_ID_BYTES_MAX = (1 << 15) - 1
 
 
 class StorageError(Exception):
-    """A directory cannot be formatted or read; one line that names it and the reason."""
+    """A directory cannot be formatted or read. The text is one line with the directory and the reason."""
 
 
 @attrs.frozen
@@ -189,8 +189,8 @@ class StorageFormat:
     cluster_id: str
     node_id: int
     directory_ids: Sequence[bytes]
-    """Fresh random ids, one for each directory; the last is the metadata directory's where that is a further one. A voter's
-    metadata directory has the id that `voters` says instead."""
+    """Fresh random ids, one for each directory. The last belongs to the metadata directory if that is a separate
+    one. A voter's metadata directory gets its id from `voters` instead."""
     voter: VoterEndpoint | None = None
     """The node's own controller where it is the first and only voter."""
     voters: VoterSet | None = None
@@ -255,9 +255,9 @@ def format_storage(
 
 
 def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id: bytes) -> None:
-    """Format an empty directory for data of a node that there is: its disk takes the place of another.
+    """Format an empty directory for an existing node, because its disk replaces another one.
 
-    Raises `StorageError` unless it is empty, `DiskError`.
+    Raises `StorageError` if it is not empty, and `DiskError`.
     """
     foreign = [name for name in directory.list() if name not in _HARMLESS]
     if foreign:
@@ -268,7 +268,7 @@ def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id:
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = find_meta_properties(directory)
     if meta is None:
-        # What a format that was interrupted leaves behind is written again.
+        # A format that was interrupted may have left these files; they are written again.
         ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
         foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
         if directory.is_dir(METADATA_LOG_DIRECTORY):

@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 LOOK_SECONDS_MAX = 3.0
-"""Commands that only look say what they can when a node, or the quorum, has been silent for so long."""
+"""The silence of a node, or of the quorum, after which a command that only looks prints what it has."""
 FOR_CONTROLLERS = "odradek.controller."
-"""Before a key of --command-config: it holds for the controllers' listener, which often asks for another proof."""
+"""The prefix of keys in --command-config that hold for the controllers' listener, which often needs other credentials."""
 PAST = (
     "brokers, leaders and replicas are shown as a controller last reported them, and may have changed since"
 )
@@ -44,7 +44,7 @@ _PERHAPS_DONE = "the change may have been made anyway: check before you try agai
 
 
 def security_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Read the keys of --command-config but addresses; empty if there is no such option. Raises `CliError`."""
+    """Read the keys of --command-config except addresses; empty without that option. Raises `CliError`."""
     return {
         key: value
         for key, value in _command_config(args).items()
@@ -53,7 +53,7 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Read the same for the controllers' listener, where keys with the prefix go before those without."""
+    """Read the same for the controllers' listener: keys with its prefix override keys without."""
     own = {
         key.removeprefix(FOR_CONTROLLERS): value
         for key, value in _command_config(args).items()
@@ -138,7 +138,7 @@ def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) 
 
 @contextmanager
 def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Client]:
-    """Open the blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`.
+    """Open the blocking client for --bootstrap-server and --timeout. Turn the client's errors into `CliError`.
 
     `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
     """
@@ -203,14 +203,14 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print one line on stderr where no controller answered: the output is what a broker heard last."""
+    """Print one line on stderr if no controller answered: the output then shows what a broker heard last."""
     if not survey.is_current:
         sys.stdout.flush()
         complain(f"no controller answers: {PAST}")
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
-    """Turn the failure of a call, or of one item of it, into a line for people: cause and remedy.
+    """Turn the failure of a call, or of one item in it, into one line with the cause and the remedy.
 
     `changes`: true if the call would have changed something.
     """

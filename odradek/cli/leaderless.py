@@ -1,5 +1,5 @@
-"""Partitions without a leader: which brokers they wait for, what each replica's broker says of its log, what can be
-done."""
+"""Partitions without a leader: the brokers that they wait for, each broker's report on its replica's log, and the
+possible remedies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SHOWN = 20
 
 
 class Replica(NamedTuple):
-    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name. `log` is what its
-    broker says of its log, or None."""
+    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name. `log` is its
+    broker's report on its log, or None."""
 
     node: int
     state: str
@@ -41,8 +41,8 @@ class Replica(NamedTuple):
 
 class Leaderless(NamedTuple):
     """One partition without a leader. `complete` has the brokers whose replicas hold all acknowledged records (in
-    sync or eligible). Where that is empty, `last` has the broker that led last. Both are None where the brokers are
-    too old to report them.
+    sync or eligible). If `complete` is empty, `last` has the last leader. Both are None if the brokers are too old
+    to report them.
     """
 
     key: TopicPartition

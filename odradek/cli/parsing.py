@@ -58,9 +58,10 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with the cause and the way to help; usage is in the help alone.
+    """A parser whose errors are one line with the cause and a way to get help. Only the help shows the usage.
 
-    It judges the bytes of each argument: they are a text in UTF-8 that a request can hold, unless they name a file.
+    It checks the bytes of each argument. Unless the argument names a file, they must be UTF-8 text that fits a
+    request.
     """
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -87,7 +88,7 @@ class Parser(argparse.ArgumentParser):
 def _judged(action: argparse.Action, argument: str) -> str:
     """Return the text of an argument, also where the locale knows ASCII alone. Raises `ArgumentError`."""
     try:
-        # Bytes that the locale does not know come as lone surrogates. They may be a text in UTF-8 all the same.
+        # Bytes that the locale cannot decode arrive as lone surrogates. They may still be valid UTF-8.
         is_known = not any("\ud800" <= each <= "\udfff" for each in argument)
         text = argument if is_known else os.fsencode(argument).decode()
         size = len(text.encode())

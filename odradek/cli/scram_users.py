@@ -1,4 +1,6 @@
-"""Users of SCRAM as commands take them: `SCRAM-SHA-512=[name=alice,password=...]`, and passwords kept from others' eyes."""
+"""Users of SCRAM in the form that commands take: `SCRAM-SHA-512=[name=alice,password=...]`, and ways to keep
+passwords hidden.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Split into named parts; a value goes on until the next name after a comma, so a password may have commas."""
+    """Split into named parts. A value extends to the next name after a comma, so a password may have commas."""
     starts = [each for each in _PART.finditer(text) if each.start() == 0 or text[each.start() - 1] == ","]
     if not starts or starts[0].start():
         raise CliError(f"--add-scram must have parts of {', '.join(_PARTS)}, separated by commas", USAGE)
@@ -126,7 +128,7 @@ def read_password(path: str | None) -> str:
 def _typed(prompt: str) -> str:
     """Read a password from the terminal. Raises `CliError`."""
     try:
-        # Bytes that the locale does not know come as lone surrogates; they may be UTF-8 all the same.
+        # Bytes that the locale cannot decode arrive as lone surrogates; they may still be valid UTF-8.
         return os.fsencode(getpass.getpass(prompt)).decode()
     except EOFError:
         raise CliError("no password was typed") from None

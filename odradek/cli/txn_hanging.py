@@ -188,7 +188,7 @@ def _refusal_document(marker: RefusedMarker) -> dict[str, Any]:
 
 
 def _sentence(each: OldTransaction, now_ms: int) -> str:
-    """Say what holds readers up, how it ends, and the command that ends it now."""
+    """Write which transaction holds readers up, how it will end, and the command that ends it now."""
     start = each.producer.current_transaction_start_offset
     where = f"{each.topic}-{each.partition}"
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))

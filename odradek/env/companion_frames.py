@@ -27,7 +27,7 @@ _HEAD = struct.Struct("!QII")
 _ROW = struct.Struct("!?Q")
 """True if the buffer may be written to where it arrives; its bytes."""
 _APART = 0
-"""The persistent id of the next buffer. That of a lent file is a tuple."""
+"""The persistent id of the next buffer. A lent file has a tuple instead."""
 
 _Apart: TypeAlias = list[tuple[bool, memoryview]]
 

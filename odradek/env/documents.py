@@ -25,8 +25,8 @@ def fetch_document(address: DocumentAddress) -> bytes:
     """Fetch the document at `file:///PATH`, or at a server's `https` or `http` address. It blocks, so it belongs
     into a worker.
 
-    Redirections are not followed: the settings name one address, and another could be any server's. Proxies are not
-    asked. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
+    Redirections are not followed: the settings name one address, and a redirection could lead to any server. Proxies
+    are not used. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
     """
     try:
         parts = urlsplit(address.url)

@@ -59,7 +59,7 @@ class RealUncachedFile:
         self._path = path
         self._fd = fd
         self._is_direct = is_direct
-        # Of its own pages, so it begins where the device wants it.
+        # The buffer has pages of its own, because the device wants an aligned address.
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:

@@ -229,7 +229,7 @@ class RealFile:
         return len(data)
 
     def _ask(self, calls: BoundedCalls, operation: str, work: Callable[[], T]) -> T:
-        """Have the disk's thread make a call that changes nothing; the descriptor stays open until it returns.
+        """Let the disk's thread make a call that changes nothing. The descriptor stays open until it returns.
         Raises `DiskError`.
         """
         self.pin()
@@ -302,7 +302,7 @@ class RealFile:
         if not 0 <= size <= self._size:
             raise ValueError(f"{self.path} has {self._size} bytes and cannot be truncated to {size}")
         if self._calls is not None and self._calls.hangs and self._calls.is_for_me():
-            # What an abandoned append has written is cut off at the size that the file has now.
+            # Bytes that an abandoned append has written are cut off: the file goes back to its present size.
             raise disk_hung(self.directory, self.path, "truncate")
         try:
             os.ftruncate(self.fileno(), size)

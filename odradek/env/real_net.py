@@ -67,8 +67,8 @@ class TcpConn:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._fd = connected.fileno()
-        # As in Java, an IPv4 peer of an IPv6 listener has its IPv4 address: rules and quotas of hosts name
-        # that one.
+        # As in Java, an IPv4 peer of an IPv6 listener appears with its IPv4 address, because rules and quotas
+        # of hosts use that address.
         self.peer_host = sys.intern(peer_host.removeprefix("::ffff:"))
 
     async def readable(self) -> None:

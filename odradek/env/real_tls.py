@@ -143,7 +143,8 @@ class RealTlsSession:
             raise _failure(error) from error
 
     def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
-        # For clients that send dozens of small records: a call of ours for each would be a tenth of its cost.
+        # This is for clients that send dozens of small records: a Python call for each would be a tenth of its
+        # cost.
         read, filled, room, reads = self._tls.read, begin, len(buffer), 0
         try:
             while reads < count:

@@ -44,8 +44,8 @@ class KeyStore:
         return min(each.not_valid_after_utc.timestamp() for each in self.chain)
 
     def check_successor(self, before: KeyStore, settings: TlsSettings) -> None:
-        """Check a new certificate by Kafka's rule for a running broker: it keeps its names unless keys allow other
-        ones.
+        """Check a new certificate by Kafka's rule for a running broker: it keeps the old names, unless
+        configuration keys allow other names.
 
         Raises `TlsRefused`.
         """
@@ -97,7 +97,7 @@ def read_key(settings: TlsSettings) -> KeyStore:
 
 
 def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
-    """Have a context show this key. Raises `TlsRefused`."""
+    """Let a context present this key. Raises `TlsRefused`."""
     try:
         with _in_memory(key.pem) as path:
             context.load_cert_chain(path, password=key.password)
@@ -108,7 +108,7 @@ def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
 
 
 def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Have a context trust the truststore; without one the system's, as in Java. Raises `TlsRefused`."""
+    """Let a context trust the truststore; without one, the system's, as in Java. Raises `TlsRefused`."""
     where = settings.truststore_location or "ssl.truststore.certificates"
     try:
         if settings.truststore_certificates is not None:

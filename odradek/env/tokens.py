@@ -21,8 +21,8 @@ ATTEMPTS_MAX = 3
 
 
 def open_tokens(request: TokenRequest) -> Tokens:
-    """Make a function that gives a token. It keeps one for `refresh_window_factor` of its life, and fetches one at
-    a time.
+    """Make a function that returns a token. It caches a token for `refresh_window_factor` of its lifetime, and
+    fetches one token at a time.
     """
     return _Keeper(request).token
 

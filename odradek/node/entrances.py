@@ -36,7 +36,7 @@ from odradek.serving.node_env import NodeEnv
 __all__ = ["Entrances", "World"]
 
 STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
-"""What TLS may add to the bytes of a login: 700 records of any size, where a login has a dozen."""
+"""The bytes that TLS may add to those of a login: 700 records of any size, while a login has a dozen."""
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ class Entrances:
         self.certificates = Certificates(config, env, log, world.open_tls)
         self.handshakes = Handshakes(env)
         self.peer_handshakes = Handshakes(env)
-        """Those of nodes with each other, whose turns no client takes."""
+        """TLS handshakes between nodes: clients cannot take their turns."""
         self._by_listener: dict[str, Entrance] = {}
         self._config = config
         self._env = env
@@ -183,7 +183,7 @@ class Entrances:
         )
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Return by listener: clients that have yet to show who they are, and clients that were refused since the start."""
+        """Return for each listener the clients that have not logged in yet, and the clients refused since the start."""
         return {
             name: {"half_open": each.half_open, "failed": each.failed}
             for name, each in self._by_listener.items()
@@ -211,7 +211,9 @@ class Entrances:
         return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")
 
     def _secret_for_salts(self) -> bytes:
-        """Return the secret behind the salts of users who do not exist: the same on all brokers if the file has one."""
+        """Return the secret from which the salts of unknown users are made. It is the same on all brokers if the
+        file has one.
+        """
         text = self._config.get_str(SCRAM_SECRET)
         if text:
             return hashlib.sha256(text.encode()).digest()

@@ -1,4 +1,4 @@
-"""A starting node's lines about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
+"""A starting node's log lines about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
 
 from __future__ import annotations
 

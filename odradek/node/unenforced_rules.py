@@ -55,7 +55,7 @@ class UnenforcedRules:
         return bool(self._useless_tokens(image))
 
     def _useless_tokens(self, image: MetadataImage) -> int:
-        """Count the tokens that let nobody in, because this node has no key for them."""
+        """Count the tokens that cannot be used to log in, because this node has no key for them."""
         return len(image.access.delegation_tokens) if self._config.token_secrets is None else 0
 
     def _log_unenforced(self, image: MetadataImage) -> None:

@@ -1,8 +1,8 @@
 """Reading the metadata log from the controller that leads the quorum. Operations, PURE.
 
 A reader is a fetcher without an id. It asks as a consumer does, and the leader answers up to the end of its log.
-Records beyond the high watermark may still be lost, so they are left out here. Where the log does not reach back to
-the offset asked for, the answer names a snapshot, which is read in chunks.
+Records beyond the high watermark may still be lost, so they are left out here. If the log begins after the requested
+offset, the answer names a snapshot, which is read in chunks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _BATCH_BYTES_MAX = 64 << 20
 
 @attrs.frozen
 class LogBatch:
-    """A batch: its first offset, the epoch of the leader that wrote it, its time, its records (None: unknown ones)."""
+    """A batch: its first offset, the epoch of the leader that wrote it, its time, and its records (None for unknown
+    ones).
+    """
 
     offset: int
     next_offset: int

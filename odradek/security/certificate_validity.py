@@ -1,7 +1,8 @@
-"""The time for which a client's certificate is valid, by all times that it may be now. PURE.
+"""The validity of a client's certificate, checked against all times that it may be now. PURE.
 
-OpenSSL judges a certificate by the wall clock alone. After a jump that may be wrong, a certificate that has expired must
-not let anybody in. So the client's own certificate is judged again. (Python does not give the certificates above it.)
+OpenSSL checks a certificate by the wall clock alone. A jump of the clock may be wrong, and must not make an expired
+certificate valid. So the client's own certificate is checked again. (Python does not expose the certificates above
+it.)
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Connections to listeners that authenticate clients: TLS and a login come before the caller gets them. PORTED.
+"""Connections to listeners that authenticate clients: the caller gets them after TLS and login. PORTED.
 
-`SecuredEnv` is a world whose network connects in this way. Code that connects to other nodes stays as it is, and
-knows no security.
+`SecuredEnv` is an `Env` whose network connects in this way. So code that connects to other nodes needs no knowledge
+of security.
 
-A login may last only so long (KIP-368). Such a connection says from when on another one should take its place. Its
-user then connects again, between two requests.
+A login may have a limited lifetime (KIP-368). Such a connection states the time after which it should be replaced.
+Its user then connects again, between two requests.
 """
 
 from __future__ import annotations

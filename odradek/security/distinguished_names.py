@@ -1,7 +1,8 @@
-"""The name in a certificate as Java prints it (`X500Principal.getName()`, RFC 2253), since rules and ACLs name it so. PURE.
+"""The name in a certificate in Java's format (`X500Principal.getName()`, RFC 2253), because rules and ACLs use this
+format. PURE.
 
-The name is read from the certificate's DER itself. Java takes the bytes of most strings for UTF-8, whatever type they
-claim. It prints attributes that it has no keyword for as the hexadecimal of their DER.
+The name is read from the certificate's DER itself. Java reads the bytes of most strings as UTF-8, whatever type they
+claim. It prints attributes without a keyword as the hexadecimal of their DER.
 """
 
 from __future__ import annotations

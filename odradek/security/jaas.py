@@ -1,7 +1,7 @@
 """JAAS lines as Kafka's configurations have them: `CLASS FLAG name="value" ...;`. PURE.
 
-Only classes of Kafka's own are known, by name. Of their options, `username` and `password` are the client's. With
-`user_NAME="PASSWORD"` a server names those whom it lets in by PLAIN.
+Only Kafka's own classes are known, by name. The options `username` and `password` are for a client. With
+`user_NAME="PASSWORD"` a server lists the users that may log in by PLAIN.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _Part: TypeAlias = str | int
 
 @attrs.frozen
 class _Rule:
-    """One rule; `pattern` None: the name as it is."""
+    """One rule. If `pattern` is None, it keeps the name as it is."""
 
     pattern: Any
     """A pattern of re2, which has no types."""
@@ -44,7 +44,7 @@ class _Rule:
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        # As Java's `replaceAll`: each place is replaced, also an empty one at the end.
+        # As in Java's `replaceAll`, each match is replaced, also an empty one at the end.
         found, end = [], 0
         for match in self.pattern.finditer(name):
             found.append(name[end : match.start()])

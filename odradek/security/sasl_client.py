@@ -41,7 +41,7 @@ class Credentials:
 
 
 class SaslClient:
-    """One exchange: `first`, then `answer` to each of the server's tokens until it gives None."""
+    """One exchange: call `first`, then `answer` with each of the server's tokens until it returns None."""
 
     def __init__(self, credentials: Credentials, nonce: Callable[[], str], token: str = "") -> None:
         """`nonce` gives random text; `token` is for OAUTHBEARER."""

@@ -117,8 +117,9 @@ class Login:
         token_of: Callable[[str, ScramMechanism, bool], TokenLogin | None] = lambda *_: None,
         forms: Callable[[], SaltForms] = lambda: NO_USERS,
     ) -> None:
-        """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds; `token_of`
-        the delegation token of an id (KIP-48). Its last argument is false if it may raise `KeysMissing`. `forms` gives the forms of the users' salts."""
+        """`keys_of` returns a user's SCRAM keys for a mechanism's number. `nonce` returns a random text, `now` the
+        time in seconds. `token_of` returns the delegation token of an id (KIP-48); its last argument is false if it
+        may raise `KeysMissing`. `forms` returns the forms of the users' salts."""
         self._forms = forms
         self._settings = settings
         self._keys_of = keys_of
@@ -160,7 +161,7 @@ class Login:
 
     @property
     def refusal(self) -> str:
-        """The reason to close the connection now, before its next request; empty: it goes on."""
+        """The reason to close the connection now, before its next request; empty if it stays open."""
         if self.is_refused:
             return self.failure
         if self.is_renewing:
@@ -220,7 +221,8 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            # A stranger's first message costs the loop little; one who was let in may renew a login at once.
+            # The first message of an unknown client must cost the loop little. A client that has logged in may
+            # renew its login at once.
             at_once = bool(self.principal) or self._token is not None
             token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys

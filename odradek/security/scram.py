@@ -160,7 +160,7 @@ class ScramServer:
             raise ScramError("the client's first message is malformed")
         self._header, authorization_id, self._first, name, nonce, extensions = match.groups()
         if self._first.startswith("m="):
-            # RFC 5802, section 5.1: it stands for an extension that both ends must know.
+            # RFC 5802, section 5.1: `m=` announces an extension that both ends must know.
             raise ScramError(
                 "the client's first message has a mandatory extension, and no extensions are supported"
             )
@@ -181,7 +181,7 @@ class ScramServer:
         return (self._token_keys_of if self.by_token else self._keys_of)(self.user)
 
     def _keys_of_nobody(self) -> ServerKeys:
-        """Make up the keys of a user who does not exist: the same at every broker, and at each attempt."""
+        """Make up the keys of a user who does not exist. They are the same at every broker, and at each attempt."""
         name = f"{self._mechanism.name} {self.user}".encode()
         form = self._forms.of_nobody(self._mechanism.number, self._salt_secret, name)
         if self.by_token:

@@ -1,4 +1,4 @@
-"""Empty parts that many answers share: a list without elements, a leader that is unknown. PURE.
+"""Empty parts that many answers share: a list without elements, an unknown leader. PURE.
 
 They are mutable, as all parts of messages are, and must never be changed: a change would show in the answers to all
 clients. Tests and the simulator poison requests; there, `assert_unchanged` runs after each frame.

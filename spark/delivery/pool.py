@@ -131,7 +131,7 @@ def open_slots(
             )
             break
         except KafkaError as error:
-            # A broker has left meanwhile: other coordinators have its transactions now, and are asked again.
+            # A broker has left meanwhile, so other coordinators have its transactions now: ask all again.
             wake_at = core.now + core.backoff(attempt)
             if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
                 raise
@@ -167,7 +167,7 @@ def end_transactions(
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
-        # One whose answer was lost may have ended, and another attempt may have its slot.
+        # A slot whose answer was lost may have ended, and another attempt may have taken it.
         certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
@@ -190,8 +190,8 @@ def _end_once(
     certain: set[Prepared],
     deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """Try each once; return those to try again, and one of their errors. Transactions that were sent leave `certain`:
-    from then on an earlier attempt may have ended them.
+    """Try to end each transaction once. Return those to try again, and one of their errors. Transactions that were
+    sent leave `certain`: from then on an earlier attempt may have ended them.
     """
     from odradek.wire.messages.end_txn import EndTxnRequest
 

@@ -126,7 +126,7 @@ def judge_decision(
 
 
 def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
-    """Raise `ProgressError` if an exactly-once task is of a batch that two-phase delivery has begun or decided."""
+    """Raise `ProgressError` if an exactly-once task belongs to a batch that two-phase delivery has begun or decided."""
     if decision is not None and (decision.batch >= attempt.batch or not decision.is_complete):
         raise ProgressError(
             f"batch {decision.batch} of {attempt.query} was decided with delivery=two-phase, and batch "
@@ -309,7 +309,7 @@ class DriverProtocol:
 
     @property
     def superfluous(self) -> tuple[Prepared, ...]:
-        """The transactions to end: those that were listed, or that an abort drops."""
+        """The transactions to end: the listed ones, or those that an abort drops."""
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 
     def swept(self) -> None:

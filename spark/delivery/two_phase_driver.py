@@ -20,11 +20,11 @@ _CLOSE_SECONDS_MAX = 1.0
 
 
 def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtocol) -> None:
-    """Take a batch from its reports to its end, committed or aborted; `topic` is the decisions topic.
+    """Take a batch from its tasks' reports to its end, committed or aborted. `topic` is the decisions topic.
 
     Raises:
         ProgressError: the batch contradicts the last decision, or its rows differ from those decided.
-        RuntimeError: it did not reach its end, in one sentence. To run it again is safe.
+        RuntimeError: the batch did not reach its end; the text is one sentence. Running it again is safe.
     """
     try:
         with Decisions(properties, topic) as decisions:

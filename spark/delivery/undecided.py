@@ -1,7 +1,8 @@
-"""`odradek spark two-phase`: what queries of two-phase delivery have left open, and the end of what they left. SHELL.
+"""`odradek spark two-phase`: lists the transactions that queries of two-phase delivery have left open, and ends
+them. SHELL.
 
-A query that is started again ends by itself what it had left. This is for the queries of yesterday. Their transactions
-have no timeout, and committed readers wait for them.
+A query that is started again ends its own open transactions. This command is for queries that will never be started
+again. Their transactions have no timeout, and committed readers wait for them.
 """
 
 from __future__ import annotations

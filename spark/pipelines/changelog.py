@@ -34,9 +34,9 @@ _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 
 
 def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, keep: int = 2) -> Landed | None:
-    """Make the next version of the table, if there are new records; returns the newest version. Raises `Failed`.
+    """Make the next version of the table, if there are new records. Return the newest version. Raises `Failed`.
 
-    Of older versions `keep - 1` stay for their readers.
+    `keep - 1` older versions stay for their readers.
     """
     with landing.locked():
         landed = landing.landed()

@@ -38,7 +38,7 @@ def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
     values = table.to_json(orient="records", lines=True).splitlines()
     keys = [tail if isinstance(tail, str) else None for tail in table["tailnum"]]
     columns = {"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())}
-    # One task, so that the order in each partition is that of time.
+    # Use one task, so that records are in the order of time in each partition.
     return spark.createDataFrame(pa.table(columns)).coalesce(1)
 
 

@@ -1,7 +1,7 @@
 """The parts that all jobs share: their arguments, a Spark session, and access to the cluster.
 
-A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` makes a command
-of it that `odradek spark NAME` and `spark-submit FILE` start alike.
+A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` turns it into a
+command, which both `odradek spark NAME` and `spark-submit FILE` start.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def main_of(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[SparkSession, argparse.Namespace], int],
 ) -> Callable[..., int]:
-    """Make the command of a job: it parses, starts Spark (in a program that has a session already: takes that), and runs."""
+    """Make the command of a job: it parses the arguments, starts Spark (or takes the session that the program
+    already has), and runs the job.
+    """
 
     def main(words: Sequence[str] | None = None) -> int:
         parser = argparse.ArgumentParser(
@@ -121,7 +123,9 @@ class Topics:
 
     @property
     def _reading(self) -> dict[str, str]:
-        """Jobs read what was committed, unless the user says otherwise: aborted records do not belong into a table."""
+        """Options that make jobs read only committed records, unless the user says otherwise: aborted records do
+        not belong into a table.
+        """
         return {_ISOLATION: "read_committed", **self.options}
 
     def _client(self, topic: str) -> Client:

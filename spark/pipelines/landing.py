@@ -133,8 +133,8 @@ class Landing:
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
         """Plan the ranges of step `number`: those of a crashed attempt, else `wanted`, noted for a later attempt.
 
-        Empty ranges are left out: the step will have some once records have come. Raises `Failed` when the attempt was
-        about a topic of another id: its offsets mean other records.
+        Empty ranges are left out: the step gets ranges once records have come. Raises `Failed` if the earlier attempt
+        read a topic with another id, because its offsets mean other records.
         """
         path = self.table / "_plan.json"
         if path.exists():

@@ -24,8 +24,8 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
 
     Raises:
         OptionError: bounds that do not fit the partitions.
-        ReadError: a start behind its end, a topic that is not there.
-        DataLoss: offsets that are asked for and are not there, unless `failOnDataLoss` is off.
+        ReadError: a start behind its end, or a missing topic.
+        DataLoss: requested offsets are missing, unless `failOnDataLoss` is off.
         KafkaError, ClientError: the cluster does not answer.
     """
     view = ClusterView(options)

@@ -2,8 +2,7 @@
 
 SHELL.
 
-Everything is asked over one blocking client, made at the first question, since readers are pickled before they are
-used.
+One blocking client asks all questions. It is made at the first one, because readers are pickled before they are used.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator
 def _fetch_first(
     readers: Sequence[_RangeReader], settings: ConsumerSettings, client: Client
 ) -> dict[_RangeReader, _Answer]:
-    """Fetch the first bytes of ranges; those without any are left out. Errors are left to the readers."""
+    """Fetch the first bytes of ranges. Ranges without any bytes are left out, and errors are left to the readers."""
     by_key: dict[TopicPartition, _RangeReader] = {}
     for reader in readers:
         by_key.setdefault(TopicPartition(reader.wanted.topic, reader.wanted.partition), reader)

@@ -1,6 +1,6 @@
 """The refusal of a write while transactions that an earlier run prepared (delivery=two-phase) are still open. SHELL.
 
-Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open. So
+Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open, so
 committed readers would see no later record in those partitions. A process asks once for each query.
 """
 

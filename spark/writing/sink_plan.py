@@ -200,7 +200,7 @@ def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int
         )
     if not re.fullmatch(r"\d{1,18}", version.strip()):
         raise ValueError(f"the option txnVersion must be a number from 0 on, not '{version}'.")
-    # One job may write to several topics under one version, as to several tables of Delta.
+    # One job may write to several topics with one version, as to several Delta tables.
     return f"{app.strip()}/{topic or '*'}", int(version)
 
 

@@ -1,7 +1,7 @@
 """The rows of one task on their way: gathered, encoded, sent, acknowledged. SHELL.
 
-Rows gather to some hundred kilobytes per partition. They become record batches without becoming Python objects
-(`odradek.spark.writing.encode`), and go to the producer.
+Rows are gathered to some hundred kilobytes per partition, and encoded as record batches without making Python objects
+(`odradek.spark.writing.encode`). Then the producer sends them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["CountedRows", "SinkTask", "TaskReport", "Written", "about_topic"]
 
 _GATHERED_BYTES_MAX = 16 << 20
 _ENCODED_BYTES_MAX = 64 << 20
-"""Rows are encoded together up to this; one Arrow array of bytes holds 2 GiB."""
+"""The bytes up to which rows are encoded together; one Arrow array of bytes holds 2 GiB."""
 _ROW_OVERHEAD = 100
 """A batch's header, and a record's numbers."""
 _MASK = (1 << 64) - 1
@@ -43,7 +43,9 @@ _HASHED = ("key", "value", "headers", "topic", "partition")
 
 @attrs.define
 class Written:
-    """The rows written to one partition: their number, first and last offset (-1 where the broker does not say)."""
+    """The rows written to one partition: their number, and first and last offset (-1 if the broker does not report
+    them).
+    """
 
     rows: int = 0
     first_offset: int = -1
@@ -218,7 +220,7 @@ class SinkTask:
             )
 
     def _settle(self) -> None:
-        """Take note of the batches that are done. Raises when one of them was not delivered."""
+        """Handle the batches that are done. Raises if one of them was not delivered."""
         while self._sent and self._sent[0].done:
             batch = self._sent.popleft()
             failure = batch.failure()

@@ -1,4 +1,4 @@
-"""One attempt at a task, in a transaction: the steps of `task_protocol`, done with real producers. SHELL."""
+"""One attempt at a task, in a transaction: performs the steps of `task_protocol` with real producers. SHELL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One attempt at a task of the two-phase protocol: claimed, written, prepared, and left to the driver. SHELL."""
+"""One attempt at a task of the two-phase protocol: its transaction is claimed, written, prepared, and left to the
+driver. SHELL.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,9 @@ def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
 def prepare_rows(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
 ) -> TaskReport:
-    """Write the task's rows, and prepare their transaction; `first_slot` is where the attempt looks for a free one.
+    """Write the task's rows, and prepare their transaction. The attempt looks for a free slot from `first_slot` on.
 
-    A decided batch is counted only. A transaction is for tasks that have rows.
+    If the batch is decided, its rows are only counted. Only a task with rows makes a transaction.
 
     Raises:
         ProgressError: the decision contradicts the batch.

@@ -326,7 +326,7 @@ def _unknown(compression_type: int) -> KafkaError:
 
 
 def compress(compression_type: int, data: Buffer, level: int | None = None) -> bytes:
-    """Compress `data`; `level` is the codec's own (None: its default), snappy has none.
+    """Compress `data`. `level` is a level of the codec (None: its default); snappy has no levels.
 
     Raises:
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
@@ -375,7 +375,7 @@ def decompressed_size(
 
 
 def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
-    """Decompress at most `size_max` bytes; uses no more memory than that, an eighth and a chunk.
+    """Decompress at most `size_max` bytes. It uses at most that much memory, an eighth more, and a chunk.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -400,7 +400,8 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
 
 
 def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:
-    """Yield the decompressed bytes piece by piece, as far as the caller asks for them: one chunk at a time is held.
+    """Yield the decompressed bytes piece by piece, as far as the caller asks for them; only one chunk is in memory
+    at a time.
 
     Raises while iterating:
         DecompressionBomb: more than `size_max` bytes.

@@ -33,9 +33,9 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""The number of records of one length from which a search of all at once is faster than one by one."""
+"""From this number of records of equal length, searching all at once is faster than one by one."""
 PAD = 64
-"""More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
+"""More bytes than the varints that may be read behind the last record before its end is checked: five of ten bytes."""
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -93,9 +93,7 @@ class RecordPlaces:
             self.headers.append(header)
 
     def joined(self) -> tuple[Bytes, Int64s]:
-        """Join all bodies in one buffer with `PAD` zero bytes behind them; also returns the place of each record in
-        it.
-        """
+        """Join all bodies in one buffer, with `PAD` zero bytes behind them. Also return the place of each record in it."""
         data = np.frombuffer(b"".join([*self.bodies, bytes(PAD)]), np.uint8)
         return data, np.frombuffer(self._places, np.int64)
 
@@ -105,9 +103,9 @@ class RecordPlaces:
 
 
 def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
-    """Append the begins of `count` records to `places`, counted from `base`. Return the end of the last one.
+    """Append the start of each of `count` records to `places`, counted from `base`. Return the end of the last record.
 
-    A length's sign is ignored here and looked at with all other numbers.
+    A length's sign is ignored here, and checked later with all other numbers.
 
     Raises:
         IndexError: they go beyond the body.
@@ -172,10 +170,10 @@ def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
 
 
 def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
-    """Decode the zigzag number at each of `places`; also returns the places behind them.
+    """Decode the zigzag number at each of `places`. Also return the places behind them.
 
     Raises:
-        InvalidRecord: one of more than ten bytes, or 64 bits.
+        InvalidRecord: a number has more than ten bytes, or more than 64 bits.
     """
     first = data.take(places)
     number = (first & 0x7F).astype(np.uint64)
@@ -201,7 +199,9 @@ def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s, Int64s, Int64s]:
-    """Find a part with a length (-1: null) in each record: its first place, its length, and the place behind it."""
+    """Find the part of each record that begins with its length (-1: null). Return its first place, its length, and
+    the place behind it.
+    """
     length, start = _varints(data, places)
     if ((length < -1) | (length > ends - start)).any():
         raise InvalidRecord(f"the length of a record's {what} is impossible")

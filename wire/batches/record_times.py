@@ -41,8 +41,7 @@ def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) 
 def newest_timestamp(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> int:
     """Find the largest timestamp of the records of the batch in `buf`, whatever its header claims.
 
-    A batch without records keeps what its header says, and so does a batch that the log has stamped (LogAppendTime).
-    Raises as `record_times`.
+    If the batch has no records, or has LogAppendTime, the header's timestamp is returned. Raises as `record_times`.
     """
     header = _checked_header(buf, records_max, decompressed_bytes_max)
     count = header.record_count

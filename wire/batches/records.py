@@ -126,7 +126,7 @@ class RecordBatchBuilder:
     def like(
         cls, header: BatchHeader, *, compression_type: int = 0, delete_horizon_ms: int | None = None
     ) -> RecordBatchBuilder:
-        """Begin a batch at the offset of another one, with its producer, epoch and kind."""
+        """Begin a batch at the offset of another batch, with its producer, epoch and kind."""
         return cls(
             header.base_offset,
             compression_type,

@@ -338,9 +338,9 @@ def decoder_source(cls: type[Message], version: int) -> str:
 def make_decoder(
     cls: type[Message], version: int, elements_max: int | None = None, *, counts: bool = False
 ) -> Callable[..., Any]:
-    """Compile the decoder of one message class at one version; it refuses more array elements than that in all.
+    """Compile the decoder of one message class at one version. It refuses more than `elements_max` array elements in all.
 
-    It returns the message and the offset behind it; where it `counts`, the message and its elements (of the bound).
+    It returns the message and the offset behind it; with `counts`, the message and the number of its array elements.
     """
     source = _DecoderSource(cls, version, elements_max, counts)
     text = source.source()

@@ -35,7 +35,7 @@ from odradek.wire.primitives import write_uvarint
 from odradek.wire.structure import Message, Structure
 
 ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
-"""`topic_config_error_code` is left out: it only says why configs are missing."""
+"""`topic_config_error_code` is left out, because it only explains missing configs."""
 
 
 def _write_length(w: bytearray, n: int) -> None:

@@ -38,7 +38,7 @@ class PlannedField(NamedTuple):
     """A primitive's name, or `struct`; of the elements when `is_array`."""
     is_array: bool
     present: bool
-    """False where the version does not have the field: it decodes to its default."""
+    """False if the version does not have the field, which then decodes to its default."""
     nullable: bool
     tag: int
     """The tag, or -1 for a field that travels in its place."""

@@ -1,7 +1,7 @@
-"""The same encoding by the shortest code that interprets the metadata: the oracle of the generated codecs.
+"""The same encoding in the shortest code, which interprets the metadata: the oracle for the generated codecs.
 
-Slow, and independent of the code generators on purpose. It checks more while encoding (a UUID's size), and it
-refuses a structure that the generated encoder would also refuse.
+Slow, and independent of the code generators on purpose. It checks more while encoding (a UUID's size), and refuses
+every structure that the generated encoder refuses.
 """
 
 from __future__ import annotations

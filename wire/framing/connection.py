@@ -193,9 +193,9 @@ class RequestReceived:
         return is_supported(self.api_key, self.api_version)
 
     def request(self) -> Message:
-        """Decode the body; bytes behind it are ignored, as Kafka does.
+        """Decode the body. Bytes behind it are ignored, as in Kafka.
 
-        An ApiVersions request of an unsupported version is an empty one, whatever its body.
+        An ApiVersions request of an unsupported version decodes to an empty request, whatever its body.
 
         Raises:
             RemoteProtocolError: an unsupported version, or a malformed body.
@@ -380,7 +380,7 @@ class ServerConnection(_Connection):
         return RequestReceived(header, memoryview(frame)[body:], body)
 
     def send(self, response: Message, correlation_id: int | None = None) -> list[Chunk]:
-        """Answer the oldest unanswered request, in its version; the chunks are to be sent in order.
+        """Answer the oldest unanswered request, in its version. The caller sends the returned chunks in order.
 
         An ApiVersions request of an unsupported version is answered in version 0.
 
@@ -476,7 +476,7 @@ class ClientConnection(_Connection):
         self._client_id_bytes = _STRING_LENGTH.pack(len(name)) + name
 
     def send(self, request: Message, version: int, *, expect_response: bool = True) -> bytearray:
-        """Encode the request's frame; its correlation id is `next_correlation_id` as it was before the call.
+        """Encode the request's frame. Its correlation id is the value of `next_correlation_id` before the call.
 
         A Produce with acks=0 gets no response: pass `expect_response=False`.
 

@@ -161,7 +161,7 @@ def frame_response(
     encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None], None],
     response: Any,
 ) -> list[Chunk]:
-    """Encode the frame of a response as chunks to send in order: one bytearray, split only where a spill belongs.
+    """Encode the frame of a response as chunks to send in order: one bytearray, split only at spills.
 
     `encode` is `odradek.wire.codec.encoder` for the response and its version.
     """

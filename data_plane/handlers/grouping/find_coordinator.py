@@ -1,4 +1,6 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id; the topic behind it is created at first need."""
+"""FindCoordinator: names the broker that coordinates a group or a transactional id. It creates the internal topic
+when it is first needed.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class RecordLoop:
         records_max: int,
         aborted: tuple[Aborted, ...] = (),
     ) -> int:
-        """Begin a pass with an empty map; the number of keys that it may hold.
+        """Begin a pass with an empty map. Return the number of keys that it may hold.
 
         The dirty part has at most `records_max` records. A map with room for them all is not made larger. `aborted` are
         the transactions of the log that were aborted.
@@ -462,8 +462,8 @@ def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> by
 def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
     """Parse the whole batches of some bytes; at least one.
 
-    No checksum covers a base offset. A wrong, too high one would pass for the latest of its keys, so all batches
-    have to lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
+    No checksum covers a base offset. With a wrong, too high offset, a record would count as the latest of its key. So
+    all batches must lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
     """
     found = list(iter_batches(data))
     if not found:

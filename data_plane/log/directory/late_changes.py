@@ -24,7 +24,7 @@ __all__ = ["LateChanges"]
 
 @attrs.define
 class _Change(Generic[T]):
-    """One change. `failed` is called in the place of `end` if the work fails after the loop has gone on."""
+    """One change. `failed` is called instead of `end` if the work fails after the loop has gone on."""
 
     work: Callable[[], T]
     end: Callable[[T], None]

@@ -72,7 +72,7 @@ class LogNames:
             raise DiskHung(path, f"{path}/{name}", "create", 0, "the disk does not answer")
 
     def reserve(self, name: str) -> None:
-        """Reserve a name, so that no log of it is made until `free`, or until the device has answered."""
+        """Reserve a name, so that no log of this name is made until `free` is called, or until the device has answered."""
         self.check_free(name)
         self._reserved[name] = None
 

@@ -37,7 +37,7 @@ _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class CleaningAborted(Exception):
-    """The pass is over: its log was cut, closed or given another policy. What it has written is no longer wanted."""
+    """The pass is over: its log was cut, closed or given another policy. Nobody needs the files that it has written."""
 
 
 class CleanedSegment:
@@ -130,9 +130,9 @@ class CleanedSegment:
     def finish(self, last: BatchHeader | None, aborted: Iterable[AbortedTransaction]) -> None:
         """End the file where its sources end, and make it durable with its indexes.
 
-        `last` heads the sources' last batch; None: they have none. `aborted` are the transactions of its index: a
-        transaction without batches would make readers drop later records of its producer. Raises `CleaningAborted`,
-        `DiskError`.
+        `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the transactions of
+        the new index: a transaction without batches would make readers drop later records of its producer. Raises
+        `CleaningAborted`, `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(empty_batch(last))

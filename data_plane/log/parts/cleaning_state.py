@@ -1,7 +1,7 @@
 """The log's knowledge of its cleaning: its first dirty offset, and the pass under way.
 
 The next pass begins its map at the first dirty offset, which the disk's `cleaner-offset-checkpoint` keeps. A
-truncation below it lowers it durably before anything is cut: later appends have never been cleaned.
+truncation below this offset first lowers it durably, because the records appended later have never been cleaned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PassToken:
     """One pass over a log. Only the pass that holds the log's current token may swap."""
 
     abort_reason: str | None = None
-    """The reason why the pass is over before its end; a worker reads it while the loop may set it."""
+    """The reason why the pass must end early. The loop may set it while a worker reads it."""
 
 
 class CleaningState:
@@ -83,7 +83,9 @@ class CleaningState:
         return self.token
 
     def abort(self, reason: str) -> None:
-        """End the pass that is under way, if any: it swaps nothing more. The first reason counts."""
+        """End the pass that is under way, if any: it swaps nothing more. If there are several reasons, the first is
+        kept.
+        """
         token = self.token
         if token is not None and token.abort_reason is None:
             token.abort_reason = reason

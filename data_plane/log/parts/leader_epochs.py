@@ -59,10 +59,10 @@ class LeaderEpochs:
             )
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that records of this epoch begin, or go on, at `start_offset`. Entries that contradict it are
-        dropped.
+        """Note that records of this epoch begin, or go on, at `start_offset`. Drop entries that contradict this.
 
-        A later epoch goes when an earlier one goes on behind its start: it was this replica's own, and empty.
+        If an earlier epoch continues beyond the start of a later one, the later entry is dropped. It was this
+        replica's own term, without records.
         """
         if epoch < 0:
             return

@@ -228,7 +228,7 @@ class LogHome:
             self.give_up(error)
 
     def failed_in_worker(self, error: DiskError) -> None:
-        """Do what `failed` does; the directory goes offline on the loop, at its next look."""
+        """Handle a failure as `failed` does, from a worker. The loop takes the directory offline at its next look."""
         if not self._is_harmless(error):
             self._fail()
             if self.owner is not None:
@@ -274,7 +274,7 @@ class LogHome:
             self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
 
     def remove_later(self, names: list[str]) -> None:
-        """Remove files of the log when tasks that are opening them have done so; at once where there is no owner."""
+        """Remove files of the log once the tasks that are opening them have finished; at once if the log has no owner."""
         if self.owner is not None:
             self.owner.remove_later(self.topic, self.partition, self.directory, names)
         else:

@@ -34,7 +34,7 @@ class LogOffsets:
             )
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark; a lower offset changes nothing. One beyond the log's end is a panic."""
+        """Raise the high watermark; a lower offset changes nothing. An offset beyond the log's end is a bug and raises."""
         if offset > self.high_watermark:
             if offset > self.log_end_offset:
                 raise AssertionError(

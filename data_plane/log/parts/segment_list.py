@@ -58,7 +58,7 @@ class SegmentList:
         self.active = segments[-1]
 
     def check_order(self) -> None:
-        """Raise `AssertionError` unless each segment begins behind the one before, and only the last grows."""
+        """Raise `AssertionError` unless each segment begins behind the one before, and only the last segment grows."""
         for segment, following in pairwise(self.segments):
             if segment.base_offset >= following.base_offset or segment.is_active:
                 raise AssertionError(
@@ -224,7 +224,7 @@ class SegmentList:
                 return
             except DiskHung as failure:
                 reached("log.append_undone_late")
-                # It is cut before anything else is done here.
+                # The file is cut before anything else is done here.
                 self.home.refused(failure)
                 return
             except DiskError as failure:
@@ -306,7 +306,8 @@ class SegmentList:
                 continue
             except DiskFull:
                 reached("log.removed_for_lack_of_room")
-                # No room for the longer name: the file goes at once, which makes room. Readers have it open.
+                # The disk has no room for the longer name. Remove the file at once, which makes room. Readers
+                # have it open.
                 remove_if_present(directory, name)
                 continue
             renamed.append(name + DELETED_SUFFIX)
@@ -375,9 +376,9 @@ class SegmentList:
         begin_swap(directory, cleaned.base_offset)
         renamed: list[str] = []
         with half_done():
-            # Readers in workers find either list whole: the fresh segment reads by the descriptor it was
-            # written with. Both have the same records, so it does not matter when the loop sees the second
-            # one.
+            # Workers that read see one list or the other, and each is complete: the fresh segment is read
+            # through the descriptor that wrote it. Both lists have the same records, so it does not matter when
+            # the loop sees the second one.
             self._take(swapped)
             self.check_order()
             for segment in sources:

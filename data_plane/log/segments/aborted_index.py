@@ -28,7 +28,7 @@ class DamagedTransactionIndex(Exception):
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry; `last_offset` is its marker's."""
+    """One entry of the index. `last_offset` is the offset of the transaction's marker."""
 
     producer_id: int
     first_offset: int

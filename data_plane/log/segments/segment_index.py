@@ -21,7 +21,7 @@ _SWAP = sys.byteorder == "little"
 
 
 class DamagedIndex(Exception):
-    """An index file differs from its writer's form; it is rebuilt from its segment."""
+    """An index file differs from the form that its writer gives it; it is rebuilt from its segment."""
 
 
 class SegmentIndex:

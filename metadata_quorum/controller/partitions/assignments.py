@@ -1,4 +1,4 @@
-"""The replicas of a new partition: what an assignment by hand must fulfil, and the record that makes it so."""
+"""The replicas of a new partition: rules for a manual assignment, and the record that puts it into effect."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from odradek.wire.structure import ZERO_UUID
 __all__ = ["QuorumPeers"]
 
 FIRST_BOOTSTRAP_ID = -2
-"""Bootstrap servers have addresses but no ids yet: they are asked under -2, -3 and so on, as in Kafka."""
+"""Bootstrap servers have addresses but no known ids, so requests to them use the ids -2, -3 and so on, as in Kafka."""
 FAILURES_LOGGED_AT_ONCE = 3
 SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
@@ -60,7 +60,7 @@ class QuorumPeers:
         self.leader_high_watermark = -1
         """The largest high watermark that a leader has sent to this node, -1 before."""
         self.is_named_leader = False
-        """True if the last answer named this very node as the leader: it led before, or another node has its id."""
+        """True if the last answer named this very node as the leader: it led before, or another node has the same id."""
         self._failures: dict[int, int] = {}
         """Failed requests in a row, by node."""
         self._update_at = float("-inf")
@@ -115,7 +115,7 @@ class QuorumPeers:
         voter = self._driver.core.voters.get(node_id)
         endpoints = () if voter is None else voter.endpoints
         said = self._addresses.get(node_id)
-        # Others name a node by the listener at which they reach it, which may ask for another protocol than ours.
+        # Other nodes may name a node by the listener that they use, which may need another protocol than ours.
         if endpoints and (said is None or any(each[1:] == said for each in endpoints)):
             logged = self.chosen(endpoints)
             assert voter is not None
@@ -124,7 +124,7 @@ class QuorumPeers:
         return None if address is None else Place(*address)
 
     def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
-        """Choose the endpoint at which this node reaches another: that of the listener of the same name."""
+        """Choose the endpoint at which this node reaches another node: the endpoint of the listener with the same name."""
         return self._settings.chosen(endpoints)
 
     async def ask(self, node_id: int, request: Request) -> None:
@@ -210,7 +210,9 @@ class QuorumPeers:
         return outcome
 
     async def reach(self, voter: ReplicaKey, address: tuple[str, int]) -> str:
-        """Ask a voter at the address that it wants the log to name; return why it may not, and "" if it may."""
+        """Ask a voter at the address that it wants to have in the log. Return "" if it answers there, else the
+        reason why the address is refused.
+        """
         begin = BeginEpoch(self._driver.core.epoch, self._settings.me, voter)
         outcome = await self._search.ask(Place(*address), begin)
         if outcome.is_the_voters:
@@ -257,7 +259,7 @@ class QuorumPeers:
         return answers[0]
 
     def _log_copied(self, voter: ReplicaKey, one: Place, other: Place) -> None:
-        """Log that a voter answers at two addresses: one line until it answers at one again."""
+        """Log that a voter answers at two addresses. Log it once, until the voter answers at one address again."""
         if voter not in self._copied:
             self._copied.add(voter)
             self._driver.logger.error(
@@ -279,7 +281,7 @@ class QuorumPeers:
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _log_refused(self, node_id: int, error: KafkaError) -> None:
-        """Log one line for each row of failures: they repeat many times a second."""
+        """Log one line for each run of failures, because failures repeat many times a second."""
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
 

@@ -123,7 +123,7 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """Return the answer; None where the cluster cannot give one now. The status is then shown without it.
+    """Return the answer; None if the cluster cannot give one now. The status is then shown without it.
 
     A refusal for lack of rights is raised.
     """
@@ -148,7 +148,7 @@ class _Health(NamedTuple):
     leaders: dict[int, int]
     replicas: dict[int, int]
     away: dict[int, list[str]]
-    """By broker, the partitions whose replica there is offline: the broker is down, or the disk is away."""
+    """By broker, the partitions whose replica there is offline: the broker is down, or the directory is offline."""
 
 
 def _health(client: Client, topics: list[Topic]) -> _Health:
@@ -230,7 +230,7 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """True if there is an active controller. Without one, all other figures are from the time of the last one."""
+    """True if there is an active controller. Without one, all other figures are those of the last one."""
     return quorum is not None and quorum.leader is not None
 
 
@@ -256,7 +256,7 @@ def _print(
         ]
     )
     say()
-    # Those with trouble first, and no more than a screen has lines.
+    # List fenced brokers first, and at most as many brokers as a screen has lines.
     ranked = sorted(
         cluster.brokers, key=lambda broker: (broker.node_id not in cluster.fenced, broker.node_id)
     )

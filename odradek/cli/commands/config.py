@@ -110,7 +110,7 @@ def _get(args: argparse.Namespace) -> int:
     of_topic = args.explain and args.kind == "topic"
     fights: list[tuple[str, str]] = []
     with connected(args) as client:
-        # What a key of a topic does may hang on any other one.
+        # A topic's keys may affect one another, so the explanation of one key needs all of them.
         wanted = None if args.key is None or of_topic else [args.key]
         (found,) = client.admin.describe_configs([resource], wanted, include_documentation=args.explain)
         if found.error is not None:
@@ -136,7 +136,7 @@ def _get(args: argparse.Namespace) -> int:
         for entry in entries:
             say(entry.value if entry.value is not None else "")
     else:
-        # The value stands last: some are long, and nothing behind them should be pushed out of sight.
+        # The value stands last: it may be long, and would push any column behind it out of sight.
         print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
     return 0
 

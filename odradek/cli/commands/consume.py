@@ -1,4 +1,4 @@
-"""`odradek consume TOPIC`: print the records of a topic, all of them or those that a group has not read."""
+"""`odradek consume TOPIC`: print the records of a topic, either all of them or those that a group has not read."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # A wrong address or topic is found out by the client, which gives up at once; a consumer would wait for it.
+        # The client notices a wrong address or topic and gives up at once; a consumer would wait for it.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, render)
@@ -129,7 +129,7 @@ def _consume(args: argparse.Namespace) -> int:
 
 
 def _led(topic: Topic) -> list[int]:
-    """List the partitions that can be read, and name the others on stderr; `CliError` when there is nothing else."""
+    """List the partitions that can be read, and name the others on stderr. Raise `CliError` if none can be read."""
     led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
     if offline:
@@ -194,7 +194,7 @@ def _starts(
 
 
 class _Printer:
-    """Prints records until as many were printed as were asked for, and keeps the books of the records that are handed over."""
+    """Prints records until the requested number is printed, and keeps account of the records that are handed over."""
 
     def __init__(
         self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes], output: RecordOutput
@@ -230,7 +230,7 @@ class _Printer:
             self._quiet_since = time.monotonic()
 
     def _hand_over(self, lines: list[bytes], count: int) -> None:
-        """Write these lines; `count` records are handed over then, with those that need no line."""
+        """Write these lines. Then count `count` records as handed over, including records without a line."""
         if lines:
             self._output.write(b"".join(lines))
             self.left -= len(lines)
@@ -299,13 +299,13 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """Return the next offset of a partition. Behind a gap only the consumer knows it, and is asked when nothing comes."""
+    """Return the next offset of a partition. Behind a gap only the consumer knows it, so ask it when no records arrive."""
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))
 
 
 def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
-    """Join the group, print what it has not read, commit what was printed."""
+    """Join the group, print the records that it has not read, and commit the printed ones."""
     if args.partition is not None:
         raise CliError("--partition and --group cannot be combined: the group assigns the partitions", USAGE)
     kind, _ = args.start or ("earliest", 0)
@@ -377,7 +377,7 @@ class _Member:
                     return
 
     def _poll(self) -> list[ConsumerRecord]:
-        """Poll records; a signal is noted by `Ending` while they are taken, so that none is taken in vain."""
+        """Poll records. `Ending` notes a signal that comes meanwhile, so that no polled record is lost."""
         from odradek.client.consumer.consumer_types import Wakeup
 
         self._ending.check()
@@ -405,7 +405,8 @@ class _Member:
             raise
 
     def _commit(self, positions: dict[TopicPartition, int | None], timeout: float) -> None:
-        # Where nothing was handed over the place to begin is committed, so that its lag can be shown later.
+        # If no record was handed over, the start position is committed, so that the group's lag can be shown
+        # later.
         offsets = self._printer.handed.offsets(positions)
         news = {key: offset for key, offset in offsets.items() if self._committed.get(key) != offset}
         if news:
@@ -421,7 +422,7 @@ class _Member:
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Commit for partitions that go to other members, which begin where this one ended."""
+        """Commit for partitions that go to other members, which begin where this member ended."""
         positions = {key: self._position(key, None) for key in partitions}
         with _refusals_noted():
             try:
@@ -443,7 +444,7 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Go on behind a commit that the group refuses because others have the partitions, or are about to have them."""
+    """Go on after a commit that the group refuses because other members have the partitions, or will soon have them."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     passing = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)

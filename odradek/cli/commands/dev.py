@@ -40,9 +40,9 @@ VOTERS_MAX = 5
 REPLICATED_FROM = 3
 """The number of nodes from which topics have three replicas, two of which have to be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""Settings for one person's machine, where a group need not wait for many consumers. The value is written once; then
-the user may change it. It is not zero because of kafka-python, which learns of its topic's partitions 0.1 s after it
-starts. A group that is complete before then is assigned nothing."""
+"""Settings for one person's machine, where a group need not wait for many consumers. The value is written once;
+then the user may change it. It is not zero because kafka-python learns of its topic's partitions only 0.1 s after
+its start. If the group were complete before then, it would be assigned no partitions."""
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 
@@ -307,7 +307,7 @@ def _settings(place: _Place, places: list[_Place], security: DevSecurity | None)
 
 
 def _write_properties(path: Path, settings: dict[str, str]) -> None:
-    """Set our keys in the file; what else the user wrote there stays."""
+    """Set our keys in the file; everything else that the user wrote there stays."""
     before = path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]
     theirs = {line.partition("=")[0].strip() for line in before}
     left = settings | {key: value for key, value in _FOR_ONE_PERSON.items() if key not in theirs}
@@ -347,7 +347,7 @@ def _signals() -> Iterator[int]:
 
 
 def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_json: bool) -> int:
-    """Say when all nodes serve and when one died; return when a signal asks us to stop."""
+    """Print when all nodes serve and when one died; return when a signal asks us to stop."""
     selector = selectors.DefaultSelector()
     selector.register(wakeup, selectors.EVENT_READ)
     for node in nodes:

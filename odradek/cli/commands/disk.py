@@ -1,4 +1,6 @@
-"""`odradek disk`: the log directories of the brokers and the health of their disks; moves; who leads for a slow one."""
+"""`odradek disk`: the brokers' log directories, the health of their disks, moves between them, and leaderships
+moved off slow disks.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,7 @@ def _broker_and_path(text: str) -> tuple[int, str]:
 
 
 def _is_silent(broker: BrokerLogDirs) -> bool:
-    """True if the broker has not answered: it may have just died, and is fenced when its session ends."""
+    """True if the broker has not answered: it may have just died, and will be fenced when its session ends."""
     from odradek.client.errors import ClientError
 
     return isinstance(broker.error, ClientError)
@@ -144,12 +146,12 @@ def _print_directories(
             state = _state(each, trouble, is_retiring=(broker.broker, each.path) in retiring)
             used = _used(each)
             full = None if used is None else f"{used:.0%}"
-            # The path stands last: it may be long, and nothing behind it should be pushed out of sight.
+            # The path stands last: it may be long, and would push any column behind it out of sight.
             rows.append(
                 (
                     broker.broker,
                     state,
-                    # A broker does not say what lies in a directory that it cannot read.
+                    # A broker cannot list the contents of a directory that it cannot read.
                     len(each.replicas) if each.error is None else None,
                     bytes_text(each.size) if each.error is None else None,
                     bytes_text(each.usable_bytes),

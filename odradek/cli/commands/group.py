@@ -297,7 +297,7 @@ def _reset(args: argparse.Namespace) -> int:
 
 
 def _committed(args: argparse.Namespace, client: Client) -> dict[TopicPartition, int | None]:
-    """Find the partitions that are meant, with the offsets that the group committed for them."""
+    """Find the partitions that the arguments select, with the offsets that the group committed for them."""
 
     from odradek.wire.topic_partition import TopicPartition
 

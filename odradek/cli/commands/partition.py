@@ -1,4 +1,4 @@
-"""`odradek partition list|move|balance|elect`: who holds partitions, and who leads them."""
+"""`odradek partition list|move|balance|elect`: the replicas of partitions, and their leaders."""
 
 from __future__ import annotations
 
@@ -299,7 +299,8 @@ def _move(args: argparse.Namespace) -> int:
         }
         nothing = "there is nothing to move: the replicas are in these places already"
         if directories and args.execute:
-            # Before the reassignments, as Kafka's tool does: a replica that is yet to come is made in its directory.
+            # Send it before the reassignments, as Kafka's tool does, so that a new replica is made in its
+            # directory.
             name_directories(client, directories)
             nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list` shows them"
         elif directories:

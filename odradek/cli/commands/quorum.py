@@ -1,4 +1,4 @@
-"""`odradek quorum status|add|remove`: the controllers that keep the metadata log."""
+"""`odradek quorum status|add|remove`: the controllers that keep the metadata log. Its recovery is in `recovering/`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from odradek.cli.connecting import changing, connected, connected_to_controller,
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, paint, print_json, print_table, print_values, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
+from odradek.cli.recovering.recover import register_recovery
 
 if TYPE_CHECKING:
     from odradek.client.admin import QuorumDescription, QuorumReplica
@@ -46,6 +47,7 @@ def register(groups: Groups) -> None:
     remove.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     _add_directory(remove)
     add_connection_options(remove)
+    register_recovery(commands)
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +115,7 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
-        # Who is silent stands above already; the directory is what `quorum add` and `remove` take.
+        # The screen names silent replicas further up. `quorum add` and `remove` need the directory.
         less=("CAUGHT UP", "FETCHED"),
         whole=("DIRECTORY",),
     )
@@ -203,7 +205,8 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # The leader remembers a disk that is gone for minutes: of two directories only one may still be fetching.
+    # The leader remembers the replica of a lost disk for minutes: of two directories, only one may still be
+    # fetching.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]

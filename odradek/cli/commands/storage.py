@@ -1,4 +1,4 @@
-"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and say what they hold."""
+"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their contents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from odradek.cli.failure import CliError
 from odradek.cli.output import counted, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, file_path, whole_number
+from odradek.cli.recovering.stopped_nodes import load_config
 from odradek.cli.scram_users import scram_record
 from odradek.cli.streams.standard_streams import complain
 
@@ -156,7 +157,7 @@ def _adopt(args: argparse.Namespace) -> int:
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory, storage_info
 
-    config, env = _load(args.config), RealEnv()
+    config, env = load_config(args.config), RealEnv()
     owner, blank = None, []
     try:
         for path in _directories(config):
@@ -209,7 +210,7 @@ def _info(args: argparse.Namespace) -> int:
 
     env = RealEnv()
     documents: list[dict[str, Any]] = []
-    for path in _directories(_load(args.config)):
+    for path in _directories(load_config(args.config)):
         try:
             info = storage_info(env.open_dir(path))
             meta, problem, has_metadata = info.meta, info.problem, info.has_metadata_log
@@ -270,7 +271,9 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the one voter, or all of them; nobody where `controller.quorum.voters` says it. Raises `StorageError`."""
+    """Return the one voter, or the set of all voters; None for both if `controller.quorum.voters` names them.
+    Raises `StorageError`.
+    """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
     voter: VoterEndpoint | None = None
@@ -319,7 +322,7 @@ def format_storage_of(
         storage_info,
     )
 
-    config = _load(config_path)
+    config = load_config(config_path)
     env = RealEnv()
     first_users = [scram_record(text, env.new_uuid()) for text in users]
     try:
@@ -388,19 +391,3 @@ def _directories(config: NodeConfig) -> list[str]:
     """List the log directories, and the metadata directory where it is separate."""
     paths = list(config.log_dirs)
     return paths if config.metadata_log_dir in paths else [*paths, config.metadata_log_dir]
-
-
-def _load(path: str) -> NodeConfig:
-    from odradek.metadata_quorum.config.config_defs import ConfigError
-    from odradek.node.configuration.node_config import NodeConfig
-
-    try:
-        # As Kafka's tool: certificates and passwords may come after the disks.
-        config = NodeConfig.load(path, starts=False)
-    except OSError as error:
-        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
-    except ConfigError as error:
-        raise CliError(f"{path} cannot be used: {error}") from error
-    for warning in config.warnings:
-        complain(f"{path}: {warning}")
-    return config

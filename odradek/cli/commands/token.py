@@ -141,7 +141,7 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write keys for --command-config; the file begins its life unreadable for others."""
+    """Write keys for --command-config; from its creation on, no other user can read the file."""
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {
         "bootstrap.servers": bootstrap_of(args),
@@ -212,7 +212,7 @@ def _found(client: Client, token_id: str) -> DelegationToken:
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Say who may do it, where the client may not."""
+    """Print who may do it, if the client may not."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:

@@ -25,7 +25,7 @@ __all__ = ["register"]
 
 _LOOK_SECONDS_MAX = 3.0
 _ANY_AGE = -(1 << 62)
-"""Also what a leader whose clock is ahead has written."""
+"""An age that also covers writes of a leader whose clock is ahead."""
 
 
 def register(groups: Groups) -> None:

@@ -233,7 +233,7 @@ def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) ->
 
 
 def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done: str = "") -> None:
-    """Show what was done, and what it means for clients that are connected."""
+    """Show what was done, and its effect on connected clients."""
     if args.json:
         _show(args, rows, executed=not args.dry_run, disconnected_by_brokers=brokers)
         return

@@ -38,9 +38,9 @@ __all__ = ["register_moves"]
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
-"""A retirement that still runs may ask once more for moves, before it sees that it was cancelled."""
+"""The number of quiet looks before the end. A cancelled retirement that still runs may ask for moves once more."""
 MOVES_AT_ONCE = 500
-"""Moves that are asked for before the next look."""
+"""The number of moves that are requested before the next look."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -162,7 +162,7 @@ def _retire(args: argparse.Namespace) -> int:
 
 
 def _release(client: Client, broker: int, path: str) -> None:
-    """Have the broker let go of an empty directory; then take back the marks of the retirement."""
+    """Let the broker release an empty directory; then remove the marks of the retirement."""
     from odradek.serving.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
@@ -336,8 +336,8 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Ask for the moves and wait until they have ended. `plan` is made anew at each look: a restarted broker, or a
-    replica that has come meanwhile, is taken in. The throttle is taken back at the end."""
+    """Ask for the moves and wait until they have ended. Each look makes the `plan` anew, so that it covers a
+    restarted broker, or a replica that has come meanwhile. Remove the throttle at the end."""
     throttle = CopyThrottle(client, broker, args.throttle)
     throttle.begin()
     try:
@@ -418,7 +418,9 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """Count the replicas that still move, or lie where none should be; and 1 while new ones may still come there."""
+    """Count the replicas that still move, or lie in a directory to be emptied; add 1 while new ones may still come
+    there.
+    """
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)
     return moving + sum(each.path == emptied and not each.is_cordoned for each in online)

@@ -52,7 +52,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
         return f"broker {node} is down"
     if node in each.offline_replicas:
         return f"the directory of broker {node} is offline"
-    # Without a leader others than those in sync may be eligible: the controller knows.
+    # Without a leader, replicas outside the ISR may be eligible: the controller knows which.
     if each.leader >= 0 and node not in each.isr:
         return f"{node} is not in sync yet"
     return None
@@ -71,8 +71,8 @@ def elect_uncleanly(
     other = [each for each in choices if each.obstacle is None and each.next != wanted[each.key].replicas[0]]
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
-    # The controller elects the first replica whose broker it believes to be there: the replica that shall lead is first
-    # meanwhile.
+    # The controller elects the first replica whose broker it takes for alive, so put the replica that should
+    # lead first meanwhile.
     with changing():
         _order(client, {each.key: _first(wanted[each.key].replicas, each.next) for each in other})
         try:
@@ -161,7 +161,7 @@ def _elected(
 def _leaders(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, int]:
-    """Find the leaders now. The broker that is asked may hear of an election a moment later than the controller."""
+    """Find the leaders now. The answering broker may learn of an election a moment later than the controller."""
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key.topic for each in choices})
     while choices:

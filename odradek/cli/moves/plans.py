@@ -218,7 +218,7 @@ def _finish(
 
 @contextmanager
 def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
-    """Print what to do about throttles when the block fails: they stay, for the moves that go on."""
+    """Print how to remove the throttles, if the block fails: they stay, for the moves that go on."""
     try:
         yield
     except Exception:
@@ -236,13 +236,14 @@ class Progress:
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
         self._last: MoveProgress | None = None
-        # The first measure counts what was copied before this command began: the rate goes by what came after it.
+        # The first measure counts bytes that were copied before this command began, so the rate counts only
+        # later ones.
         self._first: tuple[float, int] | None = None
         self._rate = 0.0
 
     @property
     def is_measured(self) -> bool:
-        """True if it is known how many bytes are there."""
+        """True if the bytes in the target are known."""
         return self._first is not None
 
     def update(self, progress: MoveProgress) -> None:
@@ -363,7 +364,7 @@ def _document(
 
 
 def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Send brokers the directories for replicas, also for those that are yet to come. Raises `KafkaError`."""
+    """Send brokers the directories for replicas, including replicas that do not exist yet. Raises `KafkaError`."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     for error in client.admin.alter_replica_log_dirs(wanted).values():

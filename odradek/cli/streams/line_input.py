@@ -61,7 +61,7 @@ def _read(descriptor: int) -> bytes:
 def lines(read: Read, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[list[bytes]]:
     """Yield whole lines, as many as one read gives: at a terminal each line at once, from a file a mebibyte's worth.
 
-    `waiting` makes the block in which it waits for input. Raises `CliError` for a line that no record can hold.
+    `waiting` makes the context in which it waits for input. Raises `CliError` for a line that no record can hold.
     """
     rest = bytearray()
     count = 0

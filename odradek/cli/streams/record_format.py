@@ -128,7 +128,7 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object whose names are there once; else one of two values would be lost without a word."""
+    """Make an object. Raise if a name occurs twice, because one of the two values would be lost silently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -142,7 +142,7 @@ def _no_number(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
-"""Made once: `json.loads` makes one for each call that has such arguments."""
+"""Made once, because `json.loads` makes one for each call with such arguments."""
 
 
 def _text(line: bytes) -> str:

@@ -94,9 +94,9 @@ def create_topics(
 ) -> Operation[list[CreatedTopic]]:
     """Create topics; return an outcome for each, in the order of `topics`.
 
-    Never repeated after a lost connection: the repetition might fail because the topic exists already. Topics that a
-    quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599). Raises
-    `ClientError`.
+    The request is not repeated after a lost connection: a repetition might fail because the topic exists already.
+    Topics that a quota of changes refuses are requested again when the broker allows it, until the timeout (KIP-599).
+    Raises `ClientError`.
     """
     from odradek.wire.messages.create_topics import (
         CreatableReplicaAssignment,
@@ -148,9 +148,9 @@ def create_topics(
 def delete_topics(
     core: ClientCore, names: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, KafkaError | None]]]:
-    """Delete topics by name; return the error or None for each. Never repeated after a lost connection.
+    """Delete topics by name; return the error or None for each. The request is not repeated after a lost connection.
 
-    Topics that a quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
+    Topics that a quota of changes refuses are requested again when the broker allows it, until the timeout (KIP-599).
     Raises `ClientError`.
     """
     from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

@@ -87,7 +87,9 @@ class Assignor(Protocol):
 
 @attrs.frozen
 class RangeAssignor:
-    """Each topic by itself, in contiguous ranges: the first members get one partition more where it does not divide."""
+    """Assigns each topic by itself, in contiguous ranges. If the numbers do not divide, the first members get one
+    partition more.
+    """
 
     name: str = "range"
     cooperative: bool = False
@@ -247,7 +249,7 @@ def _balanced(
             found[owner].append(key)
         elif readers[key.topic]:
             homeless.append(key)
-    # Those with the fewest possible readers first, while there is still a choice.
+    # Assign partitions with the fewest possible readers first, while there is still a choice.
     homeless.sort(key=lambda key: (len(readers[key.topic]), key))
     for key in homeless:
         least = min(readers[key.topic], key=lambda member_id: len(found[member_id]))

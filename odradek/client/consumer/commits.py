@@ -56,7 +56,7 @@ class _Batch:
     who: Member
     offsets: dict[TopicPartition, OffsetAndMetadata]
     held: dict[TopicPartition, PartitionState]
-    """Those of the partitions that the member had when the commit was asked for."""
+    """The state of those partitions that the member had when the commit was requested."""
     deadline: float
     may_grow: bool
     """True until it is sent, unless a caller waits for this batch alone."""
@@ -65,7 +65,7 @@ class _Batch:
 
 
 class Commits:
-    """The commits of a consumer: the time of the next automatic one, and the outcomes of those that ended."""
+    """The commits of a consumer: the time of the next automatic commit, and the outcomes of completed commits."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Commits:
     def _send_once(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], who: Member, deadline: float
     ) -> Operation[dict[TopicPartition, KafkaError]]:
-        """Return the errors of those that were refused."""
+        """Send the commit once. Return the errors of the refused partitions."""
         try:
             yield from self._the_coordinator().commit(
                 offsets, who, deadline=deadline, topic_ids=self._topic_ids(offsets)
@@ -370,7 +370,7 @@ class Commits:
     def committed(
         self, keys: Iterable[TopicPartition], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Ask the coordinator for the offsets that the group has committed; None for a partition without one."""
+        """Ask the coordinator for the offsets that the group has committed; None for a partition without an offset."""
         found = yield from self._the_coordinator().committed(keys, deadline=self._core.now + timeout)
         return found
 

@@ -65,7 +65,7 @@ class BatchRecords:
         # record's timestamp delta is 0, whatever the other deltas are: a new shape begins with the second.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
-        """True once all records were taken, and nothing is wrong behind them."""
+        """True once all records were taken, and no error follows them."""
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
         """Decode the next records, up to a maximum; fewer before a record that cannot be decoded, which the next

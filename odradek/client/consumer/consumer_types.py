@@ -58,9 +58,10 @@ class ConsumerRecord(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """One record batch as it lies in the log, checksum verified if `check.crcs`; `data` keeps its fetch in memory.
+    """One record batch as it lies in the log; its checksum is verified with `check.crcs`. `data` keeps the whole
+    answer to its fetch in memory.
 
-    A broker sends whole batches only, so drop records below `start_offset`: they were read before.
+    A broker sends whole batches only, so drop records below `start_offset`, which were read before.
     """
 
     topic: str
@@ -120,7 +121,7 @@ class ConsumerGroupMetadata:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The offset of a time in a partition: that of the first record that is not older."""
+    """The offset of a time in a partition: the offset of the first record that is at least as new."""
 
     offset: int
     timestamp: int
@@ -141,8 +142,8 @@ class RebalanceListener:
         """Called when these partitions are new; reading has not begun."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are gone, and others may read them already: a commit would fail. By default as
-        `on_partitions_revoked`."""
+        """Called when these partitions are lost, and other members may read them already: a commit would fail. By
+        default it calls `on_partitions_revoked`."""
         self.on_partitions_revoked(partitions)
 
 
@@ -228,9 +229,9 @@ class TopicGone(KafkaError):
 
 
 class CommitRefused(KafkaError):
-    """Offsets of some partitions were refused for good; those of all others were committed.
+    """A coordinator refused the offsets of some partitions for good; it committed the offsets of all others.
 
-    `errors` has the error of each; `code` is that of the first.
+    `errors` has the error of each refused partition; `code` is the code of the first.
     """
 
     def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:

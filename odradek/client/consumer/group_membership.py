@@ -77,8 +77,8 @@ _GRACE_SECONDS = 5.0
 """The seconds that a JoinGroup may take longer than the rebalance timeout."""
 _LEAVE_SECONDS_MIN = 1.0
 _SYNC_REQUEST_TIMEOUTS = 2
-"""The number of request timeouts that a SyncGroup may take: one for the metadata that the leader needs, one for
-itself.
+"""The time that a SyncGroup may take, in request timeouts: one for the metadata that the leader needs, one for the
+request itself.
 """
 
 
@@ -141,8 +141,8 @@ class GroupMembership:
         self.member_id = ""
         self.generation = -1
         self.known_as = Member(group_instance_id=settings.group_instance_id)
-        """This member as of its last join. It outlives the membership. Records that were read under it are committed
-        under it, so the coordinator refuses offsets of partitions that other members have by now.
+        """This member as of its last join. It outlives the membership. Records that were read as this member are
+        committed as this member, so the coordinator refuses offsets of partitions that other members have by now.
         """
         self.is_leader = False
         self.lost = False
@@ -390,7 +390,7 @@ class GroupMembership:
             members=[MemberIdentity(member_id, reason=reason)],
         )
         now = self._core.now
-        # It is sent also when there is no time left to wait for the answer.
+        # Send it even if no time is left to wait for the answer.
         deadline = now + max(timeout, _LEAVE_SECONDS_MIN)
         call = self._core.call(request, node=coordinator.node, deadline=deadline, lane=coordinator.lane)
         yield Wait([call], until=now + timeout)
@@ -498,8 +498,9 @@ class GroupMembership:
                 raise _Rejoin
             if until is not None and core.now >= until and not call.done:
                 reached("client.coordinator_probed")
-                # This call is behind the JoinGroup, so its answer means nothing. But a coordinator that lost
-                # its power and is back refuses the bytes: a client that only waits would never notice.
+                # A JoinGroup is already under way, so this answer means nothing. But a coordinator that
+                # restarted after a power failure refuses these bytes; a client that only waited for the
+                # JoinGroup would never notice.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -575,7 +576,7 @@ class GroupMembership:
         self.group_topics = tuple(topics)
         yield from self._learn(topics)
         counts = self._partition_counts = self._counts(topics)
-        # Beside the core: the assignor may take seconds for a large group, and calls and heartbeats must not
+        # Run the assignor in a thread: it may take seconds for a large group, and calls and heartbeats must not
         # wait for it.
         work = self._core.compute(partial(_shares, assignor, dict(counts), members))
         while not work.done:
@@ -600,7 +601,7 @@ class GroupMembership:
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # with what is known; the next refresh brings a rebalance if that was out of date
+            return  # The metadata known so far: if it was out of date, the next refresh causes a rebalance.
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

@@ -91,7 +91,7 @@ class PartitionState:
         self.reset_to = None
 
     def reset(self, reset_to: str) -> None:
-        """Have the position found by a policy: `earliest`, `latest`, `by_duration:...`."""
+        """Let a policy find the position: `earliest`, `latest`, `by_duration:...`."""
         self.drop_fetched()
         self.position = self.fetch_offset = None
         self.topic_id = None
@@ -167,7 +167,7 @@ class Subscription:
         self._replace((), committed=False)
 
     def assign_manually(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
-        """Read exactly these partitions; those that were read before keep their positions."""
+        """Read exactly these partitions. Partitions that were read before keep their positions."""
         self._only(grouped=False)
         self.manual = True
         self._replace(keys, committed=committed)

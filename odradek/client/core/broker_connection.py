@@ -1,8 +1,8 @@
 """One connection to one broker, without IO: version negotiation, pipelining, order of answers. PURE.
 
-A connection opens with ApiVersions and carries requests only once it knows what the broker speaks. Calls wait
-in `waiting` until there is room in the pipeline (`in_flight_max`) and no throttle holds. After an answer with
-a throttle time, the client sends nothing for that long (KIP-219).
+A connection opens with ApiVersions, and carries requests only once it knows the broker's versions. Calls wait in
+`waiting` until there is room in the pipeline (`in_flight_max`) and no throttle holds. After an answer with a throttle
+time, the client sends nothing for that long (KIP-219).
 """
 
 from __future__ import annotations

@@ -170,8 +170,7 @@ class ClientCore:
         return call
 
     def compute(self, function: Callable[[], Any]) -> Work:
-        """Have `function` called beside the core, which goes on meanwhile. An operation waits for the result as for a
-        call."""
+        """Let a thread call `function`, while the core goes on. An operation waits for the result as for a call."""
         work = Work(function)
         self._effects.append(Compute(work))
         return work
@@ -233,7 +232,7 @@ class ClientCore:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Compute the time at which `tick` is due, unless something is reported before; None: never."""
+        """Compute the time at which `tick` is due, unless something is reported before. None means never."""
         while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
             heapq.heappop(self._timers)
         deadlines = [self._timers[0][0]] if self._timers else []
@@ -356,7 +355,7 @@ class ClientCore:
             call.fail(AuthenticationFailed(reason))
 
     def _fetch_token(self, connection: BrokerConnection) -> None:
-        """Have a token fetched for a login (OAUTHBEARER), and go on with it."""
+        """Let a token be fetched for a login (OAUTHBEARER), and go on with the login."""
         assert self.tokens is not None, "a login by token must have a source of tokens"
         connection.wants_token = False
         work = self.compute(self.tokens)
@@ -490,8 +489,8 @@ class ClientCore:
         return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
-        """Choose the idlest open connection, else one being opened, else a new one to an address without recent
-        trouble.
+        """Choose a connection: the idlest open one, else one being opened, else a new one to an address without
+        recent trouble.
         """
         missing_since = self._metadata_missing_since
         if (
@@ -568,7 +567,7 @@ class ClientCore:
             self._flush(connection)
 
     def _end(self, connection: BrokerConnection, reason: str) -> None:
-        """End a connection that is closed, or is closed by a coming effect, and place its calls anew or fail them."""
+        """End a connection that is closed, or that a coming effect closes. Send its calls elsewhere, or fail them."""
         was_ready = connection.state is ConnectionState.READY
         self._forget(connection)
         old = self._trouble.get(connection.address)

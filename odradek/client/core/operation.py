@@ -91,7 +91,7 @@ class Work:
 
 
 class Signal:
-    """Wakes the operations that wait for it: news for them that no call brings.
+    """Wakes the operations that wait for it, for news that no answer to a call brings.
 
     It has no memory. An operation first looks for news; if it finds none, it yields a `Wait` for the signal.
     The two steps are atomic, because other code runs only at a yield. Code that has news calls `notify`; the

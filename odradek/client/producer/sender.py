@@ -183,7 +183,7 @@ class Sender:
         }
 
     def fail_unacknowledged(self, failure: BaseException | None = None) -> None:
-        """Fail everything that is not done, because the producer ends: it was closed, or it failed."""
+        """Fail all records that are not done, because the producer ends: it was closed, or it failed."""
         reason = "was closed" if failure is None else f"failed ({failure!r})"
         error = ClientClosed(f"the producer {reason} before the brokers acknowledged the record")
         error.__cause__ = failure
@@ -204,7 +204,7 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """Have a step that is under way repeated, or an operation that waits go on."""
+        """Repeat the step that is under way, or wake the operation that waits."""
         self._again = True
         self.signal.notify()
 
@@ -217,7 +217,7 @@ class Sender:
     # One step
 
     def _step(self) -> float:
-        """Send all batches that can be sent; return when to look again if nothing happens."""
+        """Send all batches that can be sent. Return the time of the next look, if nothing happens before."""
         core = self._core
         self._expire()
         transactions = self.transactions
@@ -339,8 +339,8 @@ class Sender:
         return True
 
     def _cannot_encode(self, lane: Lane, batch: Batch, cause: Exception) -> None:
-        """Fail one batch whose records cannot be encoded. It has no sequence number yet, unless it is a half of
-        another.
+        """Fail one batch whose records cannot be encoded. It has no sequence number yet, unless it was split off
+        another batch.
         """
         error = RecordsNotEncoded(f"{batch.record_count} records for {lane} cannot be encoded: {cause!r}")
         error.__cause__ = cause
@@ -437,8 +437,9 @@ class Sender:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             reached("client.numbers_unknown_to_broker")
-            # This attempt is not in the log; an earlier one without an answer may be. Apache Kafka remembers one batch of
-            # each producer over a restart, and calls a repetition of the others a gap.
+            # This attempt is not in the log, but an earlier attempt without an answer may be. Apache Kafka
+            # remembers only one batch of each producer over a restart, and answers a repetition of any other
+            # batch with a gap error.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
                 batch.maybe_appended = False
             if oldest and lane.rebase is None:
@@ -494,7 +495,7 @@ class Sender:
             self._finish(batch, error)
 
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
-        """Put the batch back in its place: behind those with older numbers, before all batches that were never sent."""
+        """Put the batch back in its place: after batches with older numbers, before all batches that were never sent."""
         batch.last_error = error
         waited = self._core.now - batch.opened_at
         if waited >= _WORTH_A_NOTE_SECONDS:
@@ -580,7 +581,7 @@ class Sender:
             idempotent = self._identity.needed and self.transactions is None
             if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
                 reached("client.topic_made_anew_while_writing")
-                # The topic was made anew: batches in the old topic's log are gone with it.
+                # The topic was deleted and created again: batches in the old topic's log are gone with it.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False
@@ -654,11 +655,9 @@ class Sender:
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """True if `batch`, which is repeated, goes before `other`: by their sequence numbers (which wrap), if they have
-    some.
-    """
+    """True if `batch`, which is repeated, goes before `other`. Sequence numbers (which wrap) decide, if both have some."""
     if batch.base_sequence < 0:
         return batch.number < other.number
     if other.base_sequence < 0:
-        return True  # it lost its number when the lane began new ones, and was not sent under these
+        return True  # it lost its number when the lane began new ones, and was not sent with a new number
     return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

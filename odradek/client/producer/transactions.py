@@ -193,7 +193,9 @@ class Transactions:
             self.machine.make(Step.INITIALIZED)
 
     def resume(self, timeout: float) -> Operation[str | None]:
-        """Get a producer id, but leave a prepared transaction as it is (KIP-939): its state, None if there is none."""
+        """Get a producer id, but leave a prepared transaction as it is (KIP-939). Return its state, or None if
+        there is none.
+        """
         with self._alone("resume"):
             self._check_two_phase("resume")
             self.machine.make(Step.INITIALIZE)
@@ -241,7 +243,7 @@ class Transactions:
         group: ConsumerGroupMetadata,
         timeout: float,
     ) -> Operation[None]:
-        """Have the group's offsets committed with the transaction (KIP-447)."""
+        """Commit the group's offsets with the transaction (KIP-447)."""
         call = "send_offsets_to_transaction"
         with self._alone(call):
             self.machine.check(call)
@@ -326,7 +328,7 @@ class Transactions:
             return
         assert current is not None
         message = EndTxnRequest(self.transactional_id, current.producer_id, current.producer_epoch, commit)
-        # Of a transaction that perhaps never began the coordinator may know nothing.
+        # The coordinator may know nothing of a transaction that perhaps never began.
         harmless = ErrorCode.NONE if commit or machine.started else ErrorCode.INVALID_TXN_STATE
         try:
             response = yield from self._ask(
@@ -395,9 +397,9 @@ class Transactions:
     # AddPartitionsToTxn
 
     def _add_partitions(self) -> Operation[None]:
-        """Add the partitions that wait for it, and those that come meanwhile.
+        """Add the partitions that wait to be added, and those that come meanwhile.
 
-        Repeats until there is an answer: without one, it is unknown whether there is something to abort.
+        Repeats until there is an answer: without an answer, nobody knows whether there is something to abort.
         """
         from odradek.wire.messages.add_partitions_to_txn import (
             AddPartitionsToTxnRequest,

@@ -97,7 +97,7 @@ class AsyncConsumer(ConsumerSteering):
         try:
             await self._give_up(self._left(deadline))
         finally:
-            # Others get the partitions at once, also when the listener has raised.
+            # Other members get the partitions at once, even if the listener has raised.
             await self.client.run(self._machine.leave(reason, self._left(deadline)))
 
     def _start(self, operation: Operation[None]) -> None:
@@ -262,7 +262,7 @@ class AsyncConsumer(ConsumerSteering):
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Ask for the group's committed offsets of these partitions; None where there is none."""
+        """Ask for the group's committed offsets of these partitions; None for a partition without one."""
         return await self.client.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

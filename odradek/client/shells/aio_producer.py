@@ -79,8 +79,8 @@ async def wait_done(env: Env, batch: Batch) -> None:
 class AsyncProducer(FamiliarFace, known_as="Producer"):
     """A producer whose tasks run in `tasks`.
 
-    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. Ends with `close`, or with the task group: what was not sent by then is lost. Raises `ValueError` for a bad
-    configuration.
+    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. It ends with `close`, or
+    with the task group; records not sent by then are lost. Raises `ValueError` for a bad configuration.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     ) -> SentRecord:
         """Send a record, and return as soon as it is in a batch; arguments and errors are those of the blocking `Producer.send`.
 
-        Lets other tasks run once in a batch.
+        Other tasks may run once per batch.
         """
         settings = self.settings
         if settings.value_serializer is not None:

@@ -1,8 +1,8 @@
-"""The log of all clients, `odradek.client`: lines are written where a slow handler delays no other work. SHELL.
+"""The log of all clients, `odradek.client`. Lines are written where a slow handler delays no other work. SHELL.
 
-A handler is the application's: it may fail, wait, or send by the very client whose lines it gets. So lines are
-written without the client's lock, and a handler's exception ends there. The same is true of `odradek.on.error`, which
-gets all lines from WARNING on.
+A handler belongs to the application: it may fail, wait, or send with the same client whose lines it gets. So lines
+are written without the client's lock, and a handler's exception ends there. The same is true of `odradek.on.error`,
+which gets all lines from WARNING on.
 """
 
 from __future__ import annotations

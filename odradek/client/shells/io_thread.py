@@ -74,7 +74,7 @@ class IoThread:
         self._failure: BaseException | None = None
         self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
-        """Called in a forked child. It must not wait for anything; the locks it takes must be new ones."""
+        """Called in a forked child. It must not wait for anything, and may use only locks that it makes anew."""
         self.on_end: Callable[[], object] | None = None
         """Called when the thread has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -121,7 +121,7 @@ class IoThread:
         return task
 
     def post(self, function: Callable[[], None]) -> None:
-        """Have `function` called in the client's thread, under the lock. Raises `ClientClosed`."""
+        """Let the client's thread call `function`, under the lock. Raises `ClientClosed`."""
         if self._closing.is_set():
             raise self._closed_error()
         self._posted.append(function)
@@ -143,7 +143,7 @@ class IoThread:
                     raise
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Have `function` called in the client's thread, without the lock. What it raises is logged."""
+        """Let `function` run in the client's thread, without the lock. Its exceptions are logged."""
         self._deferred.append(function)
         if not self.is_own_thread():
             self.wake()
@@ -169,7 +169,7 @@ class IoThread:
             self._thread.join()
 
     def end_when(self, is_over: Callable[[], bool]) -> None:
-        """Have the thread end by itself once this is true, without a `close`. Called in the thread."""
+        """End the thread by itself once this is true, without a `close`. Called in the thread."""
         self._is_over = is_over
 
     def wait_for_end(self, seconds_max: float) -> None:

@@ -91,7 +91,7 @@ class Leaving:
 
 
 open_clients: dict[Leaving, None] = {}
-"""Those that are open, in the order in which they were opened."""
+"""The open clients, in the order in which they were opened."""
 
 
 def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:

@@ -105,7 +105,7 @@ class DynamicConfig:
         self._release()
 
     def _release(self) -> None:
-        """Let go of the empty directories that an operator wants to pull; the metadata log's stays, and the last one."""
+        """Release the empty directories that an operator wants to remove, except the metadata log's, and the last one."""
         broker = self._broker
         wanted = broker.newest.image.broker_configs(broker.node_id).get(RELEASED_LOG_DIRS, "")
         for path in filter(None, wanted.split(",")):

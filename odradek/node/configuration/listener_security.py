@@ -96,7 +96,7 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """One listener's demands on its clients, and this node's own credentials at other nodes' listeners of that name."""
+    """One listener's demands on its clients, and this node's credentials for listeners of the same name at other nodes."""
 
     name: str
     protocol: str
@@ -126,7 +126,7 @@ class _Keys:
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
     def place(self, key: str) -> str:
-        """Return the key as it stands in the file, with its prefix where it has one."""
+        """Return the key as it stands in the file, with its prefix, if any."""
         return self._prefix + key if self._prefix + key in self._explicit else key
 
     def text(self, key: str) -> str | None:
@@ -159,7 +159,7 @@ class _Keys:
 
     @property
     def waived(self) -> frozenset[str]:
-        """What of a token need not be as expected. Raises `ConfigError`."""
+        """The claims of a token that need not be checked. Raises `ConfigError`."""
         named = frozenset(each.strip() for each in self._explicit.get(WAIVED, "").split(",")) - {""}
         if unknown := named - {"audience", "issuer"}:
             raise ConfigError(

@@ -77,10 +77,10 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
-"""Our own keys: how long a disk may be silent, or full, until it gives up its leaderships. The last one is the longest
-wait for one write in a node with several disks (0: without end)."""
+"""Our own keys: the time for which a disk may be silent, or full, before it gives up its leaderships. The last key
+is the longest wait for one write in a node with several disks (0: without end)."""
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
-"""Our own key: the room of each disk that records leave alone; -1: a hundredth of it, at most 1 GiB."""
+"""Our own key: the space of each disk that records must leave free; -1 means a hundredth of the disk, at most 1 GiB."""
 ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
 """Our own key: `true` lets a start take blank disks that were put in the places of others into service."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
@@ -92,7 +92,7 @@ TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
-"""Our own key: text that all brokers share, behind the salts that users who do not exist are answered with."""
+"""Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
 SECRETS_CHARACTERS_MAX = 1 << 20
 """The most that is read of a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (
@@ -261,7 +261,7 @@ class NodeConfig:
 
     @property
     def voter(self) -> VoterEndpoint | None:
-        """The endpoint of this node's controller that a new voter begins with; None for a node that is only a broker."""
+        """The endpoint of this node's controller, as a new voter; None for a node that is only a broker."""
         return self.controller_endpoints[0] if self.controller_endpoints else None
 
     @property
@@ -310,7 +310,7 @@ class NodeConfig:
 
     @property
     def token_secrets(self) -> TokenSecrets | None:
-        """The secrets of delegation tokens; None where the file has no key for them."""
+        """The secrets of delegation tokens; None if the file has no key for them."""
         return TokenSecrets.of_key(self.get_str("delegation.token.secret.key"))
 
 
@@ -476,7 +476,7 @@ def _security_protocols(
             )
         protocols[name.strip().upper()] = protocol.strip().upper()
     if key not in explicit:
-        # As in Kafka: without a map of its own a controller listener is plaintext.
+        # As in Kafka, a controller listener that is not in the map is plaintext.
         for name in controller_names:
             protocols.setdefault(name, PLAINTEXT)
     return protocols

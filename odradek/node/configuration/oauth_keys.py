@@ -1,7 +1,7 @@
 """Kafka's keys for logins by tokens (`sasl.oauthbearer.`, KIP-768), on one listener. PURE.
 
-A listener without a place for keys, an audience or an issuer would let tokens in that were made for others. Such a
-node does not start. Audience and issuer can be waived by name, in a key of our own.
+A listener without a source of keys, an audience or an issuer would accept tokens that were made for other services.
+Such a node does not start. A key of our own can name audience and issuer as not needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def oauth_settings(
 ) -> OauthSettings:
     """Read a listener's rules for tokens. Raises `ConfigError`.
 
-    `read` gives the value of a key, `place` the key as it is in the file; `options` are those of the login module.
+    `read` returns the value of a key, and `place` the key as it is in the file. `options` are the options of the
+    login module.
     """
     audience = read("sasl.oauthbearer.expected.audience")
     expectations = TokenExpectations(

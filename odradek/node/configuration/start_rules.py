@@ -29,12 +29,12 @@ T = TypeVar("T")
 SUPER_USERS = "super.users"
 ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
-"""Names of Kafka's that mean the authorizer here; others would be Java classes."""
+"""Kafka's names for the authorizer that is built in here; any other name would be a Java class."""
 REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
-"""Kafka's own; others would be Java classes."""
+"""Kafka's own selectors; any other name would be a Java class."""
 _NOT_SUPPORTED = (
     "create.topic.policy.class.name",
     "alter.config.policy.class.name",
@@ -97,9 +97,10 @@ def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | Non
 
 
 def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]:
-    """Yield an error for each broken rule of Kafka's between keys, as far as they concern what this version does.
+    """Yield an error for each broken rule of Kafka's that relates several keys, as far as this version uses these keys.
 
-    One is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for ever.
+    One rule is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for
+    ever.
     """
 
     def number(key: str) -> float:

@@ -108,10 +108,10 @@ class ReceiveBuffers:
     def take(
         self, size: int, frame_bytes: int, holder: Holder, replaced: PooledBuffer | None = None
     ) -> PooledBuffer | None:
-        """Take a buffer of at least `size` bytes for a frame of `frame_bytes`, or None when there is no room now.
+        """Take a buffer of at least `size` bytes for a frame of `frame_bytes`. Return None if there is no room now.
 
-        A connection that has its part of the pool to itself may exceed the limit, even while it holds the `replaced`
-        one.
+        A connection that alone uses its part of the pool may exceed the limit, even while it holds the buffer
+        `replaced`.
         """
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         rounded = _rounded(size)
@@ -229,8 +229,9 @@ class ReceiveBuffers:
     ) -> Iterator[tuple[PooledBuffer, bool]]:
         """Yield the buffers whose loss helps connections that wait for this part, and whether each is slow.
 
-        Each comes from the address that holds the most at that point. First come those with room left, the slowest by
-        bytes per second first. Then come those that wait themselves, the larger and older ones first."""
+        Each belongs to the address that holds the most at that point. First come buffers with room left, the slowest
+        by bytes per second first. Then come buffers that wait themselves, the larger and older ones first.
+        """
         both = self._used[not is_small] > self._parts[not is_small]
         waiting = {each.replaced for queue in self._waiters for each in queue}
         shares: dict[str, int] = {}
@@ -258,7 +259,7 @@ class ReceiveBuffers:
             yield buffer, not waits and rate < BYTES_PER_SECOND_MIN
 
     def trim(self) -> None:
-        """Let go of freed buffers that a burst left behind."""
+        """Release free buffers that a burst left behind."""
         self._free.clear()
         self._free_bytes = 0
 

@@ -1,4 +1,4 @@
-"""Log lines about broken frames: one per second and peer, the others counted. PURE.
+"""Log lines about broken frames: one per second and peer, the rest counted. PURE.
 
 A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. The next line about that
 peer has the number of lines that were held back. If none comes, the server writes one a second later.
@@ -40,7 +40,7 @@ class _Peer:
 
 
 class Complaints:
-    """One for all connections; several listeners share it."""
+    """One object for all connections; several listeners share it."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

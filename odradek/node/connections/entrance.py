@@ -40,7 +40,7 @@ ENTER_SECONDS_MAX = 10.0
 """Time for handshake and login together. Honest clients need a few round trips."""
 LARGE_FRAME_BYTES = 16 * 1024
 LARGE_BYTES_MAX = 16 * 1024 * 1024
-"""The bytes that all larger frames together may claim. Tokens of a few kilobytes are let in whatever others claim."""
+"""The bytes that all larger frames together may claim. Frames of tokens with a few kilobytes are always accepted."""
 HALF_OPEN_MAX = 1000
 """The most clients of a listener that have not yet shown who they are."""
 _SIZE = struct.Struct(">i")
@@ -51,7 +51,9 @@ _ASKED: Mapping[LoginState, tuple[int, ...]] = {
     LoginState.HANDSHAKE: (ApiKey.SASL_HANDSHAKE,),
     LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS),
 }
-"""The APIs that a client may ask for, as far as it has come; amid tokens the last two are answered with an error."""
+"""The APIs that a client may call in each state of its login. During a login with tokens, the last two are answered
+with an error.
+"""
 
 
 class NotAuthenticated(Exception):
@@ -95,7 +97,7 @@ class SaslLogins:
     refusal_delay_seconds: float
     """A refusal is answered so much later."""
     compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
-    """Makes the keys of a token beside the loop, when it is the turn of an address."""
+    """Makes the keys of a token in a worker, when it is the turn of an address."""
 
 
 class Entrance:
@@ -258,7 +260,7 @@ class Entrance:
         context.number += 1
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
-        # Only now: a request for which keys have to be made comes here twice.
+        # Do this last: a request that needs new keys comes here twice.
         entry.request_bytes += size + 4
         answer = bytearray(entry.prefix)
         entry.encode(answer, response, None, entry.errors)

@@ -1,7 +1,7 @@
-"""A connection whose login lasts only so long (KIP-368): requests after that end it, unless the login was renewed.
+"""A connection whose login has a limited lifetime (KIP-368): a later request ends it, unless the login was renewed.
 
-A renewal that is refused ends it, too. The refusal is as late as that of a first login. Else a user who has logged in
-could try passwords of others without a pause.
+A refused renewal ends it, too. The refusal is as late as that of a first login. Otherwise a logged-in user could try
+passwords of other users without a pause.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class MetricsServer:
             self._open.pop(conn.peer_host, None)
 
     def _has_asked(self, conn: Conn) -> None:
-        """Let it give way after those that have not asked yet."""
+        """Let connections without a request be closed before this one."""
         of_host = self._open.get(conn.peer_host, {})
         if conn in of_host:
             del of_host[conn]

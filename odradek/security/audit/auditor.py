@@ -154,8 +154,8 @@ class Auditor:
     ) -> None:
         """Note that the active controller has written these records of the metadata log at a client's request.
 
-        Without a principal, this node itself asked. If not committed, the lead was lost meanwhile: offset and epoch
-        show whether the log has them.
+        Without a principal, this node itself asked. If the records are not committed, the lead was lost meanwhile:
+        offset and epoch show whether the log has them.
         """
         if self.lines is not None:
             self.lines.note(

@@ -1,8 +1,9 @@
-"""The keys of an issuer of tokens (JWKS, RFC 7517): fetched off the loop, kept while the issuer is away. PORTED.
+"""The keys of an issuer of tokens (JWKS, RFC 7517): fetched in a worker, and kept while the issuer is not
+reachable. PORTED.
 
-One task fetches them at the start, then each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and early when a token names an
-unknown key. A client with such tokens causes one fetch in the longest backoff at most. A fetch that fails leaves the keys
-as they were.
+One task fetches them at the start, then each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and early when a token
+names an unknown key. A client with such tokens causes at most one fetch per longest backoff. A fetch that fails
+leaves the keys as they were.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class KeySource:
     def __init__(
         self, env: Env, log: Log, settings: KeySourceSettings, fetch: FetchDocument, workers: Workers
     ) -> None:
-        """`workers` are for `fetch` alone: it may block for long, and other work would wait behind it."""
+        """`workers` serve `fetch` alone: it may block for long, and other work would wait behind it."""
         self._env = env
         self._fetch = fetch
         self._workers = workers

@@ -54,7 +54,7 @@ class TokenRefused(Exception):
 
 
 class UnknownKey(TokenRefused):
-    """The token names a key that the issuer did not publish, as far as is known; it may be a new one."""
+    """The token names a key that the issuer has not published, as far as known; it may be a new key."""
 
 
 @attrs.frozen
@@ -129,7 +129,7 @@ class TokenRules(TokenExpectations):
 
 
 def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
-    """Find the key that a token names; a token without a key's name fits only if the issuer has a single key of
+    """Find the key that a token names. A token that names no key is valid only if the issuer has a single key of
     that kind.
     """
     headers = token.headers()

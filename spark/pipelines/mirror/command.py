@@ -42,7 +42,7 @@ _LINE_SECONDS = 10.0
 
 @attrs.frozen
 class _Cluster:
-    """One cluster: the keys of all its clients, and those of its producer alone."""
+    """One cluster: the configuration keys of all its clients, and those of its producer alone."""
 
     keys: dict[str, str] = attrs.field(repr=False)
     producer_keys: dict[str, str]

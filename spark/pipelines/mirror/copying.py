@@ -91,7 +91,7 @@ class _Part:
 
 
 class _PlaceUnknown(ClientError):
-    """The target has a batch and does not say where; only a repeated transaction can find out."""
+    """The target has the batch but did not report its place; only a repeated transaction can find it out."""
 
     retriable = True
 
@@ -113,7 +113,7 @@ def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> Offset
         consumer.assign([place])
         consumer.seek(place, begin)
         deadline = time.monotonic() + 90.0
-        # A read that ended at the last stable offset could miss a commit: it goes on to the high watermark.
+        # A read that ended at the last stable offset could miss a commit, so it goes on to the high watermark.
         while consumer.position(place) < end:
             for record in consumer.poll(_POLL_SECONDS):
                 try:
@@ -217,7 +217,7 @@ def _sentence(error: BaseException) -> str:
 
 
 class _Session:
-    """One life of consumer and producer, from the map to the end or to an error."""
+    """One consumer and one producer, from reading the offset map to the end or to an error."""
 
     def __init__(self, mirror: Mirror, show: Callable[[Progress], None]) -> None:
         self._mirror = mirror

@@ -145,10 +145,10 @@ class OffsetMap:
         return None if found is None else found.next
 
     def translate(self, key: TopicPartition, offset: int) -> int | None:
-        """Find the target's offset of the first record at or behind `offset` of the source; None if it is not
-        copied yet.
+        """Find the target's offset of the first record at or after `offset` of the source; None if that record is
+        not copied yet.
 
-        Behind the last copied record that is the offset behind its copy. Needs `keep_runs`.
+        After the last copied record, it is the offset after its copy. Needs `keep_runs`.
         """
         assert self._keep_runs
         found = self._partitions.get(key)

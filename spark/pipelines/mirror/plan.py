@@ -1,4 +1,4 @@
-"""The plan of a mirror: topics to make, to grow and to set right, ACLs to add, and what cannot be kept. PURE.
+"""The plan of a mirror: topics to make, to grow and to correct, ACLs to add, and settings that cannot be mirrored. PURE.
 
 `surveys.py` looks up the facts about both clusters, and performs a plan.
 """
@@ -29,7 +29,7 @@ _NOT_COPIED = {
 
 @attrs.frozen
 class TopicFacts:
-    """One topic of a cluster. `settings` are those that differ from the defaults of the product."""
+    """One topic of a cluster. `settings` are those that differ from the product's defaults."""
 
     name: str
     topic_id: str
@@ -79,7 +79,7 @@ class Plan:
     acls: tuple[Acl, ...]
     groups: tuple[str, ...]
     losses: tuple[str, ...]
-    """One sentence each: contents of the source that the target will not have."""
+    """Contents of the source that the target will not have, one sentence each."""
     refusals: tuple[str, ...]
     """Reasons not to begin, one sentence each."""
 
