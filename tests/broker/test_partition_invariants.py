@@ -74,7 +74,9 @@ def test_a_follower_promises_what_the_leader_has() -> None:
     """A promise beyond the leader's log would let the high watermark pass records that nobody has."""
     leader = Leader(records=2)
     replica = leader.partition.follower(2, has_epoch=True)
-    with pytest.raises(AssertionError, match="replica 2 promises 3, this log has 0 to 2"):
+    with pytest.raises(
+        AssertionError, match="the replica on broker 2 claims to end at offset 3, outside this log's 0 to 2"
+    ):
         leader.partition.note_fetch(replica, BROKER_EPOCH, 3, 0, 0)
     assert leader.partition.log.high_watermark == 0
 

@@ -110,7 +110,7 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
     assert host.state(path)["retiring"]
     listed = host.run("disk", "list").out
     assert "retiring" in listed
-    assert f"{path} is being retired, it is empty" in listed
+    assert f"{path} is being retired, the directory is empty" in listed
     now = host.replicas()
     assert now[path] == set()
     assert set.union(*now.values()) == set.union(*before.values())
@@ -179,7 +179,7 @@ def test_a_retired_disk_is_released(host: Host) -> None:
     """The broker lets go of the empty directory: nothing is open there, all is served on, and the cordon is gone."""
     path = host.paths[1]
     out = host.run("disk", "retire", f"1:{path}").out
-    assert "has released it: you may pull its disk" in out
+    assert "has released it: its disk may be pulled" in out
     told = host.state(path)
     assert (told["released"], told["online"], told["cordoned"], told["retiring"]) == (
         True,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from odradek.cli.__main__ import build_parser, main
+from odradek.node.main import NEEDS_OPERATOR
 from tests.cli.running import ROOT, command, environment, odradek, odradek_here
 from tests.client.fake_broker import LoopbackBroker
 
@@ -257,7 +258,7 @@ def test_output_that_goes_nowhere(redirection: str, code: int, said: str) -> Non
 def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The file, the system's reason in words, what to do."""
     missing = tmp_path / "none.properties"
-    assert main(["server", str(missing)]) == 1
+    assert main(["server", str(missing)]) == NEEDS_OPERATOR
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"odradek: cannot read {missing}: No such file or directory. ")
     assert "odradek storage format" in line

@@ -146,7 +146,7 @@ def test_unknown_keys_warn() -> None:
     """A misspelt key gets a warning, and the node starts all the same (as in Kafka)."""
     node = config(log_retention_hour="1", listener_name_other_ssl_keystore_type="PEM")
     assert node.warnings == (
-        "the key log.retention.hour is unknown, so the node ignores it",
+        "unknown key log.retention.hour is ignored",
         "listener.name.other.ssl.keystore.type has no effect: the node has no such listener, or a listener has no such setting",
     )
 

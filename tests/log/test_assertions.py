@@ -72,7 +72,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "an append to a segment that begins behind the log's end": (
         lambda log: log.segment_list.add(log.segment_list.create(9, NOW_MS), 5),
         lambda log: append(log, batch()),
-        "segment 9, up to 5",
+        "segment 9, up to offset 5",
     ),
     "an append to a file that somebody else has written to": (
         _file_grew,
@@ -97,7 +97,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "a roll where the log ends before its segment does": (
         lambda log: setattr(log, "log_end_offset", 3),
         lambda log: log.roll(NOW_MS),
-        "the log cannot end at 3",
+        "the log cannot end at offset 3",
     ),
     "a segment that begins before the one in front of it ends": (
         lambda log: None,
@@ -107,7 +107,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "all segments go": (
         lambda log: None,
         lambda log: log.segment_list.drop_first(3),
-        "cannot go",
+        "cannot be removed",
     ),
     "segments out of their order": (
         lambda log: setattr(log.segment_list, "segments", log.segments[::-1]),
@@ -127,12 +127,12 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "a recovery point behind the log's end": (
         lambda log: log.cut(4),
         lambda log: log.durability.check_end(log.log_end_offset),
-        "recovery point 5 is behind",
+        "recovery point 5 is above",
     ),
     "an epoch that begins behind the log's end": (
         lambda log: log.epochs.assign(9, 7),
         lambda log: log.check(),
-        "an append ends at offset 5",
+        "lie above the log end offset 5",
     ),
     "a cut behind a segment's end": (
         lambda log: None,
@@ -177,7 +177,7 @@ def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
 
 def test_epochs_that_do_not_ascend_panic() -> None:
     """No change may be based on epochs of which a later one began before an earlier one."""
-    with pytest.raises(AssertionError, match="epoch 3 from 2 behind 5 from 1"):
+    with pytest.raises(AssertionError, match="epoch 3 from offset 2 cannot follow epoch 5 from offset 1"):
         LeaderEpochs(((5, 0), (3, 2))).truncate_from_start(1)
 
 
@@ -185,7 +185,7 @@ def test_index_positions_ascend() -> None:
     """An entry for a batch in front of the last one would lead all later readers astray."""
     index = SegmentIndex()
     index.append(4, 100)
-    with pytest.raises(AssertionError, match="position 100 behind 100"):
+    with pytest.raises(AssertionError, match="position 100 cannot follow the entry for position 100"):
         index.append(5, 100)
 
 

@@ -200,7 +200,7 @@ def _print_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
     elif args.keep:
         say(f"{path} of broker {broker} is empty and accepts no replicas, but the broker has not released it")
     else:
-        say(f"{path} of broker {broker} is empty, and the broker has released it: you may pull its disk")
+        say(f"{path} of broker {broker} is empty, and the broker has released it: its disk may be pulled")
         say("before the broker's next start, take the directory out of log.dirs, or put a new disk there")
     return 0
 

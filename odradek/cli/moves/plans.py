@@ -157,8 +157,9 @@ def carry_out(
 def _late_text(args: argparse.Namespace, count: int, progress: Progress) -> str:
     copied = f" ({progress.text()})" if progress.is_measured else ""
     text = (
-        f"--timeout has passed, and {counted(count, 'partition')} are not moved yet{copied}. Moves that have begun go on "
-        "(`odradek partition list --moving`; `odradek partition move --cancel`); repeat the command for the other partitions"
+        f"--timeout has passed, and {counted(count, 'partition')} are not moved yet{copied}. "
+        "Moves that have begun go on (`odradek partition list --moving`; `odradek partition move --cancel`); "
+        "repeat the command for the other partitions"
     )
     return f"{text}; throttles stay until `odradek partition move --unthrottle`" if args.throttle else text
 

@@ -431,11 +431,8 @@ def about_unknown(name: str) -> str:
     if name.startswith(LISTENER_PREFIX):
         return f"{name} has no effect: the node has no such listener, or a listener has no such setting"
     if is_key_name(name):
-        return f"the key {name} is unknown, so the node ignores it"
-    return (
-        f"the key {HIDDEN} is unknown, so the node ignores it: does the line before lack a backslash "
-        "at its end?"
-    )
+        return f"unknown key {name} is ignored"
+    return f"unknown key {HIDDEN} is ignored: does the line before it lack a backslash at its end?"
 
 
 def _refuse_swallowed(explicit: Mapping[str, str]) -> None:

@@ -148,7 +148,7 @@ def test_a_cluster_that_falls_silent(run: Callable[..., Outcome], node: RunningN
         os.kill(node.process.pid, signal.SIGCONT)
     assert process.returncode == 1
     assert go_on(err.decode()) == (2, 3)
-    assert err.endswith(b"; 2 lines more may be written, since no answer came\n")
+    assert err.endswith(b"; 2 lines more may be written, because the brokers did not answer\n")
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", "| true"])

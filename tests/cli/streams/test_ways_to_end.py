@@ -246,7 +246,7 @@ def test_a_closed_output_reads_nothing(
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(b"odradek: standard output is closed: ")
+    assert done.stderr.startswith(b"odradek: standard output is closed, ")
 
 
 def test_a_static_member_stays(

@@ -85,7 +85,10 @@ def test_an_attempt_waits_for_the_batch_before() -> None:
 
 def test_other_rows_than_those_decided() -> None:
     """A run that finds its batch decided with other rows, in number or content, says so; `adoptCheckpoint` keeps them."""
-    for found, words in ((RowSummary(4, 17), "this run has 4:"), (RowSummary(3, 18), "as many rows:")):
+    for found, words in (
+        (RowSummary(4, 17), "this run has 4\\."),
+        (RowSummary(3, 18), "as many rows with other contents"),
+    ):
         driver = DriverProtocol("q", 5, (), found, step=DriverStep.READ)
         driver.read(Decision(5, ROWS, is_complete=True))
         assert driver.step is DriverStep.DONE

@@ -107,7 +107,7 @@ def test_groups() -> None:
     assert of(25, 111) == ({PLACE: CommittedOffset(115, metadata="text")}, 0, [])
     assert of(4, 104) == ({}, 1, [])
     assert of(4, 108) == ({}, 0, ["t-0: the target's group has committed offset 108, which is beyond 104"])
-    assert of(26) == ({}, 0, ["t-0: offset 26 is not copied yet"])
+    assert of(26) == ({}, 0, ["t-0: the record at offset 26 is not copied yet"])
 
 
 # The plan
@@ -164,7 +164,9 @@ def test_refusals_of_a_plan() -> None:
     wide = plan_of(facts("a", topic("t")), facts("b", topic("t", 3)))
     assert wide.refusals == ("t has 3 partitions in the target, and 2 in the source",)
     stamped = plan_of(facts("a", topic("t")), facts("b", topic("t", message_timestamp_type="LogAppendTime")))
-    assert stamped.refusals == ("t has message.timestamp.type=LogAppendTime: timestamps would be lost",)
+    assert stamped.refusals == (
+        "t has message.timestamp.type=LogAppendTime in the target, so timestamps would be lost",
+    )
 
 
 def test_acls_of_a_plan() -> None:

@@ -139,7 +139,7 @@ REFUSED: list[tuple[Query, dict[str, str], str]] = [
     (STREAM, {**TOPIC, "endingTimestamp": "5"}, r"endingTimestamp is only for batch queries"),
     (BATCH, {**TOPIC, "startingOffsets": "first"}, r"startingOffsets must be earliest, latest or JSON like"),
     (BATCH, {**TOPIC, "startingOffsets": '{"flights": {"0": "7"}}'}, r"startingOffsets must be"),
-    (BATCH, {**TOPIC, "startingOffsets": '{"flights": {"0": -3}}'}, r"startingOffsets has -3 for flights-0"),
+    (BATCH, {**TOPIC, "startingOffsets": '{"flights": {"0": -3}}'}, r"startingOffsets has the impossible offset -3 for flights-0"),
     (BATCH, {**TOPIC, "startingOffsets": "{}"}, r"startingOffsets names no partition"),
     (BATCH, {**TOPIC, "startingTimestamp": "now"}, r"startingTimestamp must be a whole number of at least 0, not 'now'"),
     (BATCH, {**TOPIC, "minPartitions": "0"}, r"minPartitions must be a whole number of at least 1, not '0'"),
