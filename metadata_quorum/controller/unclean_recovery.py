@@ -230,8 +230,8 @@ class Recovery:
         return max(able, key=rank)
 
     def _is_about_to_be_active(self, partition: PartitionImage, broker_id: int) -> bool:
-        """True if a broker is fenced and lives: it has just registered. It was in sync when the power went, maybe, and left
-        the ISR first because it was the first to come back."""
+        """True if the broker is fenced and alive: it has just registered. It may have been in sync when the power
+        failed, and have left the ISR first because it came back first."""
         broker = self.brokers.get(broker_id)
         return (
             broker is not None

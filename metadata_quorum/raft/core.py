@@ -153,7 +153,7 @@ class RaftCore(CoreState):
         """Note that the leader's driver has written a batch of this epoch (not synced yet)."""
         self._at(now)
         if not isinstance(self.role, Leader) or batch.epoch != self.role.epoch:
-            raise AssertionError("only the leader of an epoch appends to it")
+            raise AssertionError("only the leader of an epoch may append a batch of this epoch")
         self.log.append(batch)
         if self.role.unsynced_since is None:
             self.role.unsynced_since = self.now
@@ -173,7 +173,10 @@ class RaftCore(CoreState):
         """Note that the snapshot of a `LoadSnapshot` has replaced the log."""
         self._at(now)
         if snapshot.offset < self.high_watermark:
-            raise AssertionError(f"{snapshot} would take back what is committed up to {self.high_watermark}")
+            raise AssertionError(
+                f"the snapshot {snapshot} ends below offset {self.high_watermark}, up to which records "
+                "are committed"
+            )
         self.log.install(snapshot, voters)
         self.advance_high_watermark(snapshot.offset)
         if isinstance(self.role, Follower):
@@ -187,7 +190,7 @@ class RaftCore(CoreState):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
-        """Note that a chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
+        """Note that a chunk of a snapshot was sent to this replica: it is alive, though it does not fetch meanwhile."""
         self._at(now)
         if isinstance(self.role, Leader):
             progress = self.role.progress.get(replica)
@@ -205,9 +208,8 @@ class RaftCore(CoreState):
     def abstain(self, abstains: bool, now: float) -> None:
         """Keep this replica out of votes, candidacies and fetches, or let it take part again.
 
-        It abstains while another process may run with its directory.
-        Raft's argument needs that a voter votes once in an epoch, and keeps what it has promised. Two processes with one
-        directory do neither.
+        It abstains while another process may run with its directory. Raft relies on voters that vote once in an epoch
+        and keep their promises. Two processes with one directory do neither.
         """
         self._at(now)
         if abstains == self.abstains:

@@ -20,7 +20,7 @@ from odradek.wire.errors import ErrorCode
 REPLICAS_MAX = 2000
 """The most replicas that a leader remembers; for each it keeps one fetch waiting."""
 WAIT_MS_MAX = 30_000
-"""The longest time for which a fetch is parked, whatever its own limit: its connection may be gone."""
+"""The longest time for which a fetch is parked, even if its own limit is longer, because its connection may be gone."""
 
 # -- the leader's side ----------------------------------------------------------------------------------------------
 
@@ -156,8 +156,8 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # Before that a leader sends no high watermark, so a follower that knows less must not get endless
-    # answers.
+    # Until then a leader sends no high watermark, and a follower that knows less must not get answers without
+    # end.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
@@ -211,7 +211,7 @@ def ask(core: CoreState) -> None:
     if isinstance(role, Follower) and not role.loading_snapshot:
         target = role.leader_id
     elif isinstance(role, Unattached):
-        # A leader out of reach may have lost its lead, and an observer gets no notice: it has to ask.
+        # A leader out of reach may have lost its lead. Nobody notifies an observer, so it has to ask.
         known = role.leader_id is not None and core.can_ask(role.leader_id, Fetch)
         target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
@@ -229,7 +229,8 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
         return
     if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
         reached("raft.leader_without_its_epoch")
-        # A leader remembers its epoch. This node has come back with an empty disk, so it resigns from nothing.
+        # A leader that kept its disk remembers its epoch. This node has come back with an empty disk, so it
+        # cannot resign.
         election.doubt_leader(core, node_id)
         return
     if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:

@@ -85,8 +85,8 @@ def serve(
         return NEEDS_OPERATOR
     except OSError as error:
         complain(
-            f"cannot read {config_path}: {error.strerror}: name the properties file that this node was formatted "
-            "with (`odradek storage format`)"
+            f"cannot read {config_path}: {error.strerror}. Name the properties file with which this "
+            "node was formatted (`odradek storage format`)"
         )
         return NEEDS_OPERATOR
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -117,8 +117,9 @@ def _with_remedy(reason: BaseException) -> str:
     has_its_own = isinstance(reason, LogLeftBehind) or "restore" in text
     if isinstance(reason, MetadataLogCorrupt) and not has_its_own:
         text += (
-            ". Restore this node's metadata directory from a copy; or, while the other controllers have a leader, move "
-            f"{METADATA_LOG_DIRECTORY} and {BEGUN_FILE} out of it: the node fetches the log from them"
+            ". Restore this node's metadata directory from a copy. Or, while the other controllers "
+            f"have a leader, move {METADATA_LOG_DIRECTORY} and {BEGUN_FILE} out of the directory: the "
+            "node then fetches the log from the other controllers"
         )
     return text
 

@@ -489,10 +489,14 @@ def secure(life: Life) -> None:
     variables["odradek_secrets"] = str(secrets)
     with life.step("secured listeners beside the others"):
         variables["odradek_security"] = "beside"
-        shown = life.playbooks.run("reconfigure", "--diff").output
+        shown = life.playbooks.run("reconfigure", "--diff", "-vvvv").output
         secret = (secrets / "scram.secret").read_text().strip()
-        assert secret not in shown
-        assert "PRIVATE KEY" not in shown
+        keys = {name: (secrets / f"{name}.pem").read_text().splitlines()[1] for name in life.told}
+        for name, key in keys.items():
+            journal = life.hosts.ssh(name, "journalctl --all --output=export --no-pager") or ""
+            for text in (shown, journal):
+                assert secret not in text
+                assert key not in text
         assert life.playbooks.run("reconfigure").changed == 0
         for name in life.told:
             number = life.hosts[name].number

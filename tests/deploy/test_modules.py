@@ -219,7 +219,7 @@ class Judged:
         monkeypatch.setattr(disk.stat, "S_ISBLK", lambda mode: True)
 
     def said(self, *wipe: str) -> str:
-        """The problem with the disk; empty if it would be formatted."""
+        """Return the problem with the disk; empty if it would be formatted."""
         uuid, problem = self._disk._judged({"name": "a", "device": self._image}, MEBIBYTE, wipe, "mine")
         assert uuid is None
         return problem or ""

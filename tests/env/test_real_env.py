@@ -104,7 +104,7 @@ async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
             await env.long_work.begin().in_worker(fail, large)
         except ValueError as error:
             (note,) = error.__notes__
-            assert note.startswith("raised in a worker: test_real_env.py:")
+            assert note.startswith("a worker thread raised this at: test_real_env.py:")
             return str(error)
         return ""
 

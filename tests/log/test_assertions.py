@@ -47,7 +47,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "a leader's high watermark beyond its log": (
         lambda log: None,
         lambda log: log.advance_high_watermark(7),
-        "high watermark cannot be 7",
+        "high watermark cannot become 7",
     ),
     "an append below the high watermark": (
         lambda log: setattr(log, "high_watermark", 7),
@@ -77,22 +77,22 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "an append to a file that somebody else has written to": (
         _file_grew,
         lambda log: append(log, batch()),
-        "a batch for position",
+        "a batch was written at position",
     ),
     "a replica's append to a file that somebody else has written to": (
         _file_grew,
         _append_replicas,
-        "batches for position",
+        "batches were written at position",
     ),
     "a read from a file that somebody else has cut": (
         _file_shrank,
         lambda log: log.read(4, 1 << 20, upper_bound=5),
-        "were found in a file of",
+        "a search found",
     ),
     "a roll behind a file that somebody else has cut": (
         _file_shrank,
         lambda log: log.roll(NOW_MS),
-        "and its segment",
+        "but the node counted",
     ),
     "a roll where the log ends before its segment does": (
         lambda log: setattr(log, "log_end_offset", 3),
@@ -122,7 +122,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "a full segment in place of an empty one": (
         lambda log: None,
         lambda log: log.segment_list.replace_active(log.active),
-        "is no empty one",
+        "is not an empty segment",
     ),
     "a recovery point behind the log's end": (
         lambda log: log.cut(4),
@@ -132,7 +132,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "an epoch that begins behind the log's end": (
         lambda log: log.epochs.assign(9, 7),
         lambda log: log.check(),
-        "behind log end offset 5",
+        "an append ends at offset 5",
     ),
     "a cut behind a segment's end": (
         lambda log: None,

@@ -39,7 +39,7 @@ def topic(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> str
 
 def go_on(text: str) -> tuple[int, int]:
     """Lines written, and the line to go on from."""
-    found = re.search(r"([\d,]+) lines? (?:is|are) written, go on from line (\d+)", text)
+    found = re.search(r"([\d,]+) lines? (?:is|are) written: go on from line (\d+)", text)
     assert found is not None, text
     return int(found[1].replace(",", "")), int(found[2])
 
@@ -120,7 +120,7 @@ def test_a_signal_while_it_waits_for_input(
     out, err = process.communicate(timeout=WAIT_SECONDS)
     os.close(writer)
     assert (process.returncode, out) == (status, b"")
-    assert err == b"odradek: interrupted: 3 lines are written, go on from line 4\n"
+    assert err == b"odradek: interrupted: 3 lines are written: go on from line 4\n"
     assert values(run, topic) == ["1", "2", "3"]
 
 

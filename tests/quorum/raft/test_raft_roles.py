@@ -106,6 +106,6 @@ def test_a_leader_commits_nothing_that_it_lacks() -> None:
     leader.core.flushed(3, leader.now)
     assert leader.core.high_watermark == 3
     leader.core.log.flushed_offset = 10
-    with pytest.raises(AssertionError, match="10 is committed, and the log ends at 3"):
+    with pytest.raises(AssertionError, match="10 counts as committed, but the log ends at 3"):
         leader.core.flushed(3, leader.now)
     assert leader.core.high_watermark == 3
