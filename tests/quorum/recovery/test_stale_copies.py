@@ -49,7 +49,7 @@ def node(world: PowerWorld, node_id: int) -> FoundNode:
     """Describe the disks of a stopped node."""
     directory = bytes([64 + node_id]) * 16
     replicas: tuple[FoundReplica, ...] = ()
-    if node_id != CONTROLLER and world.nodes[node_id].log:
+    if node_id != CONTROLLER:
         epoch, end = world.nodes[node_id].rank
         replicas = (FoundReplica("t", 0, world.image.topics["t"].topic_id, directory, epoch, end),)
     return FoundNode(
