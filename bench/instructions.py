@@ -192,7 +192,7 @@ def wait_until_led(bootstrap: str, frame: bytes, api_key: int, version: int) -> 
 
 
 def create_topic(bootstrap: str, topic: str, kind: Kind) -> None:
-    """Make a topic of its own, so that no kind of request meets what another one wrote."""
+    """Make a separate topic, so that no kind of request reads records of another kind."""
     codec = ["--config", f"compression.type={kind.codec}"] if kind.codec else []
     subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""The broker: it puts its parts together, passes metadata images on to them, and holds what its handlers share.
+"""The broker: creates its parts, passes each metadata image on to them, and holds the objects that its handlers share.
 
 Metadata reaches a broker only as images of the metadata log (`apply_metadata`). It asks the controller for changes
 with messages over a `ControllerPort`, also when both run in one process.
@@ -94,8 +94,8 @@ class Broker:
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """A callback within the process: called with each batch that a client's request has appended. The
-        context is the connection's, the same for all its requests; the number is that of the request."""
+        """A callback within the process: called with each batch that a client's request has appended. The context
+        belongs to the connection and serves all its requests; the number counts its requests."""
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
         self.sessions = self._make_sessions()
@@ -158,8 +158,8 @@ class Broker:
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
         """True if a fetch that names a replica may come from that replica.
 
-        The replica must be a registered broker, of this epoch where the request names one, and must hold a
-        requested partition. Without security a stricter check is impossible.
+        The replica must be a registered broker, of this epoch where the request names one, and must hold a requested
+        partition. Without authentication a stricter check is impossible.
         """
         replica_id = replica_of(request)
         broker = self.image.brokers.get(replica_id)
@@ -209,8 +209,8 @@ class Broker:
         if self.configs.concerns_broker(delta):
             self._apply_broker_config()
             configured = list(self.topics)
-        # A change of the ISR was decided by the earlier `min.insync.replicas`: no high watermark may advance
-        # by a lower one than either end of this change knows.
+        # The controller decided each change of the ISR under the old `min.insync.replicas` or the new one.
+        # Until all are applied, the larger of the two bounds the high watermark.
         hosting.apply_configs(configured, stricter_only=True)
         for topic_id in delta.deleted_topics:
             hosting.delete_topic(topic_id)
@@ -293,7 +293,7 @@ class Broker:
         self.replication.disk_answers(log_dir)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Have the bytes of this log at this offset checked: they may differ from the written ones."""
+        """Request a check of this log's bytes at this offset: they may differ from the written ones."""
         self.rotten.suspect(partition, offset)
 
     def workers_for(self, log: PartitionLog) -> Workers:
@@ -314,7 +314,9 @@ class Broker:
             log.owner.note_sync(self.clock.monotonic() - began_at)
 
     async def _sync(self, partition: Partition) -> None:
-        """Flush while someone waits for it, one flush after the other: appends that come meanwhile share the next."""
+        """Flush the partition's log while anybody waits for it, one flush after the other. Appends that come during
+        a flush share the next.
+        """
         while True:
             await self.clock.sleep_until(
                 self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
@@ -328,7 +330,7 @@ class Broker:
             self.run_woken()
 
     async def _flush_newest(self, partition: Partition) -> KafkaError | None:
-        """Flush the log of a partition, again where it has moved to another disk meanwhile. Return what has failed."""
+        """Flush the log of a partition, and again if it has moved to another disk meanwhile. Return the failure, if any."""
         log = partition.log
         try:
             await self._flush(log)

@@ -43,7 +43,7 @@ a plain tuple."""
 
 
 class FetchedPartition:
-    """One partition of a fetch: the client's request and the last answer."""
+    """One partition of a fetch session: the client's request and the last answer."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -79,7 +79,7 @@ class FetchedPartition:
 
 
 class FollowerCursor(FetchedPartition):
-    """One partition of a follower's session; the partition marks it when there is news."""
+    """One partition of a follower's session. The partition marks this cursor when it has news."""
 
     __slots__ = ("is_stirred", "session")
 
@@ -90,8 +90,8 @@ class FollowerCursor(FetchedPartition):
 
     @property
     def fetched_at_ms(self) -> int:
-        """The time of the session's last fetch, which fetched this partition too, at the same offset, as it did not
-        name it.
+        """The time of the session's last fetch. That fetch covered this partition, too, at the same offset, because
+        it did not name it.
         """
         return self.session.fetched_at_ms
 
@@ -211,7 +211,9 @@ class FetchSessions:
         self._evictions = 0
 
     def name(self, request: FetchRequest, by_id: bool) -> Generator[int, None, NamedPartitions]:
-        """Collect what the request names, for `plan`: the part of its work that grows, in pieces. Changes nothing."""
+        """Collect the partitions that the request names, for `plan`. This part of the work grows with the request,
+        so it runs in pieces. It changes nothing.
+        """
         partitions: dict[PartitionKey, FetchedPartition] = {}
         unknown = 0
         for topic in request.topics:

@@ -108,7 +108,9 @@ class HostedPartitions:
     # -- configurations -------------------------------------------------------------------------------------------
 
     def apply_configs(self, names: Iterable[str], *, stricter_only: bool = False) -> None:
-        """Have the logs of these topics follow their configurations; or only those whose `min.insync.replicas` rises."""
+        """Let the logs of these topics follow their configurations; with `stricter_only`, only logs whose
+        `min.insync.replicas` rises.
+        """
         for name in names:
             topic = self._hosted.by_name.get(name)
             if topic is None:
@@ -150,7 +152,8 @@ class HostedPartitions:
                     continue
             if partition.log.home.is_unsettled:
                 reached("disks.unsettled_replica_waits")
-                # What it has is open until its disk answers: it must neither lead nor promise anything by that.
+                # The state of this log is open until its disk answers: until then it must neither lead nor
+                # promise anything.
                 self._unsettled.setdefault(topic.topic_id, {})[index] = None
                 continue
             if partition.image is not image:
@@ -209,7 +212,9 @@ class HostedPartitions:
                     reached("moves.reported_swap_never_came")
                     # The swap was reported, and has not come: the log is on a disk that is away.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
-                    raise DirectoryAway("it was about to move here from a log directory that is offline")
+                    raise DirectoryAway(
+                        "the replica was about to move here from a log directory that is offline"
+                    )
                 if not self._maker.may_make_now(hosted.name, index):
                     self._maker.make_later(replica, hosted.name, assigned, is_new=is_new)
                     return None
@@ -240,10 +245,11 @@ class HostedPartitions:
         return partition
 
     def _log_doubt(self, log: PartitionLog, log_dir: LogDir) -> None:
-        """Log that a replica lies elsewhere than the metadata say, and that the directory which they name is away.
+        """Log that a replica lies in another directory than the metadata say, and that the directory in the
+        metadata is offline.
 
-        A move there was announced. The log here is whole if the swap did not follow, and old if its disk hung in the swap.
-        The controller takes it for an empty one, so an operator decides.
+        A move to that directory was announced. The log here is whole if the swap never began, but outdated if its
+        disk hung during the swap. The controller treats the replica as empty, so an operator decides.
         """
         self._log.error(
             "partition.found_elsewhere",
@@ -320,7 +326,7 @@ class HostedPartitions:
         self._tries_again = bool(self._without_room)
         if not self._tries_again:
             return
-        # The next try is scheduled before this one, so that an error in it does not end them all.
+        # The next attempt is scheduled before this one, so that an error here does not end all attempts.
         self._set_next_try()
         self._maker.begin_change()
         topics = self._newest.image.topics_by_id
@@ -370,8 +376,8 @@ class HostedPartitions:
         self._broker.hosting_changed()
 
     def _report_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
-        """Report the directory of a replica that is about to go, unless the controller knows it: it must learn of
-        the loss, too.
+        """Report the directory of a replica that is about to go, unless the controller knows it. The controller
+        must learn of the loss, too.
         """
         image = self._newest.image.partition(hosted.name, index)
         if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:

@@ -1,7 +1,7 @@
-"""A budget of log lines: some at once, the others counted. PURE.
+"""A budget of log lines: the first ones are written, the rest are counted. PURE.
 
-What fails for one request often fails for all that follow, and a client that goes on trying could fill the operator's disk
-with lines. There are at most `LINES_MAX` lines in `INTERVAL_SECONDS`; the next one then says how many were held back.
+If one request fails, the next often fail as well. A client that keeps trying could fill the operator's disk with
+lines. There are at most `LINES_MAX` lines in `INTERVAL_SECONDS`; the next one then says how many were held back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LINES_MAX = 20
 
 
 class LineBudget:
-    """One for all lines of a kind."""
+    """One budget for all lines of a kind."""
 
     __slots__ = ("_began", "_clock", "_held_back", "_lines")
 

@@ -54,7 +54,7 @@ METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
 SYNCED_OFFSET_PERIOD_SECONDS = 10.0
 BEGUN_FILE = "metadata-log-begun"
-_BEGUN_TEXT = f"""version=1
+BEGUN_TEXT = f"""version=1
 # There has been a metadata log in {METADATA_LOG_DIRECTORY}: a controller does not start without it.
 """
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
@@ -131,9 +131,11 @@ class MetadataLog:
         )
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
-                f"{directory.path} has lost its {QUORUM_STATE_FILE}, and this controller may have voted by it: restore the "
-                f"directory; or format {root.path} anew, then `odradek quorum remove` and `quorum add` this node; or, while "
-                f"the other voters have a leader, remove {root.path}/{BEGUN_FILE} to fetch all of it from them"
+                f"{directory.path} has lost its file {QUORUM_STATE_FILE}, by which this controller may "
+                f"have voted. Restore the directory; or format {root.path} anew, then run `odradek "
+                "quorum remove` and `quorum add` for this node; or, while the other voters have a "
+                f"leader, remove {root.path}/{BEGUN_FILE}: the node then fetches the whole log from "
+                "the other voters"
             )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)
@@ -143,7 +145,7 @@ class MetadataLog:
             directory,
             METADATA_TOPIC,
             0,
-            # Nothing may remove segments by age or size: they go when a snapshot has taken their place.
+            # Nothing may remove segments by age or size: they are removed when a snapshot replaces them.
             LogConfig(
                 segment_bytes=settings.segment_bytes, segment_ms=1 << 62, retention_ms=-1, retention_bytes=-1
             ),
@@ -156,12 +158,12 @@ class MetadataLog:
                 recovery_point=snapshot,
             ),
         )
-        # Installing a leader's snapshot begins with removing the log, so a crash may leave a beginning of it, or nothing;
-        # the snapshot was durable before.
+        # Installing a leader's snapshot begins with removing the log, so a crash may leave only a beginning of
+        # the log, or nothing. The snapshot was durable before.
         if max(self._log.log_end_offset, snapshot) < synced:
             raise MetadataLogCorrupt(
-                f"{directory.path} ends at offset {self._log.log_end_offset}, but everything below {synced} was "
-                "synced: the file was cut or damaged after it was written"
+                f"{directory.path} ends at offset {self._log.log_end_offset}, although this node has "
+                f"synced everything below offset {synced}: somebody cut or damaged the file after that"
             )
         return self
 
@@ -187,23 +189,22 @@ class MetadataLog:
         try:
             result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
         except KafkaError as error:
-            raise self._disk_error("append", error) from error
+            self._check_disk("append", error)
+            raise
         return result.last_offset
 
-    def _disk_error(self, operation: str, error: KafkaError) -> Exception:
-        """Turn the error of an offline directory, meant for clients, into a disk's error, with which the quorum
-        ends.
-        """
-        if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
-            return error
-        return DiskError(self._root.path, self.directory.path, operation, 0, str(error))
+    def _check_disk(self, operation: str, error: KafkaError) -> None:
+        """Raise the error of an offline directory, meant for clients, as a disk's error, with which the quorum ends."""
+        if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            raise DiskError(self._root.path, self.directory.path, operation, 0, str(error)) from error
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
         end_offset = self._log.log_end_offset if upper_bound is None else upper_bound
         try:
             return self._log.read_bytes(offset, bytes_max, upper_bound=end_offset, min_one=True)
         except KafkaError as error:
-            raise self._disk_error("read", error) from error
+            self._check_disk("read", error)
+            raise
 
     def flush(self) -> int:
         self._log.flush()
@@ -222,19 +223,19 @@ class MetadataLog:
         except KafkaError as error:
             if isinstance(error.__cause__, DiskRefused):
                 raise error.__cause__ from None
-            raise self._disk_error("truncate", error) from error
+            self._check_disk("truncate", error)
+            raise
         if log.log_end_offset != end_offset:
             raise MetadataLogCorrupt(
-                f"{self.directory.path} cannot be cut at offset {end_offset}: a batch reaches over it"
+                f"{self.directory.path} cannot be cut at offset {end_offset}, which lies inside a batch"
             )
         log.flush()
 
     def drop_prefix(self, offset: int) -> int:
         log = self._log
         self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
-        # The active segment can go with the next snapshot if it is finished now (after a sync: a torn batch
-        # must never have a later segment behind it). So the log holds the records since the last snapshot but
-        # one.
+        # Finish the active segment now, so that the next snapshot can remove it. (Sync first: a torn batch must
+        # never have a later segment behind it.) So the log keeps the records since the last snapshot but one.
         log.flush()
         with suppress(DiskRefused):
             log.roll(self._clock.wall_ms())
@@ -256,10 +257,10 @@ class MetadataLog:
         self.snapshots.delete_below(offset)
 
     def _kept_from(self, retention: MetadataRetention, offset: int) -> int:
-        """Find the end of the oldest snapshot that is kept, 0 if all are; as in Kafka the newest always stays.
+        """Find the end of the oldest snapshot to keep, 0 if all are kept. As in Kafka, the newest snapshot always stays.
 
-        A snapshot goes with the log up to the next one, the oldest first, while all together is too large or it is
-        too old. Snapshots that end behind `offset` do not count yet.
+        A snapshot is removed together with the log up to the next one. The oldest is removed first, as long as it is
+        too old or the total is too large. Snapshots that end behind `offset` do not count yet.
         """
         snapshots, segments = self.snapshots, self._log.segments
         ends = [end for end in snapshots.ends() if end.offset <= offset]
@@ -290,7 +291,8 @@ class MetadataLog:
         except KafkaError as error:
             if isinstance(error.__cause__, DiskRefused):
                 raise error.__cause__ from None
-            raise self._disk_error("install", error) from error
+            self._check_disk("install", error)
+            raise
         log.flush()
 
     # -- files beside the log -----------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ class MetadataLog:
         try:
             self._write_synced_offset(end_offset)
             if not self._is_begun and self.directory.exists(QUORUM_STATE_FILE):
-                self._root.write_atomic(BEGUN_FILE, _BEGUN_TEXT.encode())
+                self._root.write_atomic(BEGUN_FILE, BEGUN_TEXT.encode())
                 self._is_begun = True
         except DiskRefused as error:
             reached("quorum.synced_bound_not_written")
@@ -409,8 +411,9 @@ def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None
         behind = behind is not None or any(_holds_sound_batch(directory, each, sound_from) for each in later)
         if behind:
             raise MetadataLogCorrupt(
-                f"{directory.path}/{name}: the batch at position {position} is damaged, and sound ones follow it; "
-                "no crash does that, so the disk has lost synced data: restore the directory from another voter"
+                f"{directory.path}/{name}: the batch at position {position} is damaged, and sound "
+                "batches follow. No crash does that, so the disk has lost synced data: restore the "
+                "directory from another voter"
             )
 
 
@@ -442,8 +445,8 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:
-    """Read the offset below which all was synced, and the end of the write that began then (0: it was a single
-    batch).
+    """Read the offset below which all was synced, and the end of the write that began there (0: that write was a
+    single batch).
     """
     if not directory.exists(SYNCED_OFFSET_FILE):
         return 0, 0

@@ -55,7 +55,7 @@ class FileSnapshotStore:
         except FileMissing:
             reached("quorum.snapshot_went_while_served")
             # Never there, or removed while it was being opened and read.
-            raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there is no {name}") from None
+            raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"the snapshot {name} does not exist") from None
 
     def _read(self, name: str, position: int, bytes_max: int) -> tuple[bytes, int]:
         file = self._directory.open(name)
@@ -63,7 +63,7 @@ class FileSnapshotStore:
             if not 0 <= position < file.size:
                 raise KafkaError(
                     ErrorCode.POSITION_OUT_OF_RANGE,
-                    f"{position} is not within the {file.size} bytes of {name}",
+                    f"position {position} is not within the {file.size} bytes of the snapshot {name}",
                 )
             return file.pread(max(0, min(bytes_max, file.size - position)), position), file.size
         finally:
@@ -78,8 +78,8 @@ class FileSnapshotStore:
         return self._directory.file_size(snapshot_name(end.offset, end.epoch))
 
     def timestamp_ms(self, end: OffsetAndEpoch) -> int | None:
-        """Find the timestamp of a snapshot's newest record, else of its writing; None if neither is known. Raises
-        `DiskError`.
+        """Find the timestamp of a snapshot's newest record, or else of its writing; None if neither is known.
+        Raises `DiskError`.
         """
         data, _ = self.read(end, 0, _FIRST_BATCH_BYTES_MAX)
         size = is_whole_batch(data, 0)
@@ -116,16 +116,20 @@ class FileSnapshotDraft:
         self.size = 0
 
     def append(self, chunk: Buffer) -> None:
-        assert self._file is not None, "the draft is closed"
+        assert self._file is not None, "the unfinished snapshot is closed already"
         if self.size + len(chunk) > SNAPSHOT_BYTES_MAX:
             raise DiskError(
-                self._directory.path, self._draft_name, "append", 0, f"larger than {SNAPSHOT_BYTES_MAX} bytes"
+                self._directory.path,
+                self._draft_name,
+                "append",
+                0,
+                f"the snapshot is larger than {SNAPSHOT_BYTES_MAX} bytes",
             )
         self._file.append(chunk)
         self.size += len(chunk)
 
     def finish(self) -> StoredSnapshot:
-        assert self._file is not None, "the draft is closed"
+        assert self._file is not None, "the unfinished snapshot is closed already"
         try:
             self._file.sync()
             stored = _load(self._directory, self._draft_name, self._end)

@@ -6,7 +6,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 
 
 class NewestImage:
-    """One object for all parts of a broker: the broker replaces `image`, its parts read it when they need it."""
+    """One object for all parts of a broker. The broker replaces `image`; its parts read the image when they need it."""
 
     __slots__ = ("image",)
 

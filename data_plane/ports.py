@@ -1,4 +1,4 @@
-"""The part of a broker that all its parts use, and what its parts see of others. PORTED."""
+"""The services that all parts of a broker use, and the parts' views of one another. PORTED."""
 
 from __future__ import annotations
 

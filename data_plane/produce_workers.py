@@ -32,7 +32,9 @@ class CountedWorkers:
 
 
 class ProduceWorkers:
-    """`small` do work with little room, `large` the rest, one at a time and with rests: it is long work."""
+    """Two kinds of workers: `small` do work with little memory; `large` do the rest as long work, one at a time and
+    with pauses.
+    """
 
     __slots__ = ("inflated", "large", "small")
 

@@ -46,9 +46,7 @@ class ProducerIds:
         return self.next_id - 1
 
     async def fill(self) -> ErrorCode:
-        """Have at least one id at hand; returns NONE, or COORDINATOR_LOAD_IN_PROGRESS where the controller gives
-        none.
-        """
+        """Get at least one producer id. Return NONE, or COORDINATOR_LOAD_IN_PROGRESS if the controller gives none."""
         while self.is_empty:
             if self._fetching is not None:
                 reached("producer_ids.block_shared")

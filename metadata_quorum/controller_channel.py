@@ -71,8 +71,8 @@ __all__ = [
 
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.1
-"""Pause between two attempts while the leader is still inactive or out of reach. A change of leadership ends the
-pause. It doubles from one attempt to the next.
+"""The longest pause between two attempts while the leader is inactive or out of reach. The pause doubles from one
+attempt to the next. A change of leadership ends it.
 """
 
 IMAGE_WAIT_SECONDS_MAX = 0.5
@@ -97,7 +97,7 @@ TOKEN_APIS = frozenset(
 )
 """Requests whose decision depends on the client's identity."""
 VOTER_CHANGES = frozenset({ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER})
-"""Those of them that change the metadata log's set of voters."""
+"""The APIs among them that change the metadata log's set of voters."""
 SENT_PLAIN = frozenset(
     {
         ApiKey.ALTER_PARTITION,
@@ -191,10 +191,10 @@ def answer_request(
 def _submitted(
     service: Service, request: Any, version: int, sender: Sender
 ) -> tuple[Deferred[Any, Any], Callable[[Any], Any]]:
-    """Decide the part that the sender's quota lets in; returns its answer, and how that becomes the answer to
-    everything.
+    """Decide the part of a request that the sender's quota allows. Return the answer to it, and a function that
+    makes the whole answer from it.
 
-    The quota counts the same state as the decision, since nothing comes in between.
+    The quota is counted on the same state as the decision, because nothing runs in between.
     """
     charged = None if sender is NODE_ITSELF else service.charge_changes(sender, request, version)
     if charged is None:
@@ -203,10 +203,10 @@ def _submitted(
 
 
 def let_in(service: Service, sender: Sender, request: Message, version: int) -> Admitted | Any:
-    """Return the part of a client's request that this node's controller may decide, or the refusal of the whole. A
-    node's requests to its own controller need no right.
+    """Return the part of a client's request that this node's controller may decide, or the refusal of the whole request.
 
-    What a node asks its own controller needs no right."""
+    A node's requests to its own controller need no right.
+    """
     if request.API_KEY in TOKEN_APIS:
         return let_token_request_in(service, sender, request, may_ask=not sender.by_token)
     if sender is NODE_ITSELF or service.doors is None:
@@ -255,7 +255,7 @@ def takes_long(service: Service, request: Message) -> bool:
 
 
 def _describes_too_much(request: Message) -> bool:
-    """True if a DescribeQuorum names very many partitions: it is refused, since the quorum has only one."""
+    """True if a DescribeQuorum names very many partitions. It is refused, because the quorum has only one partition."""
     return isinstance(request, DescribeQuorumRequest) and _is_long(request)
 
 
@@ -308,7 +308,7 @@ async def _answer_in_parts(
 async def _submit_all(
     service: Service, share: Share, requests: Sequence[Any], version: int, sender: Sender
 ) -> list[Any]:
-    """Collect the responses, when all of them are released; each request is decided in a turn of its own."""
+    """Collect the responses once all of them are released. Each request is decided in its own turn."""
     submitted = [await share.on_loop(_submitted, service, request, version, sender) for request in requests]
     for deferred, _ in submitted:
         await _wait_released(service, deferred)
@@ -371,13 +371,16 @@ class ControllerChannel:
             now = clock.monotonic()
             if now >= deadline:
                 reached("controller.none_to_ask")
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "there was no active controller to ask")
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    "no controller was active, so the broker could not ask for a decision",
+                )
             with clock.timeout_at(min(deadline, now + pause)):
                 await changed.wait()
             pause = RETRY_SECONDS_MIN if changed.is_set() else min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _ask_once(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
-        """Ask once; None where there was no answer. Raises `KafkaError`, `ConnectionLost`."""
+        """Ask once; return None if there was no answer. Raises `KafkaError`, `ConnectionLost`."""
         service = self._service
         if service.quorum.leader_id == self._node_id:
             return await self._ask_here(message, deadline, version, sender) if service.is_active else None
@@ -389,7 +392,8 @@ class ControllerChannel:
             peer = self._peers.channel(*address)
             response = await self._ask_there(peer, message, version, deadline)
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
-        # A large decision takes its time; heartbeats must neither wait behind it nor cost it the connection.
+        # A large decision takes time. Heartbeats must neither wait for it nor lose their connection because of
+        # it.
         peer = self._peers.channel(*address, "clients")
         envelope = await self._piece(_is_long(message), seal_request, message, version, sender)
         sealed = await self._ask_there(peer, envelope, 0, deadline)
@@ -456,7 +460,7 @@ class ControllerChannel:
             return
         for call, asked in list(self._calls.items()):
             if asked != address:
-                call.fail(ConnectionLost("another controller is active now"))
+                call.fail(ConnectionLost("another controller has become the active controller"))
 
     def statistics(self) -> dict[str, int]:
         """Count requests under way, and repeated attempts; answers that waited for this node's image, and those

@@ -1,7 +1,7 @@
-"""The requests served on a controller's listener: the quorum's own requests, the controller's, and envelopes with more.
+"""The requests served on a controller's listener: the quorum's, the controller's, and requests in envelopes.
 
-As in Kafka this listener advertises a set of its own. Requests that another node leads are answered NOT_CONTROLLER (or
-with the leader, where the response has room for it): nothing is passed on from here.
+As in Kafka, this listener advertises its own set of APIs. If another node is the active controller, the answer is
+NOT_CONTROLLER, with the leader if the response has a field for it. Nothing is forwarded.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _guarded(
 
 @attrs.frozen
 class DescribedController:
-    """A controller's configuration, as DescribeConfigs shows it (KIP-919); `static` is that of its file."""
+    """A controller's configuration, as DescribeConfigs shows it (KIP-919). `static` is the configuration in its file."""
 
     node_id: int
     static: BrokerConfigLayers
@@ -244,10 +244,11 @@ class EnvelopeHandler:
 
 
 def _image_offset(service: Service, enclosed: Enclosed) -> int:
-    """Find the offset of the image that a decision's answer shows, which is published before the answer is
-    released. -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
+    """Find the offset of the image that a decision's answer shows. The image is published before the answer is
+    released. Return -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
 
-    -1 for the quorum's answers, and for lists: they change nothing that a client would look for."""
+    -1 for the quorum's answers, and for lists: they change nothing that a client would look for.
+    """
     if enclosed.api_key in QUORUM_APIS or enclosed.api_key == ApiKey.LIST_PARTITION_REASSIGNMENTS:
         return -1
     return service.committed_image.offset

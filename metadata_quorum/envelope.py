@@ -100,7 +100,9 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
         address = str(ip_address(envelope.client_host_address))
         api_key, version, correlation_id, client_id, body = parse_request_header(data, 0, len(data))
         if not is_supported(api_key, version):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {api_key} has no version {version}")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"the API with key {api_key} has no version {version}"
+            )
         request = decode_bounded(request_class(api_key), version, data, body)
     except (RemoteProtocolError, ValueError) as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
@@ -110,10 +112,10 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
 
 
 def seal_response(enclosed: Enclosed, response: Message, image_offset: int = -1) -> EnvelopeResponse:
-    """Seal a response as Kafka does: NOT_CONTROLLER in an answer becomes the envelope's own error, and the broker
-    asks again.
+    """Seal a response as Kafka does: NOT_CONTROLLER in a response becomes the envelope's own error, so that the
+    broker asks again.
 
-    `image_offset` is that of the last record in the image which the answer shows; -1: none.
+    `image_offset` is the offset of the last record in the image that the response shows; -1 if it shows no image.
     """
     w = bytearray(_CORRELATION_ID.pack(enclosed.correlation_id))
     if response_header_version(enclosed.api_key, enclosed.api_version):

@@ -1,4 +1,4 @@
-"""Feature levels: what this version implements and states (KIP-584), and what a new cluster begins with."""
+"""Feature levels: those that this version supports (KIP-584), and those that a new cluster begins with."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
 
 REPLICA_LOG_INFO = "odradek.replica.log.info"
 OWN_FEATURES: dict[str, tuple[int, int]] = {REPLICA_LOG_INFO: (0, 1)}
-"""Features that only nodes name to each other, when they register. They have no finalized level, and are hidden from
-clients. Each stands for tagged fields of ours (docs/internals/own-fields.md)."""
+"""Features that nodes show only to each other, when they register. They have no finalized level, and are hidden
+from clients. Each stands for tagged fields of ours (docs/internals/own-fields.md)."""
 
 BOOTSTRAP_FEATURES: dict[str, int] = {
     METADATA_VERSION: METADATA_VERSION_4_3,
@@ -48,16 +48,16 @@ class Release:
     """The versions and levels that a node of one release speaks; during an upgrade, nodes of two releases are in one
     cluster.
 
-    `versions_behind` says by how many versions its answers to clients end before ours. Requests between nodes are
-    exempt. Their versions are fixed by the finalized `metadata.version`, since nodes do not negotiate. The APIs of
-    `versions_kept` end where ours do.
+    `versions_behind` is the number of versions by which its newest version of each client API is older than ours. The
+    APIs of `versions_kept` are exempt. So are requests between nodes: the finalized `metadata.version` fixes their
+    versions, because nodes do not negotiate.
     """
 
     features: Mapping[str, tuple[int, int]]
     versions_behind: int = 0
     versions_kept: frozenset[int] = frozenset()
     own_features: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
-    """What its nodes name beside `features` when they register."""
+    """Features that the cluster's nodes name at registration in addition to `features`."""
 
     @property
     def registered_features(self) -> dict[str, tuple[int, int]]:
@@ -78,5 +78,8 @@ def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RE
     for name, level in sorted(finalized.items()):
         low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:
-            return f"{name} is finalized at level {level}, this version supports {low} to {high}"
+            return (
+                f"the cluster's feature {name} is finalized at level {level}, and this version "
+                f"supports the levels {low} to {high}"
+            )
     return None

@@ -46,7 +46,7 @@ class Snapshot:
 
 @attrs.frozen
 class StoredSnapshot:
-    """A snapshot as it was found on disk; it stands for the log below `end_offset`, whose last epoch is `epoch`."""
+    """A snapshot as it was found on disk. It replaces the log below `end_offset`, whose last epoch is `epoch`."""
 
     end_offset: int
     epoch: int
@@ -72,8 +72,8 @@ class ReplicatedLog(Protocol):
         """The leader epoch of the last batch, -1 for an empty log."""
 
     def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
-        """Append `count` batches that begin at `log_end_offset`; return their last offset. They are durable only
-        after `flush`; earlier appends must be flushed already.
+        """Append `count` batches that begin at `log_end_offset`. Return their last offset. They are durable only
+        after `flush`. Earlier appends must be flushed already.
 
         Raises `DiskRefused` (nothing was appended, try again later) or `DiskError` (the directory is offline).
         """
@@ -91,8 +91,8 @@ class ReplicatedLog(Protocol):
         """Remove the records from `end_offset` on, durably: they never come back. Blocks."""
 
     def drop_prefix(self, offset: int) -> int:
-        """Remove records below `offset`, which a snapshot covers, as far as they need not be kept, with older
-        snapshots; return the log's new start. Blocks.
+        """Remove records below `offset`, which a snapshot covers, and older snapshots, unless they must be kept.
+        Return the log's new start. Blocks.
         """
 
     def expire(self, offset: int) -> int:
@@ -135,9 +135,9 @@ class SnapshotDraft(Protocol):
         """Append a chunk. Raises `DiskRefused` or `DiskError`; then the draft can only be discarded."""
 
     def finish(self) -> StoredSnapshot:
-        """Check that it is whole and sound, make it durable, and only then give it its name.
+        """Check that the snapshot is whole and sound, make it durable, and only then give it its final name.
 
-        Raises `MetadataLogCorrupt` (and is discarded) when it is not, `DiskError`.
+        Raises `MetadataLogCorrupt` if it is damaged, and discards it. Raises `DiskError`.
         """
 
     def discard(self) -> None:
@@ -220,7 +220,7 @@ class PeerChannels(Protocol):
 
 
 class ControllerPort(PeerChannel, Protocol):
-    """The broker's way to the active controller: `request` in its own name, `forward` in that of a client."""
+    """The broker's way to the active controller: `request` acts in the broker's name, `forward` in the name of a client."""
 
     @property
     def leader_epoch(self) -> int:

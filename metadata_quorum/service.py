@@ -205,7 +205,7 @@ class MetadataService:
         return self._is_active
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
-        """Return the part of a client's request that its quota of changes lets in; None where no quota applies.
+        """Return the part of a client's request that its quota of changes allows; None if no quota applies.
 
         The charge is for the present state, including topics that are not committed yet.
         """
@@ -434,7 +434,9 @@ class MetadataService:
         if self._machine is not machine:
             return
         if offset is None:
-            self.quorum.fail(InvalidMetadata("the first records of a new cluster fit no metadata log"))
+            self.quorum.fail(
+                InvalidMetadata("the controller could not write the records that begin a new cluster")
+            )
             return
         self._is_active = True
         image = self.committed_image
@@ -451,7 +453,9 @@ class MetadataService:
     def _check_features(self, image: MetadataImage, first: dict[str, int] | None = None) -> None:
         problem = unsupported_feature(image.features or first or {}, self._settings.release)
         if problem is not None:
-            raise InvalidMetadata(f"the metadata log is of a cluster that this version cannot run: {problem}")
+            raise InvalidMetadata(
+                f"this version cannot run the cluster that this metadata log belongs to: {problem}"
+            )
 
     # -- timers -----------------------------------------------------------------------------------------------------
 
@@ -468,8 +472,8 @@ class MetadataService:
     async def _check_sessions(self, period: float) -> None:
         """Fence the silent brokers, one after the other.
 
-        Nothing waits for commits here: they are slow when a disk or a node is ill, which is when brokers die. If the
-        timer is late, the controller itself has slept that long.
+        It does not wait for commits: they are slow when a disk or a node is ill, and then brokers die. If the timer
+        is late, the controller itself has slept that long.
         """
         clock = self._env.clock
         while True:

@@ -155,7 +155,9 @@ class Deferred(Generic[Q, A]):
     @property
     def response(self) -> A:
         """The response. Reading it before it is given out is a bug."""
-        assert self._callbacks is None, "a response was read before the log committed what it says"
+        assert self._callbacks is None, (
+            "a response was read before the records that it speaks of were committed"
+        )
         return self._response
 
     def on_release(self, callback: Callable[[A], None]) -> None:
@@ -193,9 +195,7 @@ def _in_batches(records: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 class ReplicatedStateMachine(Generic[S, D, Q, A]):
-    """The leader's runtime of one machine over one log. It is not reentrant for decisions: only callbacks may
-    submit.
-    """
+    """The leader's runtime of one machine over one log. Submit from callbacks, never from within a decision."""
 
     def __init__(
         self,
@@ -281,12 +281,12 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
                 self._append_all(decision.records, batches)
         deferred = Deferred(request, response, self._end_offset)
         self._waiting.append(deferred)
-        # Nothing may overtake: an answer to the same state that waits already goes first.
+        # Keep the order: an answer to the same state that already waits goes first.
         self._release(log.high_watermark)
         return deferred
 
     def _encode_all(self, request: Q, records: Sequence[Any]) -> list[Any] | None:
-        """Encode the batches of a decision; None where a value of it fits no record. Changes nothing."""
+        """Encode the batches of a decision; return None if a value fits no record. It changes nothing."""
         try:
             return [self._log.encode_batch(some) for some in _in_batches(records)]
         except Exception as error:  # noqa: BLE001  # whatever the encoder stumbles over, nothing has changed yet
@@ -316,7 +316,9 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
             try:
                 state, delta = self._machine.replay(state, offset, log.epoch, some)
             except Exception as error:
-                raise AssertionError(f"a decision cannot be replayed at offset {offset}: {error}") from error
+                raise AssertionError(
+                    f"a decision of this node cannot be replayed at offset {offset}: {error}"
+                ) from error
             offset += len(some)
             versions.append(_Version(offset, state, delta))
         return versions
@@ -325,7 +327,8 @@ class ReplicatedStateMachine(Generic[S, D, Q, A]):
         last_offset = self._log.append_batch(batch)
         if last_offset != version.end_offset - 1:
             raise AssertionError(
-                f"records replayed up to offset {version.end_offset - 1} were appended up to {last_offset}"
+                f"the decision's records were replayed up to offset {version.end_offset - 1}, but "
+                f"appended up to offset {last_offset}"
             )
         self._state = version.state
         self._end_offset = version.end_offset

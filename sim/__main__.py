@@ -1,4 +1,4 @@
-"""`python -m sim --seed N`: one run of the simulator; its last lines say how it ended.
+"""`python -m sim --seed N`: one run of the simulator; its last lines report the outcome.
 
 `python -m sim --campaign --hours H --workers 2` runs many (`sim.campaign`), and `python -m sim --census DIR` prints which
 named states they have reached.

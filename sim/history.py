@@ -59,14 +59,14 @@ class History:
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which a client has asked to delete records."""
     witnessed: dict[TopicPartition, dict[int, tuple[bytes, float, float]]] = attrs.Factory(dict)
-    """The value that some client has known to be at an offset, since when, and when it had asked (infinity: it is
-    synced).
+    """The value that some client has known to be at an offset, since when, and when it had asked (infinity: the
+    record is synced).
     """
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
     """How many times a record of a producer without idempotence may be there."""
 
     operations: Operations = attrs.Factory(Operations)
-    """The same, as Jepsen's checkers want it; a value is the number of its `Send`."""
+    """The same operations in the form of Jepsen's checkers. A value is the number of its `Send`."""
     _sends: dict[tuple[TopicPartition, bytes], Send] = attrs.Factory(dict)
 
     def send(

@@ -41,7 +41,7 @@ GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
     "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
 }
-"""What brokers have where the workload is `crowd`. Kafka's seconds would leave a storm few rebalances."""
+"""The brokers' settings with the workload `crowd`. Kafka's seconds would leave too few rebalances in a storm."""
 CLEANER_SETTINGS = {
     "log.cleaner.backoff.ms": ("100", "1000"),
     "log.cleaner.threads": ("1", "2"),
@@ -111,7 +111,9 @@ runs that have them, drawn alike."""
 SYNCED_PROBABILITY = 0.12
 """The share of runs whose brokers sync everything before they acknowledge it."""
 UNSYNCING = {"workloads": ("pipeline",), "duties": ("settings",)}
-"""What sets `flush.messages` for a topic or a broker: such runs have none of it."""
+"""Workloads and duties that set `flush.messages` for a topic or a broker. They are left out of runs whose brokers
+sync late.
+"""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -127,7 +129,7 @@ LATER_AGED_WORKLOADS = ("group", "varied", "keyed", "copy", *JOINT_WORKLOADS)
 LATER_AGED_SHARE = 0.3
 LATER_AGED_MAX = 2
 LATER_AGED_TIME = 0.35
-"""Such runs have two of these workloads at most, and a third of the time: a run costs about what it cost."""
+"""Such runs have at most two of these workloads, and a third of the time, so that a run costs no more than others."""
 KEEPING_WORKLOADS = ("group", "copy")
 """Workloads that need the offsets of their groups, however seldom these are committed."""
 NEW_WORKLOADS = ("prepare",)
@@ -320,7 +322,7 @@ class RunOptions:
         return found
 
     def _with_fewer_knobs(self) -> list[tuple[str, RunOptions]]:
-        """List copies with no knobs, with a half of them, and with one less."""
+        """List copies without knobs, with half of them, and with one fewer."""
         paths = tuple(self.knobs)
         if not paths:
             return []

@@ -3,8 +3,8 @@
 Three rules:
 
 * Replicas of a partition have the same bytes up to the high watermark (and everywhere, once all is quiet).
-* Two metadata logs that have an entry of the same offset and epoch are the same up to it (Raft, 5.3: log matching).
-* What was seen committed in the metadata log stays there, byte for byte.
+* Two metadata logs with an entry of the same offset and epoch are equal up to that entry (Raft, 5.3: log matching).
+* Records seen as committed in the metadata log stay there, byte for byte.
 """
 
 from __future__ import annotations

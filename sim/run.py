@@ -1,4 +1,4 @@
-"""One run from a seed and its options, and how it ended: what the command line and campaigns call. SHELL.
+"""One run from a seed and its options, and its outcome, for the command line and for campaigns. SHELL.
 
 `run` never raises for what a node does. A broken promise, a cluster that stays ill and an unexpected exception are
 verdicts. Two failures with the same `signature` are most likely the same bug.

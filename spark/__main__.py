@@ -55,10 +55,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0 if given else 2
     name, *rest = given
     if name not in JOBS:
-        print(f"there is no job {name!r}: {', '.join(JOBS)}", file=sys.stderr)
+        print(f"the job {name!r} does not exist; there are {', '.join(JOBS)}", file=sys.stderr)
         return 2
     if name == CHECKOUT_ONLY and not (Path(__file__).parents[2] / "jepsen_tests").is_dir():
-        print(f"{name} runs in a checkout of the sources alone", file=sys.stderr)
+        print(f"the job {name} runs only in a checkout of the sources", file=sys.stderr)
         return 1
     module = importlib.import_module(JOBS[name][0])
     status: int = module.main(rest)

@@ -65,7 +65,7 @@ _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema(_COLUMNS)
 """The columns that `spark.read.format("kafka")` gives; timestampType is 0 (CreateTime) or 1 (LogAppendTime)."""
 SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
-"""The same with `includeHeaders`; a record without headers has null there."""
+"""`SCHEMA` with the column that `includeHeaders` adds; it is null for a record without headers."""
 
 _GROUP_BYTES = 16 << 20
 """A group is closed behind the batch that reaches this, however few its rows."""
@@ -126,7 +126,7 @@ def decode_batches(
         ValueError: `decompressed_bytes_max` is above 1 GiB.
     """
     if decompressed_bytes_max > _BATCH_BYTES_MAX:
-        raise ValueError(f"decompressed_bytes_max may be {_BATCH_BYTES_MAX} at most")
+        raise ValueError(f"decompressed_bytes_max must be at most {_BATCH_BYTES_MAX}")
     schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
     end = 2**63 - 1 if offset_end is None else offset_end
     group = _Group()
@@ -159,11 +159,11 @@ def decode_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of several small ranges, one range after the other, in Arrow batches of `rows_wanted` rows or more.
 
-    A range costs nearly nothing beside its records, where `decode_batches` costs as much as a thousand of them.
-    Raises as `decode_batches`; the error does not name the range.
+    A range costs little more than its records; `decode_batches` costs as much as a thousand records per call. Raises
+    as `decode_batches`; the error does not name the range.
     """
     if decompressed_bytes_max > _BATCH_BYTES_MAX:
-        raise ValueError(f"decompressed_bytes_max may be {_BATCH_BYTES_MAX} at most")
+        raise ValueError(f"decompressed_bytes_max must be at most {_BATCH_BYTES_MAX}")
     schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
     group, shares = _Group(), list[_Share]()
     for each in ranges:
@@ -198,9 +198,14 @@ def _check_place(header: BatchHeader, next_offset: int | None) -> None:
     """Raise CorruptBatch where the header's offsets, which no checksum covers, cannot be a log's."""
     base_offset = header.base_offset
     if base_offset < 0 or header.last_offset_delta < 0 or header.next_offset >= 2**63:
-        raise CorruptBatch(f"batch from offset {base_offset} to {header.last_offset}")
+        raise CorruptBatch(
+            f"a record batch claims the impossible offsets {base_offset} to {header.last_offset}"
+        )
     if next_offset is not None and base_offset < next_offset:
-        raise CorruptBatch(f"batch from offset {base_offset} behind one that ends at {next_offset - 1}")
+        raise CorruptBatch(
+            f"a record batch begins at offset {base_offset}, although the batch before it ends at "
+            f"{next_offset - 1}"
+        )
 
 
 @attrs.define
@@ -242,7 +247,7 @@ class _Group:
         self.looked_at += 1
         if header.is_control or not visible:
             if not check_crc(buf, position, header.size):
-                raise CorruptBatch("batch checksum is wrong")
+                raise CorruptBatch("the checksum of the record batch is wrong")
             return
         self.places.add(buf, position, header, decompressed_bytes_max)
 
@@ -340,7 +345,7 @@ def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
 
 
 def _header_column(data: Bytes, fields: RecordColumns, rows: int) -> pa.Array:
-    """Make the column of headers, null where a record has none; every record is proved to end at its stated length."""
+    """Make the column of headers, null for a record without headers. Check that every record ends at its stated length."""
     records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
     if not len(records):
         return pa.nulls(rows, pa.list_(_HEADER_TYPE))
@@ -368,7 +373,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 @attrs.define
 class _Headers:
-    """Headers of several records, one behind the other: places and lengths of their keys and values."""
+    """Headers of several records, one after the other: places and lengths of their keys and values."""
 
     keys: list[int] = attrs.field(factory=list)
     key_lengths: list[int] = attrs.field(factory=list)
@@ -378,29 +383,32 @@ class _Headers:
     """The number of headers of each record."""
 
     def walk(self, data: bytes, place: int, end: int) -> None:
-        """Note the headers of one record, whose number stands at `place`.
+        """Note the headers of one record; `place` is the place of their count.
 
         Raises:
-            InvalidRecord: they do not end exactly where the record does, or contradict themselves.
+            InvalidRecord: the headers do not end exactly where the record does, or their lengths contradict each other.
         """
         count, place = _varint(data, place)
-        # A header has at least two bytes: no more than fit are walked, whatever the count says.
+        # A header has at least two bytes. So no more headers are walked than fit into the bytes, whatever the
+        # count claims.
         if not 0 <= 2 * count <= end - place:
-            raise InvalidRecord(f"{count} record headers in {end - place} bytes")
+            raise InvalidRecord(
+                f"a record claims {count} headers, too many for the {end - place} bytes that are left"
+            )
         for _ in range(count):
             length, place = _varint(data, place)
             if not 0 <= length <= end - place:
-                raise InvalidRecord(f"record header key of {length} bytes")
+                raise InvalidRecord(f"a record header's key has the impossible length {length}")
             self.keys.append(place)
             self.key_lengths.append(length)
             length, place = _varint(data, place + length)
             if not -1 <= length <= end - place:
-                raise InvalidRecord(f"record header value of {length} bytes")
+                raise InvalidRecord(f"a record header's value has the impossible length {length}")
             self.values.append(place)
             self.value_lengths.append(length)
             place += max(length, 0)
         if place != end:
-            raise InvalidRecord(f"a record ends {place - end} bytes behind its length")
+            raise InvalidRecord(f"a record's fields exceed the record's length by {place - end} bytes")
         self.counts.append(count)
 
 
@@ -416,7 +424,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     number, shift = byte & 0x7F, 7
     while byte >= 0x80:
         if shift > 63:
-            raise InvalidRecord("variable-length number of more than ten bytes")
+            raise InvalidRecord("a variable-length number has more than ten bytes")
         place += 1
         byte = data[place]
         number |= (byte & 0x7F) << shift

@@ -1,4 +1,6 @@
-"""The options of source and sink by name, with their defaults and what they do: what docs/spark-options.md is made of. PURE."""
+"""The options of source and sink by name, with their defaults and effects; docs/spark-options.md is made from them.
+PURE.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _HIDE = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def plain_errors(*more: type[Exception]) -> Iterator[None]:
-    """Let errors that are clear by themselves, and those of the types `more`, pass without a traceback.
+    """Let errors with clear texts, and errors of the types `more`, pass without a traceback.
 
     The setting concerns Spark's own processes only, never the user's.
     """

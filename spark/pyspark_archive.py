@@ -97,13 +97,13 @@ def main(words: Sequence[str] | None = None) -> int:
     directory = parser.parse_args(words).directory or _installed()
     archives = sorted(directory.glob("*.zip"))
     if not archives:
-        print(f"no archive is in {directory}", file=sys.stderr)
+        print(f"the directory {directory} has no archive of PySpark", file=sys.stderr)
         return 1
     for archive in archives:
         try:
             print(f"{archive}: {compile_archive(archive)} modules compiled")
         except OSError as error:
-            print(f"{archive} stays as it is: {error}", file=sys.stderr)
+            print(f"{archive} was left unchanged: {error}", file=sys.stderr)
             return 1
     return 0
 

@@ -1,7 +1,7 @@
 """The reader of a streaming query that cannot begin: it says why when Spark asks for the first offset.
 
-If `streamReader()` raises, the last line of the error is about a variable of Spark's runner. The reason stands far above
-it.
+If `streamReader()` raised the error itself, its last line would name a variable of Spark's runner, and the reason
+would stand far above.
 """
 
 from __future__ import annotations

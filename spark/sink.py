@@ -80,7 +80,7 @@ _LOGGER = logging.getLogger("odradek.spark")
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """Make the writer of a batch query. Raises `ValueError`, with one sentence, for a query that cannot be written."""
     if overwrite:
-        raise ValueError("a topic cannot be overwritten: use .mode('append').")
+        raise ValueError("the sink cannot overwrite a topic: use .mode('append').")
     plan = plan_write(options, schema)
     if plan.delivery is not Delivery.AT_LEAST_ONCE and plan.app_id is None:
         # A random id sets attempts at this job's tasks apart from those of any other run.
@@ -100,7 +100,8 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     plan = plan_write(options, schema)
     if plan.app_id is not None:
         raise ValueError(
-            "the options txnAppId and txnVersion are for batch writes: a stream has its query's id and batches."
+            "the options txnAppId and txnVersion are only for batch writes: a stream uses its query's "
+            "id and batch numbers."
         )
     return StreamWriter(plan if runs_as(_COMMITTING) else _checked(plan))
 
@@ -173,9 +174,9 @@ def _checked(plan: SinkPlan) -> SinkPlan:
             timeout_max_ms = decisions.transaction_timeout_max_ms()
     except (KafkaError, ClientError) as error:
         raise ValueError(
-            f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': {str(error).rstrip('.')}"
-            " (delivery=at-least-once needs neither topic nor transactions, and doubles what a batch that has begun has"
-            " committed)."
+            f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': "
+            f"{str(error).rstrip('.')}. (delivery=at-least-once needs neither that topic nor "
+            "transactions, but doubles rows that a started batch has committed.)"
         ) from None
     return plan.with_transaction_timeout(timeout_max_ms)
 
@@ -259,13 +260,16 @@ def _check_tasks(plan: SinkPlan, query: str, batch: int, tasks: int) -> None:
     more = [task for task, marker in markers.items() if task >= tasks and marker.batch == batch]
     if more:
         raise ProgressError(
-            f"batch {batch} of {query} has {tasks} tasks now and had {max(more) + 1} in an earlier run: rows may be there"
-            " twice. Keep the number of tasks for the batches to come, or give them delivery=two-phase."
+            f"batch {batch} of {query} has {tasks} tasks now and had {max(more) + 1} in an earlier "
+            "run, so rows may be in the topic twice. Keep the number of tasks for the batches to come, "
+            "or use delivery=two-phase."
         )
 
 
 def _look_up(plan: SinkPlan) -> bytes:
-    """Find the topic's id, which shows that it is there (asking for it may create it, where brokers do so)."""
+    """Find the topic's id, which shows that the topic exists. (The request may create the topic, if brokers create
+    topics automatically.)
+    """
     if plan.topic is None:
         return NO_TOPIC_ID
     settings = plan.settings
@@ -279,9 +283,7 @@ def _look_up(plan: SinkPlan) -> bytes:
     except KafkaError as error:
         raise ValueError(about_topic(plan.topic, where, error)) from None
     except ClientError as error:
-        raise ValueError(
-            f"no broker can be asked for the topic '{plan.topic}' at {where}: {error}."
-        ) from None
+        raise ValueError(f"no broker answers for the topic '{plan.topic}' at {where}: {error}.") from None
 
 
 def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about: dict[str, Any]) -> None:
@@ -304,14 +306,14 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
                 file.write(json.dumps(sums) + "\n")
         except OSError as error:
             # The rows are written: to fail now would have Spark write them again.
-            _LOGGER.warning("the figures of a batch are not noted: %s", error)
+            _LOGGER.warning("the figures of a batch could not be written: %s", error)
 
 
 # Tasks
 
 
 _producers: dict[tuple[tuple[str, str], ...], Producer] = {}
-"""One for each configuration that this worker process has written with: workers outlive their tasks."""
+"""One producer for each configuration that this worker process has written with: worker processes outlive their tasks."""
 _PRODUCERS_MAX = 8
 """Producers that are kept; the least recently used one is closed. Each has a thread, and up to `buffer.memory`."""
 
@@ -328,8 +330,8 @@ def _write(
         context = TaskContext.get()
         if context is None or query is None or batch is None:
             raise RuntimeError(
-                f"delivery={plan.delivery.value} needs the query's id and batch, and this Spark names neither to its tasks:"
-                " take delivery=at-least-once."
+                f"delivery={plan.delivery.value} needs the query's id and batch, and this version of "
+                "Spark gives its tasks neither: use delivery=at-least-once."
             )
         consecutive, task = plan.app_id is None, context.partitionId()
         if plan.delivery is Delivery.TWO_PHASE:

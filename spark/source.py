@@ -70,7 +70,7 @@ def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekRead
     parsed = SourceOptions.parse(options, Query.BATCH)
     _check_columns(parsed, columns)
     if parsed.ignored:
-        _LOGGER.warning("a batch query has no use for %s", " and ".join(parsed.ignored))
+        _LOGGER.warning("a batch query ignores %s", " and ".join(parsed.ignored))
     return (FilteringReader if parsed.filter_pushdown and _session_pushes() else OdradekReader)(parsed)
 
 
@@ -92,14 +92,15 @@ def _check_columns(options: SourceOptions, columns: StructType) -> None:
     given = [(field.name, field.dataType.simpleString()) for field in columns.fields]
     if given != [(field.name, field.dataType.simpleString()) for field in _columns(options).fields]:
         raise OptionError(
-            "the columns of the format odradek are fixed: leave out schema(...), and select what you need"
+            "the columns of the format odradek are fixed: leave out schema(...), and select the "
+            "columns that you need"
         )
 
 
 def _session_pushes() -> bool:
     """True if `spark.sql.python.filterPushdown.enabled` is on: Spark then plans in a process made for it.
 
-    A reader that has `pushFilters` is refused where it is off, and a reader does not learn which it is.
+    Spark refuses a reader with `pushFilters` if the setting is off, and a reader does not learn the setting.
     """
     return runs_as(_PUSHDOWN_WORKER)
 
@@ -136,7 +137,7 @@ class OdradekReader(DataSourceReader):
 
 
 class FilteringReader(OdradekReader):
-    """The same where the session pushes filters: fewer partitions, shorter ranges."""
+    """The reader for sessions that push filters: it plans fewer partitions and shorter ranges."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Apply filters that bound topics, partitions, offsets and times; hand the rest back to Spark."""

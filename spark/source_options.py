@@ -1,7 +1,7 @@
 """The options of the source: the names, defaults and meaning of Spark's own Kafka connector, checked and typed. PURE.
 
-Spark hands over the names in lower case, the values as they were written. Everything that is missing, contradictory or
-unknown is an `OptionError` with one sentence that names the option as its documentation spells it.
+Spark hands over the names in lower case, the values as they were written. A missing, contradictory or unknown option
+raises `OptionError`, whose sentence names the option as its documentation spells it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
 """Where the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
-"""What `odradek.spark.decode` takes at most: Arrow's positions have 32 bits."""
+"""The largest input of `odradek.spark.decode`, because Arrow's positions have 32 bits."""
 _CREATE_TABLE: Final = (
     "CREATE TABLE keeps no OPTIONS of a Python data source (Spark 4.3 and before): use CREATE TEMPORARY VIEW name USING "
     "odradek OPTIONS (...), or spark.read"
@@ -89,14 +89,14 @@ class Query(Enum):
     BATCH = "batch"
     STREAM = "stream"
     UNKNOWN = "unknown"
-    """The id before Spark gives one: it asks for the schema first."""
+    """The query id used before Spark assigns one, because Spark asks for the schema first."""
 
 
 @attrs.frozen
 class Bound:
     """The offsets to start or end at: one rule for all partitions, or an offset for each.
 
-    Exactly one field but `what` is set.
+    Exactly one field besides `what` is set.
     """
 
     what: str
@@ -177,9 +177,9 @@ class _Parser:
         if len(strategies) != 1:
             names = "assign, subscribe or subscribePattern"
             raise OptionError(
-                f"one of the options {names} says what to read, and none is given{self._without_any()}"
+                f"one of the options {names} must say what to read, and none is given{self._without_any()}"
                 if not strategies
-                else f"only one of the options {names} can be given, not both {' and '.join(strategies)}"
+                else f"only one of the options {names} may be given, not both {' and '.join(strategies)}"
             )
         ending = self._bound("ending", LATEST)
         starting = self._bound("starting", LATEST if query is Query.STREAM else EARLIEST)
@@ -234,7 +234,7 @@ class _Parser:
             near = difflib.get_close_matches(name, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
             if near:
                 meant = _NAMES.get(near[0], near[0])
-                raise OptionError(f"unknown option {name!r}: {meant} is the name")
+                raise OptionError(f"the option {name!r} is unknown: {meant} is the name")
 
     def _properties(self) -> dict[str, str]:
         properties = {
@@ -256,17 +256,17 @@ class _Parser:
         try:
             ConsumerSettings.from_properties(properties)
         except ValueError as error:
-            raise OptionError(f"option kafka.*: {error}") from None
+            raise OptionError(f"an option kafka.* is not valid: {error}") from None
         return properties
 
     def _without_any(self) -> str:
-        return "" if self.given else f"; no option at all has arrived: {_CREATE_TABLE}"
+        return "" if self.given else f"; no option has arrived at all: {_CREATE_TABLE}"
 
     def _check_query(self, query: Query, starting: Bound, ending: Bound) -> None:
         if query is Query.STREAM:
             for name in _BATCH_ONLY:
                 if self._text(name) is not None:
-                    raise OptionError(f"{name} is for batch queries: a streaming query has no end")
+                    raise OptionError(f"{name} is only for batch queries: a streaming query has no end")
         if query is Query.BATCH:
             for bound, never, word in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
                 if bound.everywhere == never:
@@ -313,7 +313,9 @@ class _Parser:
         try:
             re.compile(text)
         except (re.error, RecursionError, OverflowError) as error:
-            raise OptionError(f"subscribePattern {_shown(text)} is no regular expression: {error}") from None
+            raise OptionError(
+                f"subscribePattern {_shown(text)} is not a regular expression: {error}"
+            ) from None
         return text
 
     def _assigned(self) -> tuple[TopicPartition, ...] | None:
@@ -344,7 +346,7 @@ class _Parser:
                 if not re.fullmatch(r"\d{1,9}", index) or type(offset) is not int:
                     raise OptionError(f"{name} must be {words}JSON like {example}, not {_shown(text)}")
                 if not least <= offset <= _OFFSET_MAX:
-                    raise OptionError(f"{name} has {offset} for {topic}-{index}")
+                    raise OptionError(f"{name} has the impossible offset {offset} for {topic}-{index}")
                 offsets[TopicPartition(topic, int(index))] = offset
         if not offsets:
             raise OptionError(f"{name} names no partition ({_shown(text)})")
@@ -411,7 +413,7 @@ def _check_topics(option: str, topics: Iterable[str]) -> None:
         try:
             topic.encode()
         except UnicodeEncodeError:
-            raise OptionError(f"{option} has a topic that is no text: {_shown(topic)}") from None
+            raise OptionError(f"{option} has a topic that is not a text: {_shown(topic)}") from None
 
 
 def _shown(text: str) -> str:

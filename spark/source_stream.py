@@ -126,7 +126,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the start that `startingOffsets` gives; the same however often it is asked for."""
+        """Return the start that `startingOffsets` gives; every call returns the same start."""
         if self._initial is None:
             self._initial = self._view.patiently(self._find_initial)
         return self._initial
@@ -155,10 +155,11 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the batch that begins at `start`; `start` itself where there is nothing (or too little) to read.
+        """Return the end of the batch that begins at `start`. Return `start` itself if there are no records to
+        read, or too few.
 
         Raises:
-            DataLoss: records are missing that were read already, or that were not read yet.
+            DataLoss: records are missing, read ones or unread ones.
         """
         begun = self._read_offset(start)
         if begun.is_initial and self.options.jvm_offsets:
@@ -168,7 +169,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark asks when the batch that ended here is done, and commits it only when there is another.
             self._publish(begun)
             if self._target is not None:
-                # It may be the last call: Spark does not always report the end of a query.
+                # This may be the last call, because Spark does not always report the end of a query.
                 self._finish_commit()
         end = self._plan(begun, limit)
         if end is None and self._target is None and self._seen is not None:
@@ -201,7 +202,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _group(self, known: str | None = None) -> str | None:
         """Return the group to which committed offsets are sent.
 
-        A name of our own must stand in the checkpoint. So with `jvmOffsets` there is only that of `kafka.group.id`.
+        A name that we choose must be kept in the checkpoint. So with `jvmOffsets` there is only the name from
+        `kafka.group.id`.
         """
         group = self.options.group_id or known
         if group is None and not self.options.jvm_offsets:
@@ -227,9 +229,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Seen(offsets, {key: each.leader_epoch for key, each in listed.items()}, ids)
 
     def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
-        """Return the partitions, refreshed once in a while: new ones are read as soon as they are seen.
+        """Return the partitions, refreshed once in a while, so that new ones are read as soon as they are seen.
 
-        A partition counts as gone when the cluster has said so twice: a broker that has just started may not know
+        A partition counts as deleted when two answers in a row lack it: a broker that has just started may not know
         it yet.
         """
         now = time.monotonic()
@@ -264,7 +266,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
     ) -> dict[TopicPartition, int]:
-        """Return ends within the limit that Spark passes; it may be none, whatever the options are."""
+        """Return ends within the limit that Spark passes. Spark may pass no limit, whatever the options are."""
         least = None
         if isinstance(limit, ReadMinRows):
             least = limit.min_rows
@@ -322,7 +324,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _starts(self, begun: StreamOffset, seen: _Seen, limit: ReadLimit) -> dict[TopicPartition, int]:
         """Return the offset at which the batch begins in each partition that there is now."""
         for key in begun.offsets.keys() - seen.offsets.keys():
-            self._lost(f"{key} does not exist any more; it was read to offset {begun.offsets[key]}")
+            self._lost(
+                f"{key} does not exist any more; the query has read it up to offset {begun.offsets[key]}"
+            )
         others = {
             name
             for name, each in begun.topic_ids.items()
@@ -333,15 +337,15 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{key.partition}: {at}" for key, at in sorted(begun.offsets.items()) if key.topic == name
             )
             self._lost(
-                f"topic {name} was deleted, and the one that has its name now is another; the old one was read to "
-                f"offsets {{{where}}}"
+                f"topic {name} was deleted, and another topic has its name now; the query has read the "
+                f"old topic up to the offsets {{{where}}}"
             )
         fresh = [key for key in seen.offsets if key not in begun.offsets or key.topic in others]
         starts = {key: begun.offsets[key] for key in seen.offsets if key not in fresh}
         earliest = self._view.earliest(fresh) if fresh else {}
         for key, first in earliest.items():
             if first > 0:
-                self._lost(f"offsets 0 to {first - 1} of {key}, which is new, are not there any more")
+                self._lost(f"offsets 0 to {first - 1} of the new partition {key} do not exist any more")
         starts |= earliest
         self._check_ends(begun, seen, starts)
         if isinstance(limit, ReadMaxRows) and not self.options.fail_on_data_loss:
@@ -356,7 +360,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, start in starts.items():
             end = seen.offsets[key]
             if end < start:
-                self._lost(f"{what} offset {start} of {key}, and its log ends at {end}")
+                self._lost(f"{what} offset {start} of {key}, but its log ends at offset {end}")
         doubtful = {
             key: begun.epochs[key]
             for key in starts
@@ -373,27 +377,29 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._checked_epochs[key] = seen.epochs[key]
             if end < starts[key]:
                 self._lost(
-                    f"offsets {end} to {starts[key] - 1} of {key} were read, and its leader has other records there"
+                    f"the query has read offsets {end} to {starts[key] - 1} of {key}, but its leader "
+                    "now has other records there"
                 )
 
     def _lost(self, text: str) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false goes on")
+            raise DataLoss(f"{text}; failOnDataLoss=false continues without these records")
         _LOGGER.warning("%s", text)
 
     # What a batch reads
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of the batch from the checkpoint alone: a batch that is repeated is the same.
+        """Plan the tasks of the batch from the checkpoint alone, so that a repeated batch has the same tasks.
 
         Raises:
-            ReadError: it would start behind its end.
+            ReadError: the batch would start behind its end.
         """
         if start == end:
             return []
         first, last = self._read_offset(start), self._read_offset(end)
-        # With `jvmOffsets` the start is not kept: where it is `latest`, it may lie behind the end of the empty first batch.
+        # With `jvmOffsets` the checkpoint lacks the start. If the start is `latest`, it may lie beyond the end
+        # of the empty first batch.
         may_be_behind = first.is_initial and self.options.jvm_offsets
         begin = last.begun if first.is_initial and last.begun is not None else first.offsets
         ranges = []
@@ -402,7 +408,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             other = first.topic_id(key.topic) not in (topic_id, NO_TOPIC_ID) and not first.is_initial
             at = 0 if other else begin.get(key, 0)
             if at > behind and self.options.fail_on_data_loss and not may_be_behind:
-                raise ReadError(f"the batch of {key} starts at {at}, behind its end at {behind}")
+                raise ReadError(
+                    f"the batch of {key} starts at offset {at}, behind its end at offset {behind}"
+                )
             ranges.append(OffsetRange(*key, at, behind, topic_id))
         bounds = (self.options.partitions_min, self.options.records_per_partition_max)
         tasks = gathered(split(ranges, *bounds), STREAM_TASK_RECORDS, *bounds)
@@ -418,8 +426,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reports to Spark
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the end offsets of the logs, and `@lag`: records and seconds by which the planned batch falls short of
-        them.
+        """Return the end offsets of the logs, and `@lag`: the records and seconds between the planned batch and
+        these ends.
         """
         if self._seen is None:
             return None
@@ -433,8 +441,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**written, "@lag": {"records": records, "seconds": self._lag_seconds(behind)}}
 
     def _lag_seconds(self, behind: dict[TopicPartition, int]) -> float:
-        """Return the age of the oldest record that no batch has, refreshed now and then; -1 where the brokers do
-        not say.
+        """Return the age of the oldest record that is in no batch yet, refreshed now and then; -1 if the brokers do
+        not report it.
         """
         if not behind:
             return 0.0
@@ -448,7 +456,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
             except (ClientError, KafkaError) as error:
                 # A figure is not worth a query.
-                _LOGGER.warning("the age of what is not read yet is not known: %s", error)
+                _LOGGER.warning("the age of the records that are not read yet is not known: %s", error)
                 return -1.0
             oldest = min(times.values(), default=None)
             seconds = -1.0 if oldest is None else round(max(0.0, time.time() - oldest / 1000), 3)
@@ -487,7 +495,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (ClientError, KafkaError) as error:
             errors = [error]
         if errors:
-            _LOGGER.warning("group %s does not know what is committed: %s", group, errors[0])
+            _LOGGER.warning(
+                "the offsets of the query could not be committed for the group %s: %s", group, errors[0]
+            )
 
     def stop(self) -> None:
         """Called when the query is over."""

@@ -1,4 +1,4 @@
-"""Ports that a test moves by hand, without a world: a clock, workers that work at once, a log that keeps its events."""
+"""Ports that a test controls by hand, without a world: a clock, workers that work at once, a log that keeps its events."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KeptLog:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.fields: list[dict[str, object]] = []
-        """What each line says besides its event."""
+        """The fields of each line besides its event."""
 
     def bind(self, **_: object) -> Self:
         """Return this log: whose line it is plays no part."""

@@ -38,7 +38,7 @@ class HeldLog(Generic[S]):
         return len(self.records)
 
     def encode_batch(self, records: Sequence[CoordinatorRecord]) -> Sequence[CoordinatorRecord]:
-        """Encode them, so that values which fit no field are refused; a batch is its records here."""
+        """Encode the records, so that values which fit no field are refused; here a batch is the list of its records."""
         for each in records:
             each.encoded_key(), each.encoded_value()
         return records
@@ -133,7 +133,7 @@ class ScriptedCoordinator(ABC, Generic[S, D]):
         self.log.catch_up()
 
     def wait(self, milliseconds: int) -> None:
-        """Let time pass; timers fire in their order, and their lines say when."""
+        """Let time pass. Timers fire in their order, and each notes its time."""
         end_ms = self.now_ms + milliseconds
         while self._deadlines.next_ms <= end_ms:
             self.now_ms = max(self.now_ms, int(self._deadlines.next_ms))

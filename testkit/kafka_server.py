@@ -39,7 +39,7 @@ FETCH_SECONDS = 300
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 HEAP = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
 SHORT_LIVED = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""For what ends soon: the best compiler would cost more than it saves."""
+"""JVM options for short-lived processes: the best compiler would cost more than it saves."""
 _COMPLETE = ".complete"
 
 _ARTIFACTS = (

@@ -29,7 +29,7 @@ class ServerFailed(Exception):
 
 @attrs.define
 class ServerProcess:
-    """A running server: where it listens, what it has used, how to end it."""
+    """A running server: its address, its usage of CPU and memory, and its end."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -113,7 +113,7 @@ _claims: list[socket.socket] = []
 
 
 def _claim(ports: Iterable[int]) -> bool:
-    """Take ports for this process; False, and none is taken, where one of them is another caller's.
+    """Claim ports for this process. Return False, and claim none, if one of them is another caller's.
 
     A port between a node's death and its next start looks free. A name of a Unix socket stands for the claim, since
     the kernel gives it back when the process ends, however it ends.
@@ -177,7 +177,7 @@ def spawn(
     cpus: Sequence[int] | None = None,
     environment: dict[str, str] | None = None,
 ) -> ServerProcess:
-    """Start a server with its output in `log_path` (appended); it may not serve yet."""
+    """Start a server with its output appended to `log_path`. It may not serve yet."""
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             [*command_prefix(cpus), *map(str, command)],

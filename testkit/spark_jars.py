@@ -1,4 +1,4 @@
-"""The jars of Spark's own Kafka connector, fetched with mvn: what our source and sink are compared with.
+"""The jars of Spark's own Kafka connector, fetched with mvn, as a reference for our source and sink.
 
 They come from Maven Central by way of mvn into `$ODRADEK_SPARK_JARS` (by default `~/.cache/spark-kafka-4.2.0`) and
 are reused once complete. Where Java or mvn is absent, `KafkaUnavailable` says which, and callers skip aloud.
@@ -22,7 +22,7 @@ __all__ = ["SPARK_VERSION", "ensure_spark_jars", "spark_jars"]
 SPARK_VERSION = "4.2.0"
 _ARTIFACTS = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",
-    # Not published for 4.2.0; it is asked for delegation tokens only.
+    # This jar is not published for 4.2.0; only delegation tokens need it.
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",

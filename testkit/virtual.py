@@ -58,7 +58,9 @@ def format_directory(
     voter: VoterEndpoint | None = None,
     voters: VoterSet | None = None,
 ) -> None:
-    """Format the only directory of a disk whose machine has not started; `voters` where the node is one of several."""
+    """Format the only directory of a disk whose machine has not started. `voters` are given if the node is one of
+    several voters.
+    """
     wanted = StorageFormat(
         cluster_id=cluster_id,
         node_id=node_id,

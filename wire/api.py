@@ -39,7 +39,7 @@ def _api(key: int) -> Api:
     try:
         return APIS[key]
     except KeyError:
-        raise LocalProtocolError(f"there is no API {key}") from None
+        raise LocalProtocolError(f"Kafka's protocol has no API with the key {key}") from None
 
 
 def api_name(key: int) -> str:

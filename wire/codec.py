@@ -22,14 +22,14 @@ Spills: TypeAlias = list[tuple[int, Any]]
 """(offset in the encoded bytes, object whose bytes belong there), in order of offsets."""
 
 ErrorCounts: TypeAlias = dict[int, int]
-"""Error code -> how often it was written; 0 is not in it."""
+"""Maps an error code to the number of times it was written, without code 0."""
 
 ELEMENTS_MAX = 40_000
-"""Array elements of one request, nested ones and tagged fields included. Whatever the API, they are 6 MiB of objects
-at most, decoded in less than a tenth of a second (`python -m bench.budget.decoding`).
+"""Array elements of one request, including nested ones and tagged fields. In any API they are at most 6 MiB of
+objects, decoded in less than a tenth of a second (`python -m bench.budget.decoding`).
 
-A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client names as many things
-at once: Kafka itself takes at most 10,000 records of one request of an administrator.
+A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client names so many things
+at once: Kafka itself accepts at most 10,000 records from one administrator's request.
 """
 
 ELEMENTS_AT_ONCE = 4_000
@@ -105,7 +105,9 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
     """Decode one message; raises MalformedMessage, also for bytes behind it unless `exact` is false."""
     message, end = decoder(cls, version)(buf, offset)
     if exact and end != len(buf):
-        raise MalformedMessage(f"{cls.__name__} version {version}: {len(buf) - end} bytes too many")
+        raise MalformedMessage(
+            f"{cls.__name__} version {version} has {len(buf) - end} unexpected bytes at its end"
+        )
     return message
 
 

@@ -1,4 +1,4 @@
-"""Protocol errors: those that are sent to a peer as a code, and those that close the connection.
+"""Protocol errors: some are sent to a peer as a code, others close the connection.
 
 `KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that bytes and
 protocol do not fit. `RemoteProtocolError`: the peer is at fault, and the connection is closed. `LocalProtocolError`:
@@ -59,7 +59,7 @@ def listed(names: Iterable[str], separator: str = ", ") -> str:
 
 
 class KafkaError(Exception):
-    """An outcome that has one of Kafka's error codes; `message` is Kafka's text unless one was given.
+    """An outcome that has one of Kafka's error codes. `message` is Kafka's text, unless another was given.
 
     Texts repeat what a client wrote, and an answer holds no string of more than 32,767 bytes: longer ones are cut.
     """

@@ -63,7 +63,7 @@ _CONTROL_TYPES: Final = {name: type_ for type_, name in _CONTROL_CLASSES.items()
 
 def _int16(data: Buffer) -> int:
     if len(data) < _INT16.size:
-        raise MalformedMessage("a record's version or type is cut off")
+        raise MalformedMessage("the metadata record is cut off inside its version or type")
     return int(_INT16.unpack_from(data, 0)[0])
 
 
@@ -109,21 +109,21 @@ def decode_versioned_metadata_record(data: Buffer) -> tuple[Message, int]:
     """Decode the message in a metadata record's value; also returns its version."""
     frame_version, offset = read_uvarint(data, 0)
     if frame_version != _FRAME_VERSION:
-        raise UnknownRecord(f"metadata frame version {frame_version}")
+        raise UnknownRecord(f"the metadata record has the unknown frame version {frame_version}")
     api_key, offset = read_uvarint(data, offset)
     version, offset = read_uvarint(data, offset)
     from odradek.wire.messages.metadata_records import RECORDS
 
     cls = RECORDS.get(api_key)
     if cls is None:
-        raise UnknownRecord(f"metadata record type {api_key}")
+        raise UnknownRecord(f"the metadata record has the unknown type {api_key}")
     return decode(cls, _known_version(cls, version), data, offset), version
 
 
 def _known_version(cls: type[Message], version: int) -> int:
     first, last = cls.VALID_VERSIONS
     if not first <= version <= last:
-        raise UnknownRecord(f"{cls.__name__} version {version}")
+        raise UnknownRecord(f"{cls.__name__} has the unknown version {version}")
     return version
 
 
@@ -136,7 +136,7 @@ def encode_control_record(message: Message, type: ControlRecordType | None = Non
     name = message.__class__.__name__
     chosen = _CONTROL_TYPES.get(name) if type is None else type
     if chosen is None or _CONTROL_CLASSES.get(chosen) != name:
-        raise LocalProtocolError(f"{name} is no control record of type {type!r}")
+        raise LocalProtocolError(f"{name} is not the control record of type {type!r}")
     key = _CONTROL_KEY.pack(0, chosen)
     if name == "EndTxnMarker":
         return key, _prefixed(0, message, 0)
@@ -149,10 +149,10 @@ def decode_control_record(key: Buffer, value: Buffer) -> tuple[ControlRecordType
     Of a key or message of a newer version, only the known part is read, as in Kafka.
     """
     if len(key) < _CONTROL_KEY.size:
-        raise MalformedMessage("a control record's key has at least 4 bytes")
+        raise MalformedMessage("the key of a control record must have at least 4 bytes")
     key_version, number = _CONTROL_KEY.unpack_from(key, 0)
     if key_version < 0:
-        raise MalformedMessage(f"control record key version {key_version}")
+        raise MalformedMessage(f"the key of a control record has the unknown version {key_version}")
     try:
         type_ = ControlRecordType(number)
     except ValueError:
@@ -163,7 +163,7 @@ def decode_control_record(key: Buffer, value: Buffer) -> tuple[ControlRecordType
     cls: type[Message] = getattr(import_module("odradek.wire.messages.control_records"), name)
     version = _int16(value)
     if version < 0:
-        raise MalformedMessage(f"{name} version {version}")
+        raise MalformedMessage(f"the control record {name} has the unknown version {version}")
     offset = _INT16.size if name == "EndTxnMarker" else 0
     known = min(version, cls.VALID_VERSIONS[1])
     return type_, decode(cls, known, value, offset, exact=known == version)
@@ -182,13 +182,13 @@ def _coordinator_class(
             classes: dict[int, type[Message]] = getattr(import_module(f"odradek.wire.messages.{name}"), table)
             if record_type in classes:
                 return classes[record_type]
-    raise UnknownRecord(f"{log} coordinator record type {record_type}")
+    raise UnknownRecord(f"the {log} coordinator's record has the unknown type {record_type}")
 
 
 def encode_coordinator_key(key: Message) -> bytes:
     """Encode a coordinator record's key: record type and message."""
     if key.API_KEY is None:
-        raise LocalProtocolError(f"{type(key).__name__} is no key of a coordinator record")
+        raise LocalProtocolError(f"{type(key).__name__} is not a key of a coordinator's record")
     return _prefixed(key.API_KEY, key, 0)
 
 
@@ -206,7 +206,7 @@ def encode_coordinator_value(value: Message, version: int | None = None) -> byte
 def decode_coordinator_value(key: Message, data: Buffer) -> Message:
     """Decode the message in the value that belongs to a decoded key (a tombstone has no value to decode)."""
     if key.API_KEY is None:
-        raise LocalProtocolError(f"{type(key).__name__} is no key of a coordinator record")
+        raise LocalProtocolError(f"{type(key).__name__} is not a key of a coordinator's record")
     log: CoordinatorLog = "transaction" if type(key).__name__ == "TransactionLogKey" else "group"
     cls = _coordinator_class(log, "VALUES", key.API_KEY)
     return decode(cls, _known_version(cls, _int16(data)), data, _INT16.size)

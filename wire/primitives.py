@@ -29,11 +29,11 @@ def _read_groups(buf: Buffer, offset: int, bits: int) -> tuple[int, int]:
                 break
             shift += 7
             if shift >= bits:
-                raise MalformedMessage(f"a variable-length number of more than {bits} bits")
+                raise MalformedMessage(f"a variable-length number has more than {bits} bits")
     except IndexError:
-        raise MalformedMessage("a variable-length number runs past the end") from None
+        raise MalformedMessage("a variable-length number runs past the end of the bytes") from None
     if value >> bits:
-        raise MalformedMessage(f"a variable-length number of more than {bits} bits")
+        raise MalformedMessage(f"a variable-length number has more than {bits} bits")
     return value, offset
 
 
@@ -67,17 +67,17 @@ def read_uvarint_rest(buf: Buffer, offset: int, first: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value > UINT32_MAX:
-                raise MalformedMessage("a length of more than 32 bits")
+                raise MalformedMessage("a length has more than 32 bits")
             return value, offset
         shift += 7
         if shift > 28:
-            raise MalformedMessage("a length of more than 32 bits")
+            raise MalformedMessage("a length has more than 32 bits")
 
 
 def write_uvarint(w: bytearray, value: int) -> None:
     """Append an unsigned number of at most 32 bits."""
     if not 0 <= value <= UINT32_MAX:
-        raise LocalProtocolError(f"{value} is no unsigned number of 32 bits")
+        raise LocalProtocolError(f"{value} is not an unsigned number of 32 bits")
     while value > 0x7F:
         w.append(value & 0x7F | 0x80)
         value >>= 7
@@ -87,14 +87,14 @@ def write_uvarint(w: bytearray, value: int) -> None:
 def write_varint(w: bytearray, value: int) -> None:
     """Append a number of 32 bits in zigzag form."""
     if not INT32_MIN <= value <= INT32_MAX:
-        raise LocalProtocolError(f"{value} is no number of 32 bits")
+        raise LocalProtocolError(f"{value} is not a number of 32 bits")
     write_uvarint(w, (value << 1) ^ (value >> 31))
 
 
 def write_varlong(w: bytearray, value: int) -> None:
     """Append a number of 64 bits in zigzag form."""
     if not INT64_MIN <= value <= INT64_MAX:
-        raise LocalProtocolError(f"{value} is no number of 64 bits")
+        raise LocalProtocolError(f"{value} is not a number of 64 bits")
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag > 0x7F:
         w.append(zigzag & 0x7F | 0x80)

@@ -1,6 +1,7 @@
 """The encoding of a principal inside an Envelope: Kafka's DefaultPrincipalData, version 0, behind its version number.
 
-Kafka's brokers and controllers read what each other's principal builder wrote; this is the default one's format.
+Kafka's brokers and controllers read the bytes of each other's principal builders; this is the default builder's
+format.
 """
 
 from __future__ import annotations
@@ -37,23 +38,24 @@ def decode_principal(data: Buffer) -> tuple[str, bool]:
     """Decode `type:name`, and whether it logged in by a delegation token. Raises `MalformedMessage`."""
     if len(data) < _VERSION.size:
         raise MalformedMessage(
-            f"a principal of {len(data)} bytes is too short: its version alone takes {_VERSION.size}"
+            f"the principal has {len(data)} bytes, which is too short: its version alone takes "
+            f"{_VERSION.size}"
         )
     (version,) = _VERSION.unpack_from(data)
     if version != 0:
-        raise MalformedMessage(f"a principal of version {version}, only 0 is known")
+        raise MalformedMessage(f"the principal has version {version}, and only version 0 is known")
     position = _VERSION.size
     texts = []
     for _ in range(2):
         size, position = read_uvarint(data, position)
         end = position + size - 1
         if size < 1 or end > len(data):
-            raise MalformedMessage("a principal with a text that runs past its end")
+            raise MalformedMessage("a text of the principal runs past the principal's end")
         try:
             texts.append(str(data[position:end], "utf-8"))
         except UnicodeDecodeError:
-            raise MalformedMessage("a principal that is not UTF-8") from None
+            raise MalformedMessage("a text of the principal is not UTF-8") from None
         position = end
     if position >= len(data):
-        raise MalformedMessage("a principal that does not say whether it is of a token")
+        raise MalformedMessage("the principal does not say whether it logged in by a token")
     return ":".join(texts), bool(data[position])

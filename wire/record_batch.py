@@ -81,10 +81,11 @@ def parse_produced(buf: Buffer, api_version: int) -> BatchHeader:
         if batch_size is None or header.magic != MAGIC or header.batch_length < HEADER_SIZE - SIZE_PREFIX:
             raise _whole_batch_missing(buf)
         if _message_size(buf, batch_size) is not None:
-            raise InvalidRecord("a Produce request holds exactly one batch per partition")
+            raise InvalidRecord("a Produce request must hold exactly one record batch per partition")
     if api_version < PRODUCE_ZSTD and header.attributes & COMPRESSION_MASK == CompressionType.ZSTD:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in a Produce request version {api_version}"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"a Produce request of version {api_version} cannot carry batches compressed by zstd",
         )
     return header
 
@@ -100,21 +101,25 @@ def _message_size(buf: Buffer, offset: int) -> int | None:
         return None
     length = int.from_bytes(buf[offset + LENGTH_OFFSET : offset + SIZE_PREFIX], "big", signed=True)
     if length < _MESSAGE_SIZE_MIN:
-        raise CorruptBatch(f"message of {length} bytes, the least is {_MESSAGE_SIZE_MIN}")
+        raise CorruptBatch(
+            f"a message claims a length of {length} bytes, and the least is {_MESSAGE_SIZE_MIN}"
+        )
     if remaining <= MAGIC_OFFSET:
         return None
     if buf[offset + MAGIC_OFFSET] > MAGIC:
-        raise CorruptBatch(f"batch has an unknown magic {buf[offset + MAGIC_OFFSET]}")
+        raise CorruptBatch(f"the record batch has an unknown magic, {buf[offset + MAGIC_OFFSET]}")
     return length + SIZE_PREFIX if length + SIZE_PREFIX <= remaining else None
 
 
 def _whole_batch_missing(buf: Buffer) -> KafkaError:
     size = _message_size(buf, 0)
     if size is None:
-        return InvalidRecord("a Produce request must have one record batch per partition")
+        return InvalidRecord("a Produce request must hold exactly one record batch per partition")
     if buf[MAGIC_OFFSET] != MAGIC:
-        return InvalidRecord(f"batch has magic {buf[MAGIC_OFFSET]}, only magic {MAGIC} is supported")
-    return CorruptBatch(f"batch of {size} bytes is less than its header")
+        return InvalidRecord(
+            f"the record batch has magic {buf[MAGIC_OFFSET]}, and only magic {MAGIC} is supported"
+        )
+    return CorruptBatch(f"the record batch has {size} bytes, less than its header needs")
 
 
 class Inflation(Protocol):
@@ -159,22 +164,29 @@ def validate_for_append(
         header
     )
     if base_offset:
-        raise InvalidRecord(f"base offset of a produced batch should be 0, but it is {base_offset}")
+        raise InvalidRecord(f"a produced batch must have the base offset 0, but this one has {base_offset}")
     size = batch_length + SIZE_PREFIX
     if size > size_max:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"batch of {size} bytes where {size_max} are allowed")
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the record batch has {size} bytes, and at most {size_max} are allowed",
+        )
     end = offset + size
     if size < HEADER_SIZE or end > len(buf):
-        raise CorruptBatch(f"batch of {size} bytes is cut at {len(buf) - offset}")
+        raise CorruptBatch(
+            f"the record batch is cut off or too short: it claims {size} bytes, and {len(buf) - offset} are there"
+        )
     view = memoryview(buf)
     if crc32c(view[offset + CRC_START : end]) != crc:
-        raise CorruptBatch("batch checksum is wrong")
+        raise CorruptBatch("the checksum of the record batch is wrong")
     if record_count <= 0 or delta != record_count - 1:
-        raise InvalidRecord(f"{record_count} records with a last offset delta of {delta}")
+        raise InvalidRecord(
+            f"the batch claims {record_count} records, which contradicts its last offset delta {delta}"
+        )
     if attributes & CONTROL_MASK:
-        raise InvalidRecord("clients are not allowed to write control records")
+        raise InvalidRecord("clients must not write control records")
     if sequence < 0 <= producer_id:
-        raise InvalidRecord(f"sequence number {sequence} from producer {producer_id}")
+        raise InvalidRecord(f"producer {producer_id} sent the impossible sequence number {sequence}")
     room = size - HEADER_SIZE
     if attributes & COMPRESSION_MASK:
         data = view[offset + HEADER_SIZE : end]
@@ -186,7 +198,7 @@ def validate_for_append(
             # The checksum was right, so the producer made it so, and a retry (CORRUPT_MESSAGE) cannot help.
             raise InvalidRecord(error.message) from error
     if record_count * RECORD_SIZE_MIN > room:
-        raise InvalidRecord(f"{record_count} records cannot be in {room} bytes")
+        raise InvalidRecord(f"the batch claims {record_count} records, too many for its {room} bytes")
 
 
 def check_timestamps(
@@ -203,12 +215,18 @@ def check_timestamps(
     if timestamp_type:
         if header.attributes & TIMESTAMP_TYPE_MASK:
             raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
+                ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type LogAppendTime"
             )
         return False
     newest, oldest = header.max_timestamp, header.base_timestamp
     if newest - now_ms > after_ms_max:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {newest} is too far ahead of {now_ms}")
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"the timestamp {newest} is too far ahead of the broker's clock, {now_ms}",
+        )
     if oldest != NO_TIMESTAMP and now_ms - oldest > before_ms_max:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is too far behind {now_ms}")
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"the timestamp {oldest} is too far behind the broker's clock, {now_ms}",
+        )
     return newest < oldest

@@ -1,8 +1,8 @@
 """The names of a partition: by its topic's name, and by its topic's id.
 
-Both are equal to the plain tuple of their two fields and hash like it, so a dict finds either by the other. Making one
-costs four times as much as a plain tuple. Code that makes a key per record or per request keeps plain tuples, and says
-so where the dict is declared.
+Each is equal to the plain tuple of its two fields and has its hash, so a dict finds one by the other. Making one
+costs four times as much as making a plain tuple. Code that makes a key per record or per request uses plain tuples,
+and says so where it declares the dict.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The judge of the rule that every request has a budget: the most expensive legal frames, and what they cost a node."""
+"""The check of the rule that every request has a budget: the most expensive legal frames, and their cost for a node."""

@@ -1,7 +1,7 @@
 """Four connections that send one expensive frame, once a second or back to back, from a process of its own.
 
-The process does only what an attacker has to. The frame's bytes are made once and handed to it. The kernel throws
-answers away (`MSG_TRUNC`) instead of copying them. `Sink` stands in for the node where the instrument itself is to be
+The process does no more work than an attacker must. It gets the bytes of the frame, which are made once. The kernel
+throws answers away (`MSG_TRUNC`) instead of copying them. `Sink` replaces the node when the instrument itself is
 measured.
 """
 
@@ -23,8 +23,8 @@ ATTACKERS = 4
 ANSWER_SECONDS_MAX = 60.0
 DRAIN_BYTES = 1 << 20
 REOPEN_SECONDS = 0.01
-"""The pause between a connection that the node closes and the next one: a round trip, which every client has to pay for
-another one."""
+"""The pause after the node has closed a connection, before the next one: a round trip, which every client has to
+wait for."""
 _NOWHERE = bytearray(DRAIN_BYTES)
 
 
@@ -113,8 +113,8 @@ def _sum(met: list[Attack], cpu_seconds: float) -> Attack:
 
 
 def _serve_attacks(pipe: Connection) -> None:
-    """Attack as the messages on the pipe say: a (bootstrap, frame, pause) begins, False asks for the answers so
-    far, True ends it.
+    """Attack as the messages on the pipe say: (bootstrap, frame, pause) begins an attack, False asks for the
+    answers so far, True ends it.
     """
     pipe.send(None)
     while True:
@@ -144,7 +144,9 @@ class Attackers:
     pipe: Connection
 
     def begin(self, bootstrap: str, frame: bytes, pause_seconds: float) -> None:
-        """Send `frame` on each connection: one every `pause_seconds`, or the next as soon as one is answered if that is 0."""
+        """Send `frame` on each connection, one every `pause_seconds`. With 0, send the next frame as soon as one is
+        answered.
+        """
         self.pipe.send((bootstrap, frame, pause_seconds))
 
     def so_far(self) -> Attack:

@@ -1,7 +1,7 @@
-"""Users of a node beside expensive frames: a probe and ordinary clients, each a process that does little itself.
+"""Ordinary users of a node during an attack: a probe and some clients, each a process that does little work itself.
 
-A client sends the same small frame again and again. It takes times by its own clock, so that a late report is still
-exact.
+A client sends the same small frame again and again. It measures times with its own clock, so that a late report is
+still exact.
 """
 
 from __future__ import annotations

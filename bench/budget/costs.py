@@ -206,7 +206,9 @@ def _rates_beside(
 
 
 def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
-    """Measure with each of these frames what ordinary clients keep of their rate; rows are printed as they come."""
+    """Measure for each of these frames the share of their rate that ordinary clients keep. Print each row when it
+    is measured.
+    """
     node.commit_offsets()
     with askers(node.process.bootstrap, small_produces(node), 0.0) as clients, attackers() as attack:
         undisturbed(clients, seconds)  # clients and node warm up
@@ -220,7 +222,7 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
                 found.append(rates)
                 if not rates.unsteady and rates.holds:
                     break
-            # One run that misses may be the machine's: of three runs the median counts.
+            # One run over the limit may be due to the machine, so the median of three runs counts.
             cost.unsteady = found[-1].unsteady
             cost.paced_share = median(rates.paced_share for rates in found)
             cost.back_to_back_share = median(rates.back_to_back_share for rates in found)

@@ -72,20 +72,20 @@ class Costly:
     """The recipe of an expensive request of one API."""
 
     why: str
-    """One sentence: which work a frame asks for, and what repeats."""
+    """One sentence: the work that a frame causes, and the part that repeats."""
     grow: tuple[str, ...] = ()
     """Paths (`topics.partitions`) of an array, string or bytes; the first path that a version has fills the frame.
     `THINGS` are the paths of the API's row. With `body` a path may also be an array whose elements are large.
     """
     values: Mapping[str, Value] = attrs.field(factory=dict)
-    """Values by path. Of fields that are not named, an array has its first element once, and others have their
+    """Values by path. An array that is missing here has its first element once; other missing fields have their
     defaults."""
     name: str = ""
     """Distinguishes the lines of one API."""
     body: Callable[[Stage, int], bytes] | None = None
     """Gives the bytes of the last field of `grow`, about as many as asked for, where they mean something."""
     count: int = 0
-    """The most elements, where a larger number is no more expensive, or does what lasts."""
+    """The largest number of elements, if a larger one costs no more, or makes lasting changes."""
     since: int = 0
     """The first version that can say this."""
     needs_login: bool = False

@@ -13,7 +13,7 @@ from odradek.wire.api_keys import ApiKey
 from odradek.wire.schema.versions import OFFSET_FETCH_GROUPS
 
 NAMES = 3_900
-"""Just few enough that a frame is decoded and judged on the loop, unless each name brings elements of its own."""
+"""A little below the number at which a frame is decoded and checked in a worker, unless each name brings more elements."""
 
 
 def _named(key: ApiKey, number: int, **changes: object) -> Costly:

@@ -1,7 +1,7 @@
-"""The things that a real cluster holds, as the first records of the node under judgement.
+"""The contents of a real cluster, as the first records of the measured node.
 
 Requests would take minutes to make them. Records in `bootstrap.checkpoint` take a second, and the state is the same.
-Rules and quotas belong to others. The clients that ask may do everything, by rules that are found among all of them.
+Most rules and quotas belong to other clients. Rules among them allow the asking clients everything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from odradek.wire.structure import Message
 
 JUDGE = "judge"
 JUDGES = ("User:ANONYMOUS", f"User:{JUDGE}")
-"""Who asks: without a login, and with one."""
+"""The asking principals: one without a login, and one with a login."""
 AWAY = 2
 """The broker that is registered and never comes. Partitions that are hosted elsewhere are its own."""
 PER_TOPIC = 2

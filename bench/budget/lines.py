@@ -1,8 +1,8 @@
 """The work that makes a request of each API expensive: one line or several for every API that a node serves.
 
-A new API needs its line (a test asks a node what it serves), in one of the modules of lines. Think of
-what a handler does for each element of a request. Think of existing things that are named again and again, and of
-bytes that mean more bytes.
+A new API needs its line (a test asks a node what it serves), in one of the modules of lines. Think of the handler's
+work for each element of a request. Think of existing things that are named many times, and of bytes that expand to
+more bytes.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def answered(answer: bytes, api_key: int, version: int) -> Any:
 
 @attrs.frozen
 class Judged:
-    """A node that serves, what stands on it, and where it listens."""
+    """A serving node, with its contents and its addresses."""
 
     process: ServerProcess
     stage: Stage
@@ -322,7 +322,7 @@ def _commit_everywhere(client: Client, partitions: int) -> None:
 
 
 def _settle_member(client: Client, group: str) -> tuple[str, int]:
-    """Bring one member into a group of its own; its id and generation."""
+    """Let one member join a group. Return its id and generation."""
     protocols = [JoinGroupRequestProtocol("range", encode_subscription([WIDE]))]
     joined = client.ask(JoinGroupRequest(group, 1_800_000, 1_800_000, "", None, "consumer", protocols), 3)
     assert joined.error_code == 0, ErrorCode(joined.error_code).name

@@ -42,7 +42,7 @@ RATIO_MIN = 1.5
 
 @attrs.frozen
 class Figure:
-    """One client at one kind of work."""
+    """The result of one client at one kind of work."""
 
     client: str
     action: str
@@ -117,7 +117,7 @@ def server(name: str) -> Iterator[str]:
 
 
 def run_one(action: str, name: str, bootstrap: str, topic: str, size: str, seconds: str) -> None:
-    """Run one pass, in a process of its own; print its figures."""
+    """Run one pass in this process, and print its figures."""
     if action == "consume":
         records, elapsed, cpu = CONSUMERS[name](bootstrap, topic, records_of(int(size)), float(seconds))
         print(json.dumps({"records": records, "seconds": elapsed, "cpu": cpu}))

@@ -200,7 +200,7 @@ def read_confluent(bootstrap: str, topic: str, records: int, seconds: float) -> 
 
     def take() -> int:
         nonlocal left
-        # It would wait for as many as it is asked for.
+        # Without this limit it would wait for the whole number of records.
         found = consumer.consume(min(POLL_RECORDS, left), STALL_SECONDS)
         for record in found:
             assert record.value() is not None

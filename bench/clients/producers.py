@@ -1,8 +1,8 @@
 """Producers side by side: each sends values of one size for some seconds, all acknowledged at the end.
 
 The settings are the same for all: acks=all, idempotence, batches of 16 KiB that linger for 5 ms, no compression. Each
-returns (records, seconds); `bench.clients` runs it in a process of its own and counts its CPU. With an `authority`
-three of them come by TLS (`bench.tls`).
+returns (records, seconds); `bench.clients` runs it in a process of its own and counts its CPU. With an `authority`,
+three of them connect by TLS (`bench.tls`).
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def load_topic(bootstrap: str, source: Source) -> float:
 
 
 def read_as_member(bootstrap: str) -> None:
-    """Join the group, read the share of partitions that it assigns to their ends, print it, stay until a line on the
+    """Join the group, read the assigned partitions to their ends, print them, and stay until a line comes on the
     standard input.
 
     Reading begins when the group is complete: each member has its share. It ends before a member leaves, so that each
@@ -305,7 +305,7 @@ def compare(expected: Reading, readings: Iterable[Reading]) -> Reading:
 
 
 class Stage:
-    """The terminal: a label, then what happened; colours only where they show."""
+    """The output on a terminal: a label, then an event, with colours only if the terminal shows them."""
 
     def __init__(self) -> None:
         self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ

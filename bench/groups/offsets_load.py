@@ -70,7 +70,9 @@ def commit(group: int, offset: int) -> OffsetCommitRequest:
 
 
 def run_commits(bootstrap: str, random: Random, go_on: Callable[[int], bool]) -> int:
-    """Commit while `go_on`, which is asked with the number of commits after each hundred requests; that number."""
+    """Commit as long as `go_on` returns True; it gets the number of commits after each hundred requests. Return
+    that number.
+    """
     wire = RawConnection(bootstrap)
     waiting: deque[None] = deque()
     commits = 0

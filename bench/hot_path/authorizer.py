@@ -1,4 +1,4 @@
-"""What an authorizer costs each request: the door of Produce and Fetch, a remembered decision, a new one, a refusal.
+"""The cost of an authorizer per request: the door of Produce and Fetch, a remembered decision, a new one, a refusal.
 
     python -m bench.hot_path.authorizer [--acls 10000]
 

@@ -48,7 +48,7 @@ class Kind:
     depth: int = 8
     partitions: int = 1
     codec: str = ""
-    """The `compression.type` of its topic; empty: what producers send."""
+    """The `compression.type` of its topic; empty for the codec of the producers."""
 
 
 KINDS = (
@@ -119,7 +119,7 @@ def _connect(task: Drive) -> socket.socket:
 
 @attrs.define
 class Line:
-    """One connection: what of an answer is still to come, and what of the requests is still to go."""
+    """One connection: the bytes of an answer still to come, and the bytes of requests still to be sent."""
 
     connection: socket.socket
     received: bytearray = attrs.field(factory=bytearray)
@@ -192,7 +192,7 @@ def _decrypted(connection: ssl.SSLSocket) -> bytearray:
 
 
 def _send(selector: selectors.BaseSelector, line: Line, more: memoryview) -> None:
-    """Send what waits and then `more`; ask for writability only while something is left."""
+    """Send the waiting bytes and then `more`. Ask for writability only while bytes are left."""
     waiting = bool(line.unsent)
     pending = memoryview(bytes(line.unsent) + bytes(more)) if waiting else more
     try:

@@ -28,8 +28,8 @@ _IFF_UP = 1
 def enter_own_network() -> bool:
     """Move this process into a network namespace with a loopback of `SEGMENT_BYTES` segments.
 
-    To be called before any thread or child starts. False where the kernel does not allow it; the process
-    then stays where it was.
+    Call it before any thread or child starts. It returns False if the kernel forbids it; the process then stays in
+    its old namespace.
     """
     user, group = os.geteuid(), os.getegid()
     flags = _CLONE_NEWNET if user == 0 else _CLONE_NEWNET | _CLONE_NEWUSER

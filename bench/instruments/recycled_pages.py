@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 AHEAD_BYTES = 256 << 20
-"""The bytes of freed memory that are kept ahead of what the pass takes."""
+"""The bytes of freed memory that are kept in reserve for the pass."""
 TURN_SECONDS = 0.01
 _CHUNK = bytes(1 << 20)
 

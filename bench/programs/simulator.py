@@ -69,7 +69,7 @@ for line in sys.stdin:
 
 @attrs.frozen
 class Cost:
-    """What a run took, and what was done for it. Costs add up."""
+    """The resources that a run took, and the work done in it. Costs add up."""
 
     cpu_seconds: float = 0.0
     calls: int = 0

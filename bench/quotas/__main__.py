@@ -47,7 +47,7 @@ FULL_SECONDS, SHORT_SECONDS = (10.0, 30.0), (3.0, 4.0)
 BURST_SECONDS = 10
 """The burst by a server's defaults, which is gone within the warm-up."""
 SHORT_WINDOWS = {"quota.window.num": "2"}
-"""So that the burst is that of a second."""
+"""Two windows, so that the burst is one second's quota."""
 ACTIONS = ("produce", "fetch")
 POLITE_CLIENTS = 9
 POLITE_RATE = 100
@@ -155,7 +155,8 @@ def polite(bootstrap: str, topic: str, seconds: float, times: list[float]) -> No
                 return
             connection.sendall(frame)
             stream.read(int.from_bytes(stream.read(4), "big"))
-            # From the time at which it was due: a client that is held up does not hide it by sending less.
+            # Measure from the time at which the request was due: otherwise a client that is held up would hide
+            # the delay by sending less.
             times.append(time.monotonic() - due)
 
 

@@ -1,4 +1,4 @@
-"""One client that uses a server as fast as it may: what it moves per second once its quota holds.
+"""One client that uses a server as fast as it can: it measures the bytes per second once its quota applies.
 
     python -m bench.quotas.clients '{"kind": "raw", "action": "produce", ...}'
 
@@ -43,7 +43,7 @@ TIMEOUT_SECONDS = 60.0
 
 @attrs.frozen
 class Use:
-    """One client's task: `seconds` are those of the warm-up and those that are measured."""
+    """One client's task. `seconds` are the warm-up and the measured time."""
 
     kind: str
     action: str
@@ -67,7 +67,7 @@ def produce_frame(topic: str) -> bytes:
 
 
 def raw_bytes(use: Use) -> Iterator[float]:
-    """Send pipelined requests on one connection, whatever the answers say; yield the bytes."""
+    """Send pipelined requests on one connection, whatever throttle time the answers have. Yield the bytes."""
     if use.action == "produce":
         frame = produce_frame(use.topic)
     else:

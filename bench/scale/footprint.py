@@ -34,7 +34,7 @@ _API_VERSIONS_VERSION = 3
 
 @attrs.frozen
 class Figure:
-    """One number, with its unit and the most that is wanted (0: no limit was set)."""
+    """One number with its unit and its upper limit (0: no limit was set)."""
 
     server: str
     name: str

@@ -1,8 +1,9 @@
-"""The rows a second that `odradek.spark.decode` makes of a fetch answer, and the wire's plain reader beside it.
+"""The rows per second that `odradek.spark.decode` makes of a fetch answer, compared with the wire's plain reader.
 
     python -m bench.spark.decode [--seconds 1] [--records 16384]
 
-Batches of 100 records (what a producer with default settings makes of small records), one core, no sockets.
+It uses batches of 100 records, which a producer with default settings makes of small records, one core, and no
+sockets.
 """
 
 from __future__ import annotations

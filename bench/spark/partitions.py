@@ -1,4 +1,4 @@
-"""The time of a batch query of 1,000 small partitions, over that of one partition with the same rows.
+"""The time of a batch query over 1,000 small partitions, divided by that over one partition with the same rows.
 
     python -m bench.spark.partitions [--rows 50000] [--rounds 5] [--server odradek|kafka]
 

@@ -36,7 +36,7 @@ from testkit.spark_jars import spark_jars
 
 PARTITIONS = 4
 LARGE = {"kafka.linger.ms": "50", "kafka.batch.size": "262144"}
-"""The setting that helps the JVM connector most; our sink has batches of that size by itself."""
+"""The setting that helps the JVM connector most. Our sink makes batches of that size without it."""
 
 
 class _Nothing(DataSource):

@@ -219,8 +219,9 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
                     sent = due
                     over.wait(0.005)
             batches = sum(1 for each in query.recentProgress if each.numInputRows)
-            # A query that is stopped inside `take` would print a StackOverflowError: Spark matches the interrupted call's long
-            # message with a regular expression that recurses at every character.
+            # Avoid stopping a query inside `take`: it would print a StackOverflowError, because Spark matches
+            # the long message of the interrupted call with a regular expression that recurses at every
+            # character.
             query.processAllAvailable()
             query.stop()
         ages.sort()

@@ -142,7 +142,7 @@ def _consumer(task: Pass) -> confluent_kafka.Consumer:
             "group.id": "bench",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            # Never let the client's own queue limit (and its one-second back-off) set the pace.
+            # The client's own queue limit (and its back-off of a second) must never set the pace.
             "queued.min.messages": 10_000_000,
             "queued.max.messages.kbytes": 1_000_000,
             **{name: value for name, value in task.client_settings.items() if name not in _PRODUCERS_OWN},

@@ -2,8 +2,8 @@
 
     python -m bench.throughput.mock_cluster      prints its bootstrap address, serves until its input ends
 
-It bounds from below what a broker can cost; it keeps a few megabytes per partition, so only producing to it
-means anything. Its log starts are moved on, its end offsets count every record.
+It shows the lowest possible cost of a broker. It keeps only a few megabytes per partition, so only producing to it is
+a useful measure. Its log starts move on; its end offsets count every record.
 """
 
 from __future__ import annotations

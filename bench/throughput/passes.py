@@ -83,7 +83,9 @@ WORKLOADS = (
 
 @attrs.frozen
 class Contender:
-    """A server, where it keeps its data (None: in memory), how many passes warm it, where its clients run."""
+    """A server, its data directory (None: in memory), the number of its warm-up passes, and the place where its
+    clients run.
+    """
 
     key: str
     server: ServerProcess
@@ -91,14 +93,14 @@ class Contender:
     warm_passes: int
     client_cpus: Sequence[int] | None
     address: str | None = None
-    """The listener that clients produce to and consume from; None: that of the server's `bootstrap`."""
+    """The listener that clients produce to and consume from; None for the server's `bootstrap`."""
     client_settings: dict[str, Any] = attrs.field(factory=dict)
     """Settings of every client, for example for TLS."""
 
 
 @attrs.frozen
 class Measure:
-    """One pass of one action: what it moved, how long it took, what it cost the broker."""
+    """One pass of one action: the bytes moved, its duration, and its cost for the broker."""
 
     records: int
     value_bytes: int
@@ -266,10 +268,10 @@ def wait_until_deleted(data: Path, topic: str, timeout_seconds: float = 60.0) ->
 
 
 def warm_page_cache(directory: Path, size_bytes: int) -> None:
-    """Have the kernel touch `size_bytes` of page cache, and give it back for reuse within the next seconds.
+    """Let the kernel touch `size_bytes` of page cache, and give it back for reuse within the next seconds.
 
-    A virtual machine that reports its free pages to the host loses them after a few seconds. It pays for each anew:
-    15 times the cost of a recycled one, measured. So call this right before what it is for.
+    A virtual machine that reports its free pages to the host loses them after a few seconds. Each page then costs 15
+    times as much as a recycled one (measured). So call this right before the measurement.
     """
     path = directory / "page-cache-warmth"
     chunk = bytes(1 << 20)

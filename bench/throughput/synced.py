@@ -1,4 +1,4 @@
-"""The price of `flush.messages`: one node, the same records to topics with and without it, in turns.
+"""The price of `flush.messages`: one node, and the same records to topics with and without it, in turns.
 
     python -m bench.throughput.synced [--passes 3] [--records 100000]
 

@@ -184,8 +184,8 @@ class TlsBench:
         """Measure the same batches from a client that fills its TLS records.
 
         Clients differ: librdkafka makes two TLS records of each message, so that a batch of 16 KiB arrives as 31.
-        Others encrypt whole requests, and so does this client. It keeps many requests under way, and computes
-        nothing between.
+        Other clients encrypt whole requests, and so does this one. It keeps many requests under way, and computes
+        nothing between them.
         """
         found: dict[str, dict[str, Driven]] = {}
         for kind in (each for each in KINDS if each.name in WHOLE_KINDS):
@@ -218,7 +218,7 @@ class TlsBench:
     def clients(self) -> None:
         """Measure the server's cost of other clients' producers, by how they fill TLS records.
 
-        They are slower than the servers are, so their rates compare clients.
+        These clients are slower than the servers, so their rates compare clients, not servers.
         """
         found: dict[str, dict[str, float]] = {}
         seconds = 1.5 if self.options.quick else 5.0

@@ -40,7 +40,7 @@ _HANDSHAKE = b"\x16"
 
 @attrs.frozen
 class Handshaking:
-    """So many handshakes in all (0: until the standard input ends), so many a second (0: as fast as it goes)."""
+    """The number of handshakes (0: until the standard input ends), and their rate per second (0: as fast as possible)."""
 
     address: str
     authority: str
@@ -52,7 +52,9 @@ class Handshaking:
 
 @attrs.frozen
 class Shaken:
-    """Handshakes that were done or failed, and the time they took. One with a recorded hello is done with the answer."""
+    """The number of completed and failed handshakes, and the time that they took. A handshake with a recorded hello
+    ends with the answer.
+    """
 
     begun: int
     """Some of them are still under way at the end."""

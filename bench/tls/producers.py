@@ -1,6 +1,6 @@
-"""A producer of others by TLS, for `bench.instruments.supervised`: `python -m bench.tls.producers JSON`.
+"""A producer of another library over TLS, for `bench.instruments.supervised`: `python -m bench.tls.producers JSON`.
 
-Clients fill records of TLS in their own ways, which is half of what a batch costs a server to receive.
+Clients fill TLS records in different ways, and that decides half of a server's cost of receiving a batch.
 """
 
 from __future__ import annotations

@@ -59,7 +59,9 @@ _COORDINATORS_CODES = {
 
 
 def refused(ask: Ask, code: ErrorCode, refusal: Callable[[Ask, ErrorCode], Any]) -> Answers:
-    """Answer a request that the runtime refuses: its codes speak of a controller, and a coordinator has its own."""
+    """Answer a request that the runtime refuses. The runtime's codes are for controllers, so translate them for a
+    coordinator.
+    """
     return [] if ask.reply is None else [(ask.reply, refusal(ask, _COORDINATORS_CODES.get(code, code)))]
 
 

@@ -54,7 +54,7 @@ EncodedDecision: TypeAlias = EncodedRecords | EncodedEnd
 
 
 class CoordinatorLog:
-    """A `DecisionLog` over a led partition. Nobody else appends to it while it is led."""
+    """A `DecisionLog` over a led partition. While the partition is led, nothing else appends to it."""
 
     def __init__(self, partition: Partition, wall_ms: Callable[[], int], compression_type: int) -> None:
         self._partition = partition
@@ -84,7 +84,7 @@ class CoordinatorLog:
         """Encode a decision's records. Raises `LocalProtocolError` for a value that fits no record."""
         first = records[0]
         if isinstance(first, TransactionEnd):
-            assert len(records) == 1, "the end of a transaction is a decision of its own"
+            assert len(records) == 1, "the end of a transaction must be a decision of its own"
             now_ms = self._wall_ms()
             marker = build_marker(
                 first.producer_id,
@@ -96,8 +96,10 @@ class CoordinatorLog:
             return EncodedEnd(memoryview(marker), now_ms, first.transaction_version)
         pairs = []
         for record in records:
-            assert isinstance(record, CoordinatorRecord), "a marker stands among records"
-            assert record.producer is first.producer, "records of several transactions are no single decision"
+            assert isinstance(record, CoordinatorRecord), (
+                "a decision mixes a transaction's end with other records"
+            )
+            assert record.producer is first.producer, "a decision has records of several transactions"
             pairs.append((record.encoded_key(), record.encoded_value()))
         return EncodedRecords(pairs, first.producer)
 
@@ -225,7 +227,7 @@ def read_latest(log: PartitionLog, skipped: list[str]) -> Latest:
             try:
                 _take_batch(latest, data, position, header)
             except InvalidRecord as error:
-                skipped.append(f"{error}, batch at offset {header.base_offset}")
+                skipped.append(f"the batch at offset {header.base_offset} cannot be read: {error}")
             position += header.size
             offset = header.last_offset + 1
         if not data:

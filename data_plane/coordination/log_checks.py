@@ -1,4 +1,6 @@
-"""Checks of what a log would refuse, made before a coordinator decides. A decision that cannot be appended costs a reload."""
+"""Checks by which a log would refuse a batch, made before a coordinator decides. A decision that cannot be appended
+costs a reload.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def check_producer(log: PartitionLog, producer: RecordProducer) -> None:
         and not log.producers.is_valid(producer.producer_id, producer.guard)
     ):
         reached("coordination.offsets_outside_transaction_refused")
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the offsets are no part of an open transaction")
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "these offsets do not belong to an open transaction")
     producers.check_epoch(producer.producer_id, producer.epoch)
 
 

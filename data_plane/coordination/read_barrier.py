@@ -35,7 +35,9 @@ class ReadBarrier:
         self._round: list[Done] = []
         self._leader_epoch = partition.leader_epoch
         self._missing: dict[int, tuple[object] | None] = {}
-        """In-sync replicas that owe fetches to the round, with the session of the first fetch, if it has come."""
+        """In-sync replicas that must still fetch for the round, each with the session of its first fetch, if it has
+        come.
+        """
 
     def __len__(self) -> int:
         return len(self._round) + len(self._next)

@@ -1,6 +1,6 @@
 """Coordinator records: a key, and a value or a tombstone; and the end of a transaction among them. PURE.
 
-Their frames are those of `odradek.wire.metadata_frames`; no value is a tombstone.
+Their frames are those of `odradek.wire.metadata_frames`. A record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class RecordProducer:
     producer_id: int
     epoch: int
     guard: VerificationGuard
-    """What its transaction's coordinator has answered."""
+    """The verification of the transaction: its coordinator's answer."""
 
 
 @attrs.frozen
 class CoordinatorRecord:
-    """One record: a key, and a value at the version in which it is written, or None."""
+    """One record: a key, and a value at the version in which it is written; None is a tombstone."""
 
     key: Message
     value: Message | None

@@ -77,7 +77,7 @@ class Shard(ABC, Generic[S, D]):
     """The coordinator of one partition, with the state and the changes of its machine. `load`, then `submit`, until `stop`."""
 
     NAME: ClassVar[str]
-    """What it coordinates, as figures name it."""
+    """The kind of coordinator, as metrics name it."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Shard(ABC, Generic[S, D]):
 
     @abstractmethod
     def read_state(self, latest: Latest, skipped: list[str]) -> S:
-        """Build the state from the log's latest values. Called in a worker: it touches nothing else."""
+        """Build the state from the log's latest values. It runs in a worker, so it must touch nothing else."""
 
     @abstractmethod
     def empty_state(self) -> S:
@@ -122,7 +122,7 @@ class Shard(ABC, Generic[S, D]):
         """Begin the machine's state that is not replicated."""
 
     def began(self, state: S) -> None:
-        """Go on with the unfinished work of an earlier coordinator. Requests are decided from now on."""
+        """Resume the unfinished work of an earlier coordinator. Requests are decided from now on."""
 
     @abstractmethod
     def refusal(self, ask: Ask, code: ErrorCode) -> Any:
@@ -203,13 +203,13 @@ class Shard(ABC, Generic[S, D]):
             )
 
     def now_ms(self) -> int:
-        """Return monotonic milliseconds. Rounded: a timer for millisecond n that comes exactly in time must find
-        that n has come.
+        """Return monotonic milliseconds, rounded: a timer for millisecond n that fires exactly in time must see at
+        least n.
         """
         return round(self._broker.clock.monotonic() * 1000)
 
     def submit(self, ask: Ask) -> None:
-        """Have the machine decide. `ask.reply` gets its answer now or later."""
+        """Let the machine decide. `ask.reply` gets its answer now or later."""
         runtime = self._runtime
         if runtime is None:
             if ask.reply is not None:

@@ -25,7 +25,7 @@ DECISION_UNITS = 5
 
 
 class Shards(ABC, Generic[ShardT]):
-    """The shards by their partition of `topic`. They follow the leadership of these partitions."""
+    """The shards, by their partition of `topic`. A shard exists while this broker leads its partition."""
 
     def __init__(self, broker: CoordinatorHost, topic: str) -> None:
         self._broker = broker
@@ -35,7 +35,7 @@ class Shards(ABC, Generic[ShardT]):
         self._is_open = True
         self._is_held = False
         self._reload: Timer | None = None
-        """One backoff for all shards, so that moving leaderships do not make an unreadable log be read more often."""
+        """One backoff for all shards. So an unreadable log is not read more often when many leaderships move."""
 
     @abstractmethod
     def new_shard(self, partition: Partition, failed: Callable[[Any], None]) -> ShardT:

@@ -1,1 +1,1 @@
-"""Several disks of a broker: which replica lies where, and disks that hang or are full."""
+"""Several disks of a broker: the directory of each replica, and disks that hang or are full."""

@@ -34,7 +34,7 @@ _FINAL = frozenset(
 
 class DirectoryAssignments:
     """Assignments that the controller has not confirmed, the newest for each replica. They are sent again until it
-    has.
+    confirms them.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from odradek.env.ports import Clock, Log
 
 
 class DiskErrors:
-    """One for all requests of a broker."""
+    """The log lines about disk errors, for all requests of a broker."""
 
     __slots__ = ("_budget", "_log", "errors")
 
@@ -22,7 +22,7 @@ class DiskErrors:
         self.errors = 0
 
     def note(self, event: str, **fields: Any) -> None:
-        """Log a request that was answered with KAFKA_STORAGE_ERROR; `fields` say which and why."""
+        """Log a request that was answered with KAFKA_STORAGE_ERROR; `fields` name the request and the reason."""
         self.errors += 1
         held_back = self._budget.take()
         if held_back is not None:

@@ -61,14 +61,14 @@ class DiskWatch:
         self._logged: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Judge all directories every second, until cancelled."""
+        """Check all directories every second, until cancelled."""
         while True:
             await self._clock.sleep_until(self._clock.monotonic() + LOOK_SECONDS)
             for log_dir in self._log_dirs:
                 self.look(log_dir)
 
     def look(self, log_dir: LogDir) -> None:
-        """Judge one directory."""
+        """Check one directory."""
         hung_seconds, call = self._look_for_hang(log_dir)
         full_seconds = self._look_for_room(log_dir)
         trouble, seconds = None, 0.0

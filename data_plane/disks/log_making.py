@@ -37,7 +37,7 @@ from odradek.wire.topic_partition import TopicIdPartition, TopicPartition
 __all__ = ["INLINE_LOGS_MAX", "LogMaker"]
 
 INLINE_LOGS_MAX = 16
-"""Logs that one change of metadata may make on the loop: 4 ms of a quiet disk, 50 of a busy one."""
+"""The number of logs that one change of metadata may make on the loop: 4 ms on a quiet disk, 50 on a busy one."""
 LOGS_PER_STEP = 64
 
 
@@ -72,7 +72,7 @@ class LogMaker:
         self._waiting: dict[TopicIdPartition, bool] = {}
         """Replicas without a log; True for new ones."""
         self._queues: dict[str, dict[TopicIdPartition, None]] = {}
-        """The same by the path of the directory that is to take them; a task works at each."""
+        """The same replicas, by the path of the directory that gets them. One task works at each directory."""
         self._making: dict[TopicPartition, None] = {}
         """Names that workers are making."""
         self._hosting: dict[TopicIdPartition, bool] = {}
@@ -95,7 +95,7 @@ class LogMaker:
         return True
 
     def make_later(self, replica: TopicIdPartition, topic: str, assigned: bytes, *, is_new: bool) -> None:
-        """Have the log made as soon as its turn comes. Raises the errors of `ReplicaPlacement.candidates`."""
+        """Request the making of a log, as soon as its turn comes. Raises the errors of `ReplicaPlacement.candidates`."""
         if replica in self._waiting or self._is_stopped:
             return
         log_dir = self._placement.candidates(topic, replica.partition, assigned, is_new=is_new)[0]
@@ -128,7 +128,7 @@ class LogMaker:
         del self._queues[log_dir.path]
 
     def _wanted(self, replica: TopicIdPartition) -> _Wanted | None:
-        """Describe the log to make for a replica; None when it is gone, or has its log."""
+        """Describe the log to make for a replica; None if the replica is gone, or already has its log."""
         topic = self._newest.image.topics_by_id.get(replica.topic_id)
         partition = None if topic is None else topic.partitions.get(replica.partition)
         if topic is None or partition is None or self._node_id not in partition.replicas:
@@ -177,7 +177,7 @@ class LogMaker:
         return partition is not None and self._node_id in partition.replicas
 
     def _host(self, step: list[TopicIdPartition]) -> None:
-        """Have the broker host the logs of this step; it makes missing ones on the loop."""
+        """Let the broker host the logs of this step; it makes missing ones on the loop."""
         image = self._newest.image
         topics: dict[str, list[int]] = {}
         for topic_id, index in step:

@@ -89,14 +89,14 @@ class MovesHost(BrokerHost, Protocol):
 
 @attrs.define(eq=False)
 class Move:
-    """One replica on its way to `target`."""
+    """One replica that is being moved to `target`."""
 
     partition: Partition
     target: LogDir
     name: str
     """The name of the future replica's directory."""
     future: PartitionLog | None = None
-    """The copy; None until its turn comes."""
+    """The copy; None until the move's turn comes."""
     truncations_seen: int = -1
     is_near: bool = False
     """True if the last chunk was a small one: the copy may have caught up."""
@@ -121,7 +121,7 @@ class MoveThrottle:
 
     def __init__(self, now: float) -> None:
         self._owed_bytes = 0.0
-        """Bytes that were copied ahead of the rate; below 0: that may be."""
+        """Bytes that were copied ahead of the rate. If negative, so many more may be copied at once."""
         self._at = now
 
     def spend(self, count: int) -> None:
@@ -129,7 +129,7 @@ class MoveThrottle:
         self._owed_bytes += count
 
     def delay(self, rate: int | None, now: float) -> float:
-        """Compute the seconds to wait until no byte is owed, at the present rate."""
+        """Compute the seconds to wait until the debt of bytes is 0, at the present rate."""
         elapsed, self._at = now - self._at, now
         if rate is None:
             self._owed_bytes = 0.0
@@ -172,7 +172,7 @@ class ReplicaMoves:
         if move is not None:
             if move.target is target and move.partition is partition:
                 return
-            self._give_up(move, "another move was asked for")
+            self._give_up(move, "an operator asked for another move of this replica")
         if log.owner is target or self._is_stopped:
             return
         try:
@@ -198,7 +198,10 @@ class ReplicaMoves:
     def check_name(self, topic: str, index: int) -> None:
         """Raise `KafkaError` INVALID_TOPIC_EXCEPTION if a future replica's name would be too long (Kafka's rule)."""
         if len(future_name(topic, index, 0)) > NAME_BYTES_MAX:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic name is too long")
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                "the topic name is too long to move a replica to another directory",
+            )
 
     def in_directory(self, log_dir: LogDir) -> list[Move]:
         """List the moves to this directory."""
@@ -208,7 +211,7 @@ class ReplicaMoves:
     # ------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
-        """Go on with the move that the last process has left, if any. Called when the replica is hosted."""
+        """Resume the move that the last process has left, if any. Called when the replica is hosted."""
         log = partition.log
         key = TopicPartition(log.topic, log.partition)
         for target in self._broker.log_dirs:
@@ -282,7 +285,7 @@ class ReplicaMoves:
         log = move.partition.log
         self.moves[TopicPartition(log.topic, log.partition)] = move
         log.cleaning.is_held = True
-        log.abort_cleaning("the replica moves to another disk")
+        log.abort_cleaning("a move to another directory replaces this log")
         path = move.target.path
         queue = self._queues.get(path)
         if queue is None:
@@ -304,7 +307,7 @@ class ReplicaMoves:
                 await self._carry_out(move)
             queue.remove(move)
             if not move.is_over and not self._is_stopped:
-                # It waits for a disk. Others may go on meanwhile.
+                # This move waits for a disk; other moves may go on.
                 queue.append(move)
         self._queues.pop(path, None)
 
@@ -342,7 +345,7 @@ class ReplicaMoves:
             if pause == RETRY_SECONDS and self._is_wanted(move):
                 return
         if not move.is_over and not self._is_stopped:
-            self._give_up(move, "the replica is not served here any more")
+            self._give_up(move, "this broker does not serve the replica any more")
 
     def _complain(self, move: Move, error: str) -> None:
         if move.error != error:
@@ -366,7 +369,7 @@ class ReplicaMoves:
                 opened.abandon()
                 return 0
             move.future = opened
-            # It may have been copied in an earlier life: compare the epochs first.
+            # The replica may have been copied before a restart: compare the epochs first.
             move.truncations_seen = -1
         future = move.future
         self._match(move, current, future)
@@ -392,7 +395,9 @@ class ReplicaMoves:
         return 0
 
     def _match(self, move: Move, current: PartitionLog, future: PartitionLog) -> None:
-        """Cut the copy where the live log was cut, and begin it anew where the live log begins behind it."""
+        """Cut the copy wherever the live log was cut. If the live log now starts beyond the copy's end, restart the
+        copy there.
+        """
         if current.log_start_offset > future.log_end_offset:
             future.truncate_fully_and_start_at(current.log_start_offset)
         while move.truncations_seen != current.truncations:
@@ -416,7 +421,7 @@ class ReplicaMoves:
             future.truncate_fully_and_start_at(current.log_start_offset)
 
     async def _copy(self, move: Move, current: PartitionLog, future: PartitionLog) -> float:
-        """Copy one chunk; returns the seconds until the next one."""
+        """Copy one chunk. Return the seconds until the next one."""
         offset, truncations = future.log_end_offset, current.truncations
         offset = max(offset, current.log_start_offset)
         owner = current.owner
@@ -501,7 +506,7 @@ class ReplicaMoves:
             self._swap_failed(swap, error)
 
     def _swapped(self, move: Move, swap: Swap, moved: PartitionLog) -> None:
-        """Serve the copy in the place of the live log, unless the replica is gone by now."""
+        """Serve the copy instead of the live log, unless the replica is gone by now."""
         current, target = swap.current, move.target
         target.names.free(f"{current.topic}-{current.partition}")
         current.home.settle()

@@ -101,15 +101,15 @@ class ReplicaPlacement:
         for log_dir in self.log_dirs:
             file = log_dir.unreadable.get(TopicPartition(topic, index))
             if file is not None:
-                raise LogUnreadable(f"{file} does not say whose records lie there")
+                raise LogUnreadable(f"{file} does not say which topic its records belong to")
 
     def create(
         self, topic: str, index: int, topic_id: bytes, config: LogConfig, assigned: bytes, *, is_new: bool
     ) -> LogDir:
-        """Make the replica's log. `is_new` says that this process has seen the partition come into being.
+        """Make the replica's log. `is_new` is true if this process has seen the creation of the partition.
 
         Raises:
-            DirectoryAway: it must not be made.
+            DirectoryAway: the log must not be made, because its directory is not there.
             DiskRefused: no directory has room.
             DiskError: no directory is online.
         """
@@ -131,21 +131,21 @@ class ReplicaPlacement:
         """List the directories in which a new log may be made, the best first.
 
         Raises:
-            DirectoryAway: it must not be made.
-            DiskHung: its directory does not answer now.
+            DirectoryAway: the log must not be made, because its directory is not there.
+            DiskHung: the replica's directory does not answer now.
             DiskError: no directory is online.
         """
         found = self._candidates(topic, index, assigned, is_new=is_new)
         if not found:
             path = self.log_dirs[0].path
-            raise DiskError(path, path, "create", 0, "all log directories are offline")
+            raise DiskError(path, path, "create", 0, "all log directories of this broker are offline")
         return found
 
     def _candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
         if assigned in _UNDECIDED:
             if not is_new and self._some_are_away():
                 reached("disks.old_log_may_be_offline")
-                raise DirectoryAway("it may be in a log directory that is offline")
+                raise DirectoryAway("the replica's log may lie in a log directory that is offline")
             wish = self.preferred.get(TopicPartition(topic, index))
             found = directories_for_new_log(self._open_to_new)
             return [each for each in self.usable if each.directory_id == wish] + found
@@ -153,19 +153,19 @@ class ReplicaPlacement:
             if log_dir.directory_id == assigned:
                 if log_dir.offline_reason is not None:
                     reached("disks.assigned_directory_offline")
-                    raise DirectoryAway(f"its log directory {log_dir.path} is offline")
+                    raise DirectoryAway(f"the replica's log directory {log_dir.path} is offline")
                 if log_dir.is_stalled:
                     reached("disks.assigned_directory_hangs")
-                    raise DiskHung(log_dir.path, log_dir.path, "create", 0, "the device does not answer")
+                    raise DiskHung(log_dir.path, log_dir.path, "create", 0, "the disk does not answer")
                 return [log_dir]
         if assigned == LOST_DIRECTORY or self._some_are_away():
             reached("disks.lost_directory_may_be_offline")
-            raise DirectoryAway("its log directory is offline")
+            raise DirectoryAway("the log directory that held the replica is offline")
         self._log.error(
             "partition.begun_anew",
             topic=topic,
             partition=index,
-            reason="its disk was replaced, or its log directory is not configured any more",
+            reason="the replica's disk was replaced, or its log directory is not in log.dirs any more",
         )
         return directories_for_new_log(self._open_to_new)
 

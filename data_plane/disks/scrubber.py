@@ -227,7 +227,7 @@ class Scrubber:
             try:
                 rot = await self._scrub_segment(log_dir, piece, state)
             except (FileMissing, DiskRefused):
-                # The segment is gone, or descriptors are short: the next round comes.
+                # The segment is gone, or file descriptors are short: the next round reads it.
                 continue
             except DiskError as error:
                 log.home.failed(error)

@@ -28,7 +28,9 @@ def refused_like(response: Any, code: ErrorCode) -> Any:
     """Make the answer to a member that waited, with an error in place of `response`."""
     if isinstance(response, JoinGroupResponse):
         return join_refused(UNKNOWN_MEMBER, code, 0)
-    assert isinstance(response, SyncGroupResponse), "a request that no member waits with was answered late"
+    assert isinstance(response, SyncGroupResponse), (
+        "a delayed answer was given to a request that no group member waits for"
+    )
     return sync_refused(code)
 
 

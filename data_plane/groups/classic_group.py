@@ -125,8 +125,8 @@ class Member:
         return self._subscription[1]
 
     def owes_rejoin(self, protocol: str) -> bool:
-        """True if it claimed partitions when it joined that its assignment lacks. By the cooperative protocol
-        (KIP-429) it gives them up and joins once more: they have no owner until then.
+        """True if the member's assignment lacks partitions that it claimed when it joined. In the cooperative
+        protocol (KIP-429) the member gives them up and joins once more. They have no owner until then.
         """
         claimed = _claimed_partitions(self.metadata_for(protocol))
         return bool(claimed) and not claimed <= _given_partitions(self.assignment)
@@ -170,7 +170,7 @@ def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
 
 
 class ClassicGroup:
-    """One group in memory. Members are kept in the order in which they came."""
+    """One group in memory. Members are kept in the order in which they joined."""
 
     __slots__ = (
         "awaiting_join",
@@ -220,7 +220,7 @@ class ClassicGroup:
 
     @classmethod
     def restore(cls, group_id: str, stored: GroupMetadataValue | None) -> ClassicGroup:
-        """Make the group from its record (None: it has offsets only)."""
+        """Make the group from its record; None for a group that has only offsets."""
         group = cls(group_id)
         if stored is None:
             return group
@@ -276,7 +276,9 @@ class ClassicGroup:
     def transition_to(self, phase: GroupPhase, wall_ms: int) -> None:
         """Change the phase. Raises `AssertionError` for a step that is not in the table."""
         if self.phase not in _FROM[phase]:
-            raise AssertionError(f"group {self.group_id}: {self.phase.value} -> {phase.value}")
+            raise AssertionError(
+                f"group {self.group_id} cannot go from state {self.phase.value} to {phase.value}"
+            )
         self.previous_phase = self.phase
         self.phase = phase
         self.state_timestamp_ms = wall_ms
@@ -310,7 +312,9 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """True if a member may join with these protocols: of the group's type, one of them known to every member."""
+        """True if a member may join with these protocols: they have the group's type, and every member knows one of
+        them.
+        """
         if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type) and bool(names)
         if protocol_type != self.protocol_type:
@@ -328,8 +332,8 @@ class ClassicGroup:
         return common or {}
 
     def select_protocol(self) -> str:
-        """Choose the protocol: each member votes for the first of its protocols that all support; the one with most
-        votes wins.
+        """Choose the protocol: each member votes for its first protocol that all members support. The protocol with
+        the most votes wins.
         """
         candidates = self._common_protocols()
         votes = dict.fromkeys(candidates, 0)
@@ -339,11 +343,13 @@ class ClassicGroup:
                     votes[name] += 1
                     break
         if not votes:
-            raise AssertionError(f"group {self.group_id}: members without a common protocol")
+            raise AssertionError(
+                f"the members of group {self.group_id} have no assignment protocol in common"
+            )
         return max(votes, key=lambda name: votes[name])
 
     def can_keep_generation(self, replaced: Member) -> bool:
-        """True if the new self of a static member may go on in this generation, with its assignment."""
+        """True if a static member with a new id may stay in this generation, with its assignment."""
         if self.select_protocol() != self.protocol:
             return False
         return self.protocol_type != CONSUMER_PROTOCOL or not replaced.owes_rejoin(self.protocol or "")

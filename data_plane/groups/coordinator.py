@@ -1,6 +1,7 @@
 """The group coordinators of a broker: one shard per led partition of `__consumer_offsets`. PORTED.
 
-A marker for such a partition is the shard's to append. It settles the offsets that its transaction has committed.
+The shard appends the transaction markers of its partition. A marker settles the offsets that its transaction has
+committed.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Shard(CoordinatorShard[GroupsState, None]):
         return state.group_count
 
     def submit(self, ask: Ask) -> None:
-        """Have the machine decide. What the log would refuse of a transaction is refused before the machine sees it."""
+        """Let the machine decide. Refuse first whatever the log would refuse of a transaction."""
         code = None if self.is_loading else self._refused_by_log(ask.request)
         if isinstance(ask.request, FetchOffsets) and ask.request.is_confirmed and not self.is_loading:
             _ConfirmedRead(self, ask).begin()

@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, DeleteGroups: what administrators ask of groups. PURE."""
+"""ListGroups, DescribeGroups, DeleteGroups: the requests of administrators about groups. PURE."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def is_of_transaction(request: object) -> bool:
 
 
 class GroupMachine:
-    """The state machine of the groups of one partition. One per led partition, made anew whenever leadership comes."""
+    """The state machine of the groups of one partition. A broker makes a new one each time it becomes leader of
+    that partition.
+    """
 
     def __init__(self, settings: GroupSettings) -> None:
         self.deadlines = Deadlines()
@@ -80,7 +82,7 @@ class GroupMachine:
             while (action := deadlines.pop_due(turn.now_ms)) is not None:
                 action(turn)
         if turn.records:
-            # What was due has changed groups: the request is to see their records.
+            # Actions that were due have changed groups: replay their records, so that the request sees them.
             turn.state = state.replay(turn.records)
         self._deciders[type(request.request)](turn, request)
         return Decision(turn.records, turn.answers)

@@ -220,7 +220,8 @@ class Membership:
             and (group.phase is COMPLETING or group.leader != member_id)
         ):
             reached("groups.join_repeated")
-            # The same metadata again: an answer was lost. (The leader of a stable group asks for a rebalance so.)
+            # The same metadata again: the first answer was lost. (But the leader of a stable group asks for a
+            # rebalance in this way.)
             self._renew_session(turn, group, member)
             return turn.answer(ask.reply, self._joined(group, member))
         self._update(turn, member, group, ask, request)
@@ -242,7 +243,8 @@ class Membership:
         if group.phase is PREPARING and group.previous_phase is EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type, ask.reply)
-        # It has no id to send heartbeats with, yet: it gets the time that a first rebalance may take.
+        # The member has no id yet, so it cannot send heartbeats. It gets as much time as a first rebalance may
+        # take.
         self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
         self._rebalance_or_complete(turn, group)
 
@@ -287,7 +289,7 @@ class Membership:
         """Let a static member with a new id keep its assignment.
 
         From version 9 (KIP-814) a leader gets all members, and a flag that says not to assign anew. Before that
-        version it must not take itself for the leader.
+        version, the answer must not name it as the leader.
         """
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         group.set_join_reply(member, None)
@@ -372,7 +374,7 @@ class Membership:
             # Only static members are left and none has returned: their sessions decide.
             self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
-        # After the last number, which only another program's log can hold, they begin anew.
+        # Numbers start again after the largest one, which only another program's log can hold.
         group.generation = group.generation % INT32_MAX + 1
         group.pending_sync.clear()
         if not group.members:

@@ -1,8 +1,9 @@
 """Committed offsets: commit, fetch, delete, expiry. PURE.
 
-Offsets depend on replicated state alone. The members matter only for who may commit: a member of the generation, or
-any client while the group is empty. An offset expires `offsets.retention.minutes` after its group has become empty.
-In a living consumer group it expires so long after its commit, if no member reads its topic any more (KIP-211).
+Offsets depend on replicated state alone. Members matter only for the right to commit: a member of the generation may,
+and any client while the group is empty. An offset expires `offsets.retention.minutes` after its group has become
+empty. In a consumer group with members, it expires that long after its commit, if no member reads its topic any more
+(KIP-211).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class PartitionCommit(NamedTuple):
-    """One offset to commit: a tuple, since a request may have many thousands."""
+    """One offset to commit. It is a tuple, because a request may have many thousands."""
 
     topic: str
     topic_id: bytes
@@ -57,9 +58,11 @@ class CommitOffsets:
     """-1: the coordinator's own."""
     partitions: tuple[PartitionCommit, ...]
     bytes_of_all: int = 0
-    """The bytes that the whole request takes in the log, if this is a part of it. One limit holds for the whole."""
+    """The bytes that the whole request takes in the log, if this is a part of it: one limit applies to the whole
+    request.
+    """
     producer: RecordProducer | None = None
-    """The transaction at whose end the offsets count; None: they count at once."""
+    """The producer of the transaction at whose end the offsets count; None if they count at once."""
 
 
 def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:
@@ -119,7 +122,7 @@ class ForgetTopics:
 
 @attrs.frozen
 class ExpireOffsets:
-    """A request to remove what has expired by this time, in milliseconds since 1970. Not answered."""
+    """A request to remove the offsets that have expired by this time, in milliseconds since 1970. It has no answer."""
 
     earliest_ms: int
 
@@ -188,7 +191,7 @@ class OffsetStore:
             return ErrorCode.ILLEGAL_GENERATION
         if group.phase is GroupPhase.COMPLETING_REBALANCE:
             reached("groups.commit_without_assignment_refused")
-            # It knows the new generation from its JoinGroup, but not its assignment yet.
+            # The member knows the new generation from its JoinGroup, but not its assignment yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 

@@ -1,7 +1,7 @@
-"""The bytes that groups take in records: a batch has a limit, and so has each string. PURE.
+"""The size of a group's records: a batch has a limit, and so has each string. PURE.
 
-Kafka finds out when it encodes or appends the record. Here it is asked before, where the answer is still an error of one
-request.
+Kafka finds a record too large when it encodes or appends it. Here sizes are checked before the decision, so that only
+the one request fails.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def has_too_long_id(client_id: str, request: JoinGroupRequest) -> bool:
 
 
 def protocols_bytes(request: JoinGroupRequest) -> int:
-    """Count the bytes of a member's protocols, which are kept for as long as it lives. One of them goes into the
-    record.
+    """Count the bytes of all protocols that a member offers. They stay in memory as long as the member lives; only
+    the chosen protocol goes into the group's record.
     """
     return sum(
         utf8_size(each.name) + len(each.metadata) + PROTOCOL_OVERHEAD_BYTES for each in request.protocols

@@ -1,7 +1,7 @@
 """The groups of one partition of `__consumer_offsets`: an immutable value, changed by replay alone. PURE.
 
 A group exists as soon as there is a record of it, of its metadata or of an offset. It ends with a tombstone of its
-metadata that comes when it has no offset left. The messages in the maps are shared between states and never changed.
+metadata, written when its last offset is gone. The messages in the maps are shared between states and never changed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GroupsState:
     metadata: LayeredMap[str, GroupMetadataValue] = attrs.field(factory=LayeredMap)
     offsets: LayeredMap[str, Offsets] = attrs.field(factory=LayeredMap)
     pending: LayeredMap[int, Pending] = attrs.field(factory=LayeredMap)
-    """What open transactions have committed, by the producer's id."""
+    """Offsets that open transactions have committed, by the producer's id."""
 
     def has_group(self, group_id: str) -> bool:
         return group_id in self.metadata or group_id in self.offsets or self.has_pending(group_id)
@@ -127,8 +127,10 @@ class GroupsState:
         for offset, record in enumerate(records, base_offset):
             assert isinstance(record, CoordinatorRecord)
             key, value = record.key, record.value
-            assert isinstance(key, OffsetCommitKey), "a transaction writes offsets alone"
-            assert isinstance(value, OffsetCommitValue), "a transaction deletes nothing"
+            assert isinstance(key, OffsetCommitKey), (
+                "a transaction may write only offsets, not other records of groups"
+            )
+            assert isinstance(value, OffsetCommitValue), "a transaction cannot delete offsets"
             groups.setdefault(key.group, {})[key.topic, key.partition] = PendingOffset(offset, value)
         return attrs.evolve(self, pending=self.pending.changed({producer_id: groups}))
 
@@ -199,11 +201,10 @@ class GroupsState:
 
 
 def state_of(latest: Latest, skipped: list[str]) -> GroupsState:
-    """Make the state from the latest value of every key: the order of keys does not matter, so only these are
-    decoded.
+    """Make the state from the latest value of every key. The order of keys does not matter, so only the latest
+    values are decoded.
 
-    A malformed record comes from another writer than a coordinator. It is left out, and `skipped` gets a text about
-    it.
+    A malformed record was not written by a coordinator. It is left out, and `skipped` gets a text about it.
     """
     metadata: dict[str, GroupMetadataValue] = {}
     offsets: dict[str, dict[OffsetKey, OffsetCommitValue]] = {}

@@ -1,4 +1,4 @@
-"""One turn of the group machine: what it sees, its records and its answers. PURE."""
+"""One turn of the group machine: the state that it sees, its records and its answers. PURE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.data_plane.groups.state import GroupsState
 
 
 class Turn:
-    """One decision in the making: the state before it, the time, its records and its answers."""
+    """One decision in the making: the state before the decision, the time, its records and its answers."""
 
     __slots__ = ("answers", "new_uuid", "now_ms", "records", "state", "wall_ms")
 

@@ -1,4 +1,4 @@
-"""The APIs of a broker's listener, in one table: who handles each, and the door before it. No other API is advertised."""
+"""The APIs of a broker's listener in one table: the handler of each, and its door. No other API is advertised."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ __all__ = ["APIS", "Api", "Place"]
 
 @attrs.frozen
 class Place:
-    """The place where handlers are made: one listener of a broker."""
+    """The listener of a broker for which handlers are made."""
 
     broker: Broker
     authorizer: Authorizer | None
@@ -122,7 +122,7 @@ class Api:
     decisions: Decisions | None = None
     """The number of decisions that its door makes, if they may be many."""
     again: Again | None = None
-    """Judges the answer of a request that had to wait. A Fetch reads anew, and so is judged anew."""
+    """Checks the answer of a request that had to wait. A Fetch reads again, so its rights are checked again."""
     is_forwarded: bool = False
     """True if the broker passes it on as it is. The controller judges it, by the client's principal and address."""
     is_of_cluster: bool = False

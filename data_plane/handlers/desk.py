@@ -1,6 +1,6 @@
-"""The desk of a broker's handlers: what nearly every request needs, whatever it is about. PORTED.
+"""The desk of a broker's handlers: the objects that nearly every request needs. PORTED.
 
-A handler takes the desk, and beside it the one part of the broker that its requests are about.
+A handler gets the desk, and the one part of the broker that its requests are about.
 """
 
 from __future__ import annotations

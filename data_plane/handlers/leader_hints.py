@@ -1,4 +1,6 @@
-"""KIP-951: an answer that refuses because this broker does not lead says who leads, and where that broker is."""
+"""KIP-951: if this broker refuses a request because it does not lead, its answer names the leader and the leader's
+address.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class MetadataHandler:
         self._controller = controller
         self._own = own
         self._creating: dict[str, None] = {}
-        """Topics that the controller has been asked for and that it has not answered yet."""
+        """Topics that the controller was asked to create, without an answer yet."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
         """Answer the request. Most clients ask about one small topic, which needs no slices."""
@@ -185,9 +185,11 @@ class MetadataHandler:
         return _missing(key, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
 
     def _create_some(self, unknown: Mapping[str, None], sender: Sender) -> None:
-        """Ask the controller for them, in the client's name (KIP-590); the client tries again, as it does with Kafka.
+        """Ask the controller to create the unknown topics, in the client's name (KIP-590). The client asks for
+        metadata again, as with Kafka.
 
-        One request for all, none twice at a time, and no more than the bounds: the rest waits for the next Metadata.
+        One request creates all of them. A topic is never in two requests at a time, and topics beyond the limit wait
+        for the next Metadata.
         """
         names = [name for name in unknown if name not in self._creating]
         partitions = broker_value("num.partitions", self._own.layers)

@@ -33,9 +33,9 @@ from odradek.wire.record_batch import parse_produced
 from odradek.wire.schema.versions import PRODUCE_ZSTD
 
 RATION = 2 << 20
-"""The ration of the loop for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).
+"""The number of bytes of one batch that the loop handles in a turn, for the cheapest codecs: 1 to 3 ms (measured).
 
-After that much it begins no other in one turn, so a turn costs at most twice that.
+Beyond that number the loop begins no further batch, so a turn costs at most twice as much.
 """
 CODEC_COSTS: dict[int, int] = {
     CompressionType.GZIP: 4,
@@ -93,8 +93,8 @@ AT_ONCE: BatchWork = _AtOnce()
 
 
 class LoopWork:
-    """Work on the loop, as far as the ration goes: `at_end_of_turn` gets the function that restores the ration. It
-    estimates by the codec's recent ratio, since work given up half-way is lost.
+    """Work on the loop, within the ration: `at_end_of_turn` gets the function that restores the ration. It
+    estimates sizes by the codec's recent ratio, because work given up half-way is lost.
     """
 
     __slots__ = ("_at_end_of_turn", "_inflated", "_left", "_ratios", "_size")
@@ -190,12 +190,14 @@ class RequestBudget:
         """Do what `decompressed_size` does, within the budget.
 
         Raises:
-            LargerThanThought: it would take more than `at_once_max`.
+            LargerThanThought: the data would take more than `at_once_max` bytes.
             KafkaError: MESSAGE_TOO_LARGE beyond the budget, and as `decompressed_size`.
         """
         allowed = min(size_max, self.bytes_left)
         counted = Inflated()
-        is_charged = True  # not where it begins anew with more room, which takes more of the budget than this
+        is_charged = (
+            True  # only at the first start: the restart with more room takes more of the budget than this
+        )
         try:
             return decompressed_size(compression_type, data, min(allowed, at_once_max), counted)
         except DecompressionBomb as error:
@@ -205,7 +207,7 @@ class RequestBudget:
             if allowed < size_max:
                 raise KafkaError(
                     ErrorCode.MESSAGE_TOO_LARGE,
-                    f"the batches of this request decompress to more than {self.bytes_max} bytes",
+                    f"the batches of this request decompress to more than the allowed {self.bytes_max} bytes",
                 ) from error
             raise
         finally:
@@ -219,13 +221,13 @@ class RequestBudget:
         if count > self.records_left:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"more than {self.records_max} records of this request would have to be looked at",
+                f"the broker would have to check more than {self.records_max} records of this request",
             )
         self.records_left -= count
 
 
 def _kept(error: KafkaError) -> KafkaError:
-    """Strip the error of its frames: they hold decompressed chunks, and the holder of the error."""
+    """Remove the frames from the error: they hold decompressed chunks, and the object that keeps the error."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -259,7 +261,9 @@ class HandedOff:
         if isinstance(size, KafkaError):
             raise size
         if size > size_max:
-            raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+            raise DecompressionBomb(
+                f"the record batch decompresses to more than the allowed {size_max} bytes"
+            )
         return size
 
     def check_records(
@@ -325,7 +329,7 @@ class HandedOff:
     def check(self) -> None:
         """Look at each record, as the append has asked for."""
         check, self._check = self._check, None
-        assert check is not None, "an append has asked"
+        assert check is not None, "this append did not ask to check its records"
         try:
             count = parse_header(self.records).record_count
             self._budget.take_records(min(count, RECORDS_PARSED_MAX))
@@ -345,15 +349,16 @@ def check_rare(
     *,
     is_unsure: bool,
 ) -> BatchHeader:
-    """Make the checks that most batches do not need: of transactions, of records, of a foreign timestamp type.
+    """Make the checks that most batches do not need: transactions, each record, an unexpected timestamp type.
 
-    Returns the header that the batch has then: records that were looked at decide about its newest timestamp, as in Kafka.
-    `is_unsure`: the header's one cannot be right, or is out of bounds. `log` is named in messages.
-    Raises `KafkaError`, and what `work` raises.
+    Returns the header that the batch has afterwards: its newest timestamp is that of the checked records, as in
+    Kafka. `is_unsure`: the newest timestamp in the header cannot be right, or is out of bounds. `log` is named in
+    messages. Raises `KafkaError`, and what `work` raises.
     """
     if header.is_transactional and guard is None:
         raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "the batch is transactional, but its request names no transactional id",
         )
     newest = header.max_timestamp
     if config.checks_records or is_unsure:

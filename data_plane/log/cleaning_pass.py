@@ -82,7 +82,7 @@ class Cleaning:
 
     @property
     def abort_reason(self) -> str | None:
-        """The reason for which the pass is over, None while it may go on. Workers may ask."""
+        """The reason why the pass is over; None while it may continue. Workers may read it."""
         return self._token.abort_reason
 
     def is_over(self) -> bool:
@@ -90,7 +90,7 @@ class Cleaning:
         return self.abort_reason is not None
 
     def take_group(self, base_offset: int, end_offset: int) -> Group | None:
-        """Take the segments from the one with this base offset up to the begin of one at `end_offset` or later.
+        """Take the segments from the one with this base offset up to the first that begins at `end_offset` or later.
 
         None if there are none now: the pass is aborted, or retention was faster. Raises `DiskError`.
         """
@@ -109,7 +109,8 @@ class Cleaning:
         after = log.segments[log.segment_list.index_of(segments[-1].base_offset) + 1]
         if after.base_offset > self.end_offset:
             raise AssertionError(
-                f"{log}: a pass up to {self.end_offset} ends within segment {segments[-1].base_offset}"
+                f"{log}: the cleaning pass must not end at offset {self.end_offset}, within segment "
+                f"{segments[-1].base_offset}"
             )
         sources: list[Source] = []
         try:
@@ -153,7 +154,8 @@ class Cleaning:
         self.check_end()
         if cleaned.next_offset > self.end_offset:
             raise AssertionError(
-                f"{log}: cleaned up to {cleaned.next_offset}, where {self.end_offset} is allowed"
+                f"{log}: the cleaned segments reach up to offset {cleaned.next_offset}, and only "
+                f"{self.end_offset} is allowed"
             )
         sizes = sum(segment.size for segment in group.segments)
         with log.home.reporting_failures():
@@ -197,7 +199,10 @@ class Cleaning:
     def complete(self, clean_end: int) -> None:
         """Set the checkpoint: all below `clean_end` is clean, unless the pass was aborted."""
         if clean_end > self.end_offset:
-            raise AssertionError(f"{self._log}: clean up to {clean_end}, where {self.end_offset} is allowed")
+            raise AssertionError(
+                f"{self._log}: the cleaning pass claims offset {clean_end} as its end, and only "
+                f"{self.end_offset} is allowed"
+            )
         if self.abort_reason is None:
             self._log.cleaning.advance(clean_end)
 
@@ -214,7 +219,8 @@ class Cleaning:
         """Raise `AssertionError` if the pass would clean records that must stay."""
         if self.end_offset > _bound(self._log):
             raise AssertionError(
-                f"{self._log}: cleaning up to {self.end_offset}, where {_bound(self._log)} is allowed"
+                f"{self._log}: the cleaning pass reaches up to offset {self.end_offset}, and only "
+                f"{_bound(self._log)} is allowed"
             )
 
 
@@ -229,12 +235,13 @@ def _bound(log: PartitionLog) -> int:
 
 
 def begin_cleaning(log: PartitionLog, end_offset: int) -> Cleaning:
-    """Begin a pass that cleans below `end_offset`, which is at most `cleanable_end`. One pass at a time (on the loop).
+    """Begin a pass that cleans below `end_offset`, which is at most `cleanable_end`. A log has one pass at a time
+    (on the loop).
 
-    Whatever happens, `Cleaning.end` is called once.
+    The caller must call `Cleaning.end` once, even after an error.
     """
     if log.home.is_closed or not log.config.is_compacted:
-        raise AssertionError(f"{log}: nothing is cleaned here")
+        raise AssertionError(f"{log}: the cleaner must not clean this log, which is closed or not compacted")
     cleaning = Cleaning(log, log.cleaning.begin(), end_offset)
     try:
         cleaning.check_end()

@@ -56,7 +56,7 @@ def dump_segment(
     elif name == EPOCHS_FILE_NAME:
         yield from _dump_epochs(directory, name)
     else:
-        raise ValueError(f"{name} is no segment, index, snapshot or leader epoch file")
+        raise ValueError(f"{name} is not a segment, index, producer snapshot or leader epoch file")
 
 
 def verify_partition(directory: Dir) -> Iterator[dict[str, Any]]:
@@ -100,7 +100,7 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
 
 
 def _header_at(file: File, position: int, next_offset: int) -> BatchHeader | None:
-    """Parse the header of a batch with a wrong checksum, if it is still plausible: verification goes on behind it."""
+    """Parse the header of a batch with a wrong checksum if it is plausible, so that verification can go on behind it."""
     for _, header in SegmentScan(file, position, file.size, next_offset):
         return header
     return None
@@ -180,7 +180,10 @@ def _compare_index(
         batch = batches.get(position)
         if batch is None or not batch[0] <= base_offset + offset <= batch[1]:
             yield _damage(
-                name, entry * 8, f"entry ({base_offset + offset}, {position}) points at no such batch"
+                name,
+                entry * 8,
+                f"the index entry (offset {base_offset + offset}, position {position}) does not "
+                "point at such a batch",
             )
     newest, at = -1, 0
     ends = sorted((last_offset, timestamp) for _, last_offset, timestamp in batches.values())
@@ -190,7 +193,10 @@ def _compare_index(
             at += 1
         if newest > timestamp:
             yield _damage(
-                time_name, entry * 12, f"entry ({timestamp}, {base_offset + offset}) is older than {newest}"
+                time_name,
+                entry * 12,
+                f"the time index entry ({timestamp}, offset {base_offset + offset}) is older than "
+                f"the records before that offset ({newest})",
             )
 
 

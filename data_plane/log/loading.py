@@ -74,10 +74,12 @@ __all__ = [
 
 
 class UnreadableId(Exception):
-    """There are records, and `file` does not say whose they are, as after a loss of power: it may be empty, or zeros."""
+    """The partition metadata file does not say whose records these are. After a loss of power it may be empty, or
+    full of zeros.
+    """
 
     def __init__(self, file: str) -> None:
-        super().__init__(f"{file} names no topic")
+        super().__init__(f"{file} does not say which topic its records belong to")
         self.file = file
 
 
@@ -93,12 +95,12 @@ def open_partition_log(
     owner: LogOwner | None,
     options: LoadOptions,
 ) -> PartitionLog:
-    """Open the log in `directory`, or begin one there (blocking).
+    """Open the log in `directory`, or create one there (blocking).
 
     Raises:
         DiskError
-        UnreadableId: nobody knows whose log it is, and `options.must_know_id` asks for that; nothing has changed.
-        LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
+        UnreadableId: `options.must_know_id` is set, and the log's topic id cannot be read; nothing has changed.
+        LoadingStopped: `options.is_stopping` returned True; the log recovers anew at the next start.
     """
     home = LogHome(directory, TopicPartition(topic, partition), owner)
     names = put_in_order(
@@ -143,7 +145,7 @@ def open_partition_log(
 
 
 def _topic_id(directory: Dir, names: list[str], found: list[Segment], options: LoadOptions) -> bytes:
-    """Read the id of the topic whose log it is; zero where none is known. Raises `UnreadableId`."""
+    """Read the id of the topic that the log belongs to; zero if none is known. Raises `UnreadableId`."""
     topic_id = read_topic_id(directory, names)
     has_records = any(segment.size for segment in found)
     if options.must_know_id and has_records and topic_id == NO_TOPIC_ID and METADATA_FILE_NAME in names:
@@ -194,7 +196,7 @@ def _read_epochs(segments: SegmentList, names: list[str], options: LoadOptions) 
         # Kafka makes an empty file beside an empty log. Beside records a loss of power has emptied it.
         if data or not any(segment.size for segment in segments.segments):
             return epochs
-        reason = "the file is empty"
+        reason = "the file is empty, although the log has records"
     except MalformedCheckpoint as error:
         reason = str(error)
     options.warn("log.epochs_unreadable", segments.home, error=reason)
@@ -255,9 +257,9 @@ def _split(segments: SegmentList, end_offset: int, options: LoadOptions) -> bool
 def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool) -> None:
     """Reconcile the checkpoints with the files.
 
-    A start behind the log's end shows a power failure: records were deleted on request, and the tail of the log was
-    lost. After a clean shutdown no failure explains it, so the checkpoint is damaged: the records count. It may be
-    damaged after a crash as well, so records that are removed then are kept beside the log.
+    A log start offset beyond the log's end shows a power failure: records were deleted on request, and then the tail
+    of the log was lost. After a clean shutdown the checkpoint must be damaged, so the records count. It may also be
+    damaged after a crash, so removed records are kept beside the log.
     """
     segments = log.segment_list
     log_start_offset = max(options.log_start_offset, segments.base_offset)
@@ -302,7 +304,7 @@ def _find_producers(log: PartitionLog, names: list[str]) -> None:
 
 
 def read_topic_id(directory: Dir, names: list[str]) -> bytes:
-    """Read the id in `partition.metadata`; zero without the file, or where a crash has left a part of it."""
+    """Read the id in `partition.metadata`; zero if there is no file, or a crash has left only a part of it."""
     if METADATA_FILE_NAME not in names:
         return NO_TOPIC_ID
     try:

@@ -66,7 +66,9 @@ class LogConfig:
     """The active segment's time: a record must get into a segment that is cleaned within `max.compaction.lag.ms`."""
     uses_append_time: bool = attrs.field(init=False)
     checks_records: bool = attrs.field(init=False)
-    """True if a rule needs every record: a header has the largest timestamp, but neither keys nor the smallest."""
+    """True if a rule needs every record: the header has the largest timestamp, but neither keys nor the smallest
+    timestamp.
+    """
     codec: int = attrs.field(init=False)
     """The codec (`odradek.wire.batches.compression.CompressionType`) that all batches get; KEEP_CODEC: their own."""
     codec_level: int | None = attrs.field(init=False)
@@ -124,7 +126,9 @@ class LogConfig:
 
     @time_index_entries_max.default
     def _time_index_entries_max(self) -> int:
-        """Compute the limit of entries: one is kept free for the last entry, which a segment gets when it is rolled."""
+        """Compute the largest number of entries. One more is reserved for the last entry, which a segment gets when
+        it is rolled.
+        """
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 
 

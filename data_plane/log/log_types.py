@@ -1,4 +1,4 @@
-"""Types of what goes into and comes out of a partition's log."""
+"""Types of the arguments and results of a partition's log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Origin(IntEnum):
     COORDINATOR = 1
     """An append of this broker's own coordinators: offsets are assigned, control batches are allowed."""
     REPLICA = 2
-    """Records of the leader: one or more batches with their offsets."""
+    """Records from the leader: one or more batches with their offsets."""
     RAFT = 3
     """The quorum's log: offsets and epochs are assigned by the quorum."""
 
@@ -85,16 +85,16 @@ class LogOwner(Protocol):
     def change(
         self, work: Callable[[], T], end: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Have the disk do `work`, and call `end` with its result on the loop, whose wait is bounded. Raises the
-        errors of `work`, and `DiskHung`. If the error says that the work goes on, `end` or `failed` is called when
-        the device has answered, before any other call to it.
+        """Let the disk do `work`, and call `end` with its result on the loop. The loop waits for a bounded time.
+        Raises the errors of `work`, and `DiskHung`. If `DiskHung` says that the work goes on, `end` or `failed` is
+        called when the device has answered, before any other call to it.
         """
 
     def disk_failed(self, error: DiskError) -> None:
         """Take the directory offline, since an operation failed for good."""
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """Note that an operation was short of room or descriptors. It changed nothing and may be tried again."""
+        """Note that an operation failed for want of space or descriptors. It changed nothing and may be tried again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         """Make the recovery point durable before data below the old one is rewritten (blocking)."""

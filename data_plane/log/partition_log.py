@@ -132,7 +132,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def first_dirty_offset(self) -> int:
-        """The offset below which the log has been cleaned; NEVER_CLEANED: it was never cleaned."""
+        """The offset below which the log has been cleaned; NEVER_CLEANED if it never was."""
         return NEVER_CLEANED if self._cleaning is None else self._cleaning.first_dirty_offset
 
     @property
@@ -258,8 +258,8 @@ class PartitionLog(LogOffsets):
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             takes_sound = origin is _REPLICA
             return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
-        # In one piece: of some 6 us a call costs 50 ns. To unpack a whole header costs more than the few
-        # names in use.
+        # One function on purpose: it takes 6 us, and each further call would cost 50 ns. Unpacking a whole
+        # header costs more than reading the few fields in use.
         config = self.config
         # Rules for older Produce requests are their handler's.
         header = parse_produced(batch, PRODUCE_ZSTD) if origin is _CLIENT else parse_header(batch)
@@ -286,18 +286,19 @@ class PartitionLog(LogOffsets):
                 )
             except KafkaError:
                 reached("log.header_doubted")
-                # The header may be wrong about its records: each of them is looked at.
+                # The header may be wrong about its records, so look at each record.
                 is_unsure = True
             if config.checks_records or header.attributes & _RARE_ATTRIBUTES or is_unsure:
                 header = check_rare(batch, header, config, now_ms, guard, work, self, is_unsure=is_unsure)
         elif not check_crc(batch, 0, size):
-            raise CorruptBatch("batch checksum is wrong")
+            raise CorruptBatch("the checksum of the record batch is wrong")
         if size > config.segment_bytes and origin is not _COORDINATOR:
             # A coordinator's batch has a segment of its own: a lowered limit must not stop an acknowledged
             # decision.
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"batch of {size} bytes in segments of {config.segment_bytes}",
+                f"the record batch has {size} bytes, and a segment of this log holds only "
+                f"{config.segment_bytes}",
             )
         delta = header.last_offset_delta
         max_timestamp = header.max_timestamp
@@ -339,8 +340,8 @@ class PartitionLog(LogOffsets):
             or base_offset < active.base_offset
         ):
             raise AssertionError(
-                f"{self}: offsets out of order before an append to segment {active.base_offset}, up to {last_offset}: "
-                f"{self.statistics()}"
+                f"{self}: offsets were out of order before an append to segment {active.base_offset}, "
+                f"up to offset {last_offset}: {self.statistics()}"
             )
         assign_offsets(batch, 0, base_offset, leader_epoch)
         try:
@@ -351,7 +352,8 @@ class PartitionLog(LogOffsets):
         try:
             if written_at != position:
                 raise AssertionError(
-                    f"{active.file.path}: a batch for position {position} is at {written_at}"
+                    f"{active.file.path}: a batch was written at position {written_at} where position "
+                    f"{position} was due"
                 )
             active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
             if leader_epoch != self.epochs.latest:
@@ -381,9 +383,9 @@ class PartitionLog(LogOffsets):
     ) -> VerificationGuard:
         """Make the guard for a producer's transactional batch, before its coordinator is asked (KIP-890).
 
-        `name` is the `name_of` its transactional id. `ONGOING` if the transaction is open here already, and was
-        verified for this id: then no question is needed. `now_ms` is monotonic. Raises `DiskError`, and
-        `KafkaError` INVALID_PRODUCER_EPOCH for an epoch that is over here.
+        `name` is `name_of` its transactional id. Returns `ONGOING` if the transaction is already open here, and was
+        verified for this id: then no question is needed. `now_ms` is monotonic. Raises `DiskError`, and `KafkaError`
+        INVALID_PRODUCER_EPOCH for an epoch that this log knows to be outdated.
         """
         self.load_producers()
         return self.producers.verify(
@@ -456,7 +458,8 @@ class PartitionLog(LogOffsets):
         if file is not None and found.position + found.count > file.size:
             file.unpin()
             raise AssertionError(
-                f"{file.path}: {found.count} bytes at {found.position} were found in a file of {file.size}"
+                f"{file.path}: a search found {found.count} bytes at position {found.position}, but "
+                f"the file has only {file.size} bytes"
             )
         return found
 
@@ -481,10 +484,10 @@ class PartitionLog(LogOffsets):
     def offset_for_timestamp(
         self, timestamp_ms: int, *, upper_bound: int, budget: WalkBudget | None = None
     ) -> tuple[int, int, int] | None:
-        """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
+        """Find (timestamp, offset, leader epoch) of the first record below `upper_bound` that is at least as new.
 
-        Blocking: it parses records, so it belongs into a worker. `budget` bounds what it walks over only to see whether
-        batches are right about their records. Raises `KafkaError`, `DiskError`.
+        It parses records, so it blocks and belongs into a worker. `budget` bounds the records that it reads only to
+        check the claims of batch headers. Raises `KafkaError`, `DiskError`.
         """
         return self._times(budget).offset_for_timestamp(timestamp_ms, upper_bound)
 
@@ -573,7 +576,7 @@ class PartitionLog(LogOffsets):
     def set_log_start_offset(self, offset: int) -> None:
         """Give up all records below `offset` (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
         if self.log_start_offset < offset <= self.high_watermark:
-            self.abort_cleaning("records were deleted")
+            self.abort_cleaning("a client deleted the log's first records")
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def needs_look_at_ages(self, now_ms: int) -> bool:
@@ -602,7 +605,7 @@ class PartitionLog(LogOffsets):
                     self.roll(now_ms)
                 except DiskFull:
                     reached("log.removed_before_roll")
-                    # The older ones go first: that may make room for the new one.
+                    # Remove the older snapshots first: that may make room for the new one.
                     count -= 1
         return count > 0
 
@@ -626,7 +629,7 @@ class PartitionLog(LogOffsets):
         """Take over the topic's configuration. A pass of the cleaner ends where its policy does."""
         self.config = config
         if not config.is_compacted:
-            self.abort_cleaning("the topic is no longer compacted")
+            self.abort_cleaning("the topic's cleanup.policy does not name compact any more")
 
     # --- its end
 
@@ -641,8 +644,8 @@ class PartitionLog(LogOffsets):
         self.segment_list.write_indexes()
         end_offset = self.log_end_offset
         producers = self.producers
-        # A snapshot knows no transaction that has ended, so none hides an undecided one. And after a bug in an append,
-        # the next start reads again what producers have sent.
+        # A snapshot does not list ended transactions, so none hides an undecided one. And after a bug in an
+        # append, the next start reads the producers' batches again.
         is_known = not self.home.is_broken and not producers.is_undecided(self.high_watermark)
         if end_offset and is_known and not producers.is_unread_at(end_offset):
             interval = self.config.index_interval_bytes
@@ -654,7 +657,7 @@ class PartitionLog(LogOffsets):
         """Give up the files and write nothing. From now on appends and reads are refused."""
         was_closed = self.home.is_closed
         self.home.close()
-        self.abort_cleaning("the log was closed")
+        self.abort_cleaning("the broker closed the log")
         if not was_closed:
             for segment in self.segments:
                 segment.remove()

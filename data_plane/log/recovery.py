@@ -58,7 +58,7 @@ class LoadOptions:
     buffer: bytearray | None = None
     """Scratch memory for recovery, shared by the logs of a directory."""
     must_know_id: bool = False
-    """True if a log with records must say whose it is, where it has a file for that."""
+    """True if a log with records must have a readable topic id in its file, if it has that file."""
     gaps_are_known: bool = False
     """True if gaps between segments are no loss: this start has split a segment at them."""
     is_stopping: Callable[[], bool] = lambda: False
@@ -103,7 +103,7 @@ class Recovery:
         self._buffer = bytearray()
         known_offset = max(options.recovery_point, options.first_dirty_offset)
         self._known_offset = LONG_MAX if options.gaps_are_known else known_offset
-        """Gaps below it are no loss: all of it was on the device, or has been cleaned."""
+        """Gaps below this offset are no loss: everything below it was on the device, or has been cleaned."""
         self._has_gaps = False
         """True if batches behind that place have gaps between them, as a compacted leader's."""
         self.log_end_offset = 0
@@ -154,7 +154,8 @@ class Recovery:
         )
         if offset < start_offset:
             replay(listed, self.producers, offset, start_offset, interval)
-        # Later snapshots may be torn, or of a history that was truncated: they are taken again on the way.
+        # Later snapshots may be torn, or belong to a history that was truncated: recovery takes them again on
+        # its way.
         remove_snapshots_above(directory, start_offset, names)
         if self._options.buffer is not None:
             self._buffer = self._options.buffer
@@ -168,15 +169,20 @@ class Recovery:
         is_known = self.log_end_offset < self._known_offset
         if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_known and not self._is_vouched_for(at)):
             reached("recovery.segment_behind_gap_dropped")
-            self._drop_from(at, f"the log before it ends at {self.log_end_offset}", is_kept=True)
+            self._drop_from(
+                at,
+                f"the part of the log before this segment ends at offset {self.log_end_offset}",
+                is_kept=True,
+            )
             return False
         return True
 
     def _is_vouched_for(self, at: int) -> bool:
         """True if batches of the log have gaps between them, so that a gap before this segment is no loss either.
 
-        Only where no checkpoint knows the log, as of a directory that came without them. A log begins each segment
-        at the end of the one before, even a compacted leader's follower. So a gap above its checkpoints is a loss.
+        This holds only for a log without checkpoints, as in a directory copied without them. Odradek begins each
+        segment at the end of the previous one, even on a compacted leader's follower. So a gap above its checkpoints
+        is a loss.
         """
         if self._options.is_known:
             return False
@@ -201,7 +207,7 @@ class Recovery:
         return found
 
     def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
-        """Read one segment; returns whether the log goes on behind it."""
+        """Read one segment. Return True if the log goes on behind it."""
         segments = self._segments
         segment = segments.segments[at]
         self.log_end_offset = segment.base_offset
@@ -231,7 +237,9 @@ class Recovery:
         )
         if at + 1 < len(segments.segments):
             reached("recovery.segments_behind_damage_dropped")
-            self._drop_from(at + 1, "the segment before it was cut", is_kept=cut.kept_as is not None)
+            self._drop_from(
+                at + 1, "recovery cut the segment before this one", is_kept=cut.kept_as is not None
+            )
         return False
 
     def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
@@ -262,14 +270,15 @@ class Recovery:
             is_in_reach = last_offset <= relative_max
             if not is_in_reach and last_offset >= recovery_point:
                 reached("recovery.offset_out_of_reach")
-                reason = f"offset {last_offset} is out of the segment's reach"
+                reason = f"a batch has offset {last_offset}, which is too far from the segment's first offset"
                 scan.stop_before(position, end_offset, reason)
                 break
             if header.base_offset >= known_offset and _is_thinned(header, end_offset):
                 self._has_gaps = True
             end_offset = last_offset + 1
             if is_in_reach:
-                # What old versions of Kafka wrote beyond it is split off when all of the log is known (`parts/splitting.py`).
+                # Old versions of Kafka wrote batches that this index cannot name. They are split off once all
+                # of the log is known (`parts/splitting.py`).
                 note(position, header.size, last_offset, header.max_timestamp, interval)
             epoch = header.partition_leader_epoch
             if epoch != latest and (epoch > latest or header.base_offset >= recovery_point):
@@ -282,7 +291,7 @@ class Recovery:
         return scan
 
     def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:
-        """Cut off the bytes behind the good batches; returns the damage, None if the log goes on behind it."""
+        """Cut off the bytes behind the good batches. Return the damage, or None if the log goes on behind it."""
         damage = None if scan.next_offset == limit else scan.damage
         kept_as = None
         if segment.size > scan.position:
@@ -313,5 +322,5 @@ class Recovery:
                 kept_as=kept_as,
             )
         segments.let_go(segments.mark_deleted(doomed))
-        # They must not come back behind later appends.
+        # The removed segments must not reappear behind later appends.
         directory.sync()

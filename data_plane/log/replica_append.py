@@ -57,15 +57,15 @@ class ReplicaAppend:
         *,
         takes_sound: bool,
     ) -> AppendResult:
-        """Append batches with their offsets. A cut tail, and batches of a later epoch than the leader's, are left
-        out.
+        """Append batches with the leader's offsets. Leave out an incomplete batch at the end, and batches of a
+        later epoch than the leader's.
 
-        With `takes_sound`, so are a batch with a wrong checksum and all behind it: the next fetch then begins with
-        it. Without, it is a reason to refuse everything.
+        With `takes_sound`, also leave out a batch with a wrong checksum and all batches behind it: the next fetch
+        begins there. Without it, a wrong checksum refuses everything.
         """
         taken = self._parse(batches, leader_epoch, takes_sound=takes_sound)
         if self.producers.state is None and any(header.producer_id >= 0 for _, _, _, header in taken):
-            # It may have to be read, which may fail: before anything is written.
+            # Load the producers before anything is written, because reading them may fail.
             self.producers.load(self.segments, self.config.index_interval_bytes)
         base_offset = taken[0][3].base_offset
         if base_offset < self.offsets.log_end_offset:
@@ -93,30 +93,32 @@ class ReplicaAppend:
                 if taken and takes_sound:
                     reached("replication.sound_batches_before_damage_taken")
                     break
-                raise CorruptBatch("batch checksum is wrong")
+                raise CorruptBatch("the checksum of the record batch is wrong")
             base_offset = header.base_offset
             last_offset = base_offset + header.last_offset_delta
             if base_offset < next_offset <= last_offset and takes_sound and not taken and self._is_empty():
                 reached("replication.began_within_first_batch")
-                # It begins within the leader's first batch, where records were deleted up to the middle of it.
+                # The log begins within the leader's first batch: records were deleted up to the middle of that
+                # batch.
                 next_offset = base_offset
             if base_offset < next_offset or last_offset < base_offset:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"{self.segments.home}: a batch at {base_offset} cannot follow offset {next_offset}",
+                    f"{self.segments.home}: a batch with the base offset {base_offset} cannot follow "
+                    f"the log end offset {next_offset}",
                 )
             taken.append((position, size, last_offset, header))
             next_offset = last_offset + 1
             position += size
         if not taken:
-            raise CorruptBatch("no whole batch to append")
+            raise CorruptBatch("the leader's answer holds no whole batch to append")
         return taken
 
     def _is_empty(self) -> bool:
         return self.offsets.log_end_offset == self.offsets.log_start_offset
 
     def _write(self, batches: memoryview, taken: list[_Taken], now_ms: int) -> None:
-        """Write all batches; a new segment begins when one is full, and where a gap is too wide for one."""
+        """Write all batches. Begin a new segment when one is full, and where a gap is too wide for one segment."""
         segments, config = self.segments, self.config
         active = segments.active
         begun = run_start = 0
@@ -152,7 +154,10 @@ class ReplicaAppend:
             self.segments.undo_append(base, error)
             raise
         if written_at != base:
-            raise AssertionError(f"{active.file.path}: batches for position {base} are at {written_at}")
+            raise AssertionError(
+                f"{active.file.path}: batches were written at position {written_at} where position "
+                f"{base} was due"
+            )
         interval = self.config.index_interval_bytes
         epochs = self.epochs
         base -= start

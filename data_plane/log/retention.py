@@ -1,7 +1,7 @@
 """The deletion of a log's old records: by size and age, and by request (DeleteRecords, KIP-107).
 
-Whole segments go, the oldest first, never beyond the high watermark. Two files must be on the device
-before others go: the file that shows the log's end, and the snapshot of the producers.
+Whole segments go, the oldest first, never beyond the high watermark. Before any segment is removed, two files must be
+on the device: the file that shows the log's end, and the snapshot of the producers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def set_log_start_offset(
 def delete_old_segments(
     offsets: LogOffsets, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, now_ms: int
 ) -> int:
-    """Remove the segments that may go, except the last one; returns their number. Raises `DiskError`.
+    """Remove the segments that may be removed, except the last one. Return their number. Raises `DiskError`.
 
-    The log's start rises before the files go: a reader that searched a file under its name would take its loss for
-    a failure.
+    The log's start rises before the files are removed. Otherwise a reader that opens a file by name would take its
+    absence for a disk failure.
     """
     count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
     if count <= 0:
@@ -86,10 +86,12 @@ def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now
 def look_at_ages(
     offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int, budget: WalkBudget
 ) -> bool:
-    """Settle the ages of the segments that retention would delete next (blocking, in a worker). False: the budget is used up.
+    """Find the ages of the segments that retention would delete next (blocking, in a worker). Return False if the
+    budget is used up first.
 
-    Batches that claim to be old are believed where the file says the same: nothing was appended to it for as long. Else the
-    records are walked, and also where batches claim to be from the future. Raises `FileClosed` for what was removed meanwhile, `DiskError`.
+    Batches that claim to be old are believed if their file has not changed for as long. Otherwise, or if batches
+    claim a time in the future, the records are walked. Raises `FileClosed` for a segment that was removed meanwhile,
+    and `DiskError`.
     """
     limit_ms = now_ms - config.retention_ms
 
@@ -126,7 +128,7 @@ def needs_look(offsets: LogOffsets, segments: SegmentList, config: LogConfig, no
 def _count(
     offsets: LogOffsets, segments: SegmentList, config: LogConfig, is_old: Callable[[Segment], bool]
 ) -> int:
-    """Count the oldest segments that may go, where `is_old` judges by age."""
+    """Count the oldest segments that may be removed; `is_old` decides by age."""
     listed = segments.segments
     excess = -1
     if config.deletes_by_retention and config.retention_bytes >= 0:

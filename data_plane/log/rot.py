@@ -1,7 +1,7 @@
-"""The search for rot in a log: batches read anew and checked against their checksums (PURE but for reads).
+"""The search for rot in a log: reads batches again and compares their checksums (PURE but for reads).
 
 Only a suspected log is checked: appends have checked each batch, and reading everything again would cost what the
-page cache saves. The caller that suspects a place names the offset at which something went wrong.
+page cache saves. The caller names the offset at which it found something wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rot:
 class Suspected:
     """Bytes to be checked: `[position, end)` of a file that is pinned until `check` has run.
 
-    `truncations` is that of the log: a truncation that overtakes the check makes its outcome worthless.
+    `truncations` is the log's count of truncations: if it changes during the check, the outcome is worthless.
     """
 
     file: File

@@ -79,7 +79,7 @@ class TimeLookup:
         if claimed < timestamp_ms and not self._may_be_newer(segment, timestamp_ms):
             return None
         size = segment.size
-        # Where records of it were deleted, the first that is found may be one of them.
+        # If records of this segment were deleted, the first record found may be a deleted one.
         until_ms = timestamp_ms if start_offset <= segment.base_offset else None
         walked = walk_times(segment, until_ms, self.budget, self.config)
         if walked.newest_ms < timestamp_ms:
@@ -191,7 +191,7 @@ class TimeLookup:
 
         Raises:
             CorruptBatch: there is no batch at the index's position.
-            InvalidRecord: a batch has more records than may be gone through for one answer.
+            InvalidRecord: a batch has more records than one answer may read.
         """
         file = segment.pinned_file()
         try:

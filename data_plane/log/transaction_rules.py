@@ -30,10 +30,11 @@ def check_transaction(
     guard: VerificationGuard | None,
     transaction_version: int,
 ) -> Duplicate | None:
-    """Check a transactional batch or a marker; returns the batch it repeats, or None if it is new.
+    """Check a transactional batch or a marker. Return the earlier batch that it repeats, or None if it is new.
 
-    Raises `KafkaError` as `ProducerState.check` and `check_marker`. Besides: INVALID_TXN_STATE for a transaction that is
-    neither open here nor verified, OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that repeats one from outside of it.
+    Raises `KafkaError` as `ProducerState.check` and `check_marker`. Also INVALID_TXN_STATE for a transaction that is
+    neither open here nor verified, and OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that repeats a batch from outside
+    this transaction.
     """
     producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
     if header.is_control:

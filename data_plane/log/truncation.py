@@ -67,8 +67,8 @@ class Truncation:
     def truncate_to(self, offset: int) -> None:
         """Remove all records from `offset` on. Raises `KafkaError` and `DiskError` as `PartitionLog.truncate_to`.
 
-        Batches go as a whole, and the log ends behind the last remaining one, so that segments join without gaps.
-        Then a leader sends the missing records again.
+        Only whole batches are removed or kept, and the log ends behind the last kept one, so that segments join
+        without gaps. The leader then sends the missing records again.
         """
         segments = self.segments
         if offset >= self.offsets.log_end_offset:
@@ -124,8 +124,8 @@ class Truncation:
             return _CutFiles(renamed, fresh)
 
     def _take_cut(self, count: int, cut: _CutFiles, offset: int) -> None:
-        """Complete the cut in memory: the first `count` segments are left, and the log ends at `offset`; its files
-        are cut already.
+        """Complete a cut in memory. Its files are cut already, the first `count` segments are left, and the log
+        ends at `offset`.
         """
         segments = self.segments
         self.offsets.cut(offset)
@@ -146,7 +146,7 @@ class Truncation:
             roll(segments, self.producers, self.config, offset, last.created_ms)
         except DiskRefused as error:
             reached("log.cut_without_new_segment")
-            # No room for a new file: the old one serves, until there is room to roll.
+            # The disk has no room for a new file: the old one is used until there is room to roll.
             if isinstance(error, DiskHung):
                 segments.home.refused(error)
 
@@ -160,14 +160,14 @@ class Truncation:
         self._start_over(offset, then)
 
     def reach_back(self, base_offset: int) -> None:
-        """Let an empty log's files begin below its log start offset, as the leader's do; its offsets stay as they are.
+        """Let an empty log's files begin below its log start offset, as the leader's do. The log's offsets do not change.
 
         Raises `DiskError`.
         """
         if not base_offset <= self.offsets.log_start_offset == self.offsets.log_end_offset:
             raise AssertionError(
-                f"{self.segments.home}: a log from {self.offsets.log_start_offset} to {self.offsets.log_end_offset} "
-                f"cannot begin at {base_offset}"
+                f"{self.segments.home}: a log with the offsets {self.offsets.log_start_offset} to "
+                f"{self.offsets.log_end_offset} cannot begin at {base_offset}"
             )
 
         def then() -> None:
@@ -182,7 +182,7 @@ class Truncation:
         doomed = self.segments.segments[::-1]
 
         def take(cut: _CutFiles) -> None:
-            assert cut.fresh is not None, "a log that begins anew has a segment"
+            assert cut.fresh is not None, "a log that begins anew must have a segment"
             self.epochs.clear()
             self.producers.take(ProducerState())
             self.segments.replace_all(cut.fresh)

@@ -1,1 +1,1 @@
-"""Client quotas: which one holds for a client, and how long the client has to wait."""
+"""Client quotas: the quota that applies to a client, and the time that the client has to wait."""

@@ -1,7 +1,7 @@
 """Connections per second from one address (KIP-612): the quotas of the entity `ip`. PURE.
 
-An address may open a burst of connections: what its quota gives in all windows but one. Further ones are turned away
-until the quota has made room. (Kafka keeps such a connection open for a while before it closes it.)
+An address may open a burst of connections: as many as its quota allows in all windows but one. Further connections
+are refused until the quota allows them again. (Kafka keeps such a connection open for a while before it closes it.)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class AddressRates:
         """Connections turned away since the start."""
 
     def set_quota(self, written: str | None, rate: float | None) -> None:
-        """Set the quota of one address (None: the default), or remove it. Of two spellings of an address the lower
-        quota holds.
+        """Set the quota of one address (None: the default), or remove it. If an address is spelled in two ways, the
+        lower quota applies.
         """
         if written is None:
             self._default = rate

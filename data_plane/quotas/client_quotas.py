@@ -74,7 +74,7 @@ class QuotaSettings:
 
 
 class Account(TokenBucket):
-    """One quota, for all clients that share it. Units are bytes, or seconds of processor time."""
+    """One quota, and the usage of all clients that share it. Units are bytes, or seconds of processor time."""
 
     __slots__ = (
         "_gathered",
@@ -105,7 +105,7 @@ class Account(TokenBucket):
         """Seconds of processor time that turns took, and that are still to be charged."""
 
     def judge(self, holding: Holding, burst_seconds: float, now: float, change: int) -> None:
-        """Go on under the quota that holds since this change."""
+        """Apply the new quota from now on."""
         self.holding, self.change = holding, change
         rate = _rate(self.key, holding.value)
         if rate != self.rate:  # else a change of another entity's quota would shorten the debt
@@ -114,8 +114,8 @@ class Account(TokenBucket):
     def charge_turn(self, seconds: float, now: float) -> None:
         """Charge the processor time of one turn, or keep it for the next one.
 
-        Thousands of turns a second take some microseconds each. They are charged together, when they have taken a
-        millisecond's quota.
+        Thousands of turns per second may take some microseconds each. They are charged together once they add up to
+        the quota of a millisecond.
         """
         seconds += self._gathered
         if seconds < GATHERED_SECONDS_MAX and seconds < self.rate * GATHERED_SECONDS_MAX:
@@ -175,7 +175,7 @@ class ClientShare:
 
     @property
     def fetch_bytes_max(self) -> int | None:
-        """The most bytes of one fetch; None where no quota holds."""
+        """The most bytes of one fetch; None if no quota applies."""
         if self.fetch is None or self.fetch.has_ended:
             return None
         return max(1, int(self.fetch.rate * self.window_seconds))
@@ -220,9 +220,9 @@ class ClientQuotas:
         quotas: Mapping[tuple[Entity, str], float],
         changed: Iterable[tuple[Entity, str]] | None = None,
     ) -> None:
-        """Take over the quotas of a newer image, of which these have changed (None: look for them).
+        """Use the quotas of a newer image. `changed` names the changed ones (None: look for them).
 
-        `judge_accounts` is to follow.
+        Call `judge_accounts` afterwards.
         """
         before, self._quotas = self._quotas, quotas
         for entity, key in dict.fromkeys([*before, *quotas]) if changed is None else changed:
@@ -247,9 +247,9 @@ class ClientQuotas:
             listener()
 
     def judge_accounts(self, monotonic: Callable[[], float]) -> Work[None]:
-        """Give the accounts their new values, or end them; in slices, for there may be thousands.
+        """Give the accounts their new quotas, or remove them; in slices, because there may be thousands.
 
-        Until its turn has come, an account is judged when a client is found to share it.
+        An account whose turn has not come is updated as soon as a client uses it.
         """
         for at, account in list(self._accounts.items()):
             yield 1
@@ -262,14 +262,15 @@ class ClientQuotas:
                 account.judge(holding, self.settings.burst_seconds, monotonic(), self._changes)
 
     def _holding_of(self, account: Account) -> Holding | None:
-        """Find the quota that holds for an account now; None where its sharers have another account, or none.
+        """Find the quota that now applies to an account; None if its clients now have another account, or none.
 
-        The sharers may have changed with the level: an account is found again by its sharers, or opened anew.
+        With the level of the quota, the clients of an account may have changed. They find their account again, or get
+        a new one.
         """
         if account.is_overflow:
             reached("quotas.account_shared")
-            # Shared by all clients that have a quota of this value, and found no room for an account of their
-            # own.
+            # Shared by all clients that have a quota of this value, but got no account because there was no
+            # room.
             return account.holding if (account.key, account.holding.value) in self._values else None
         holding = holding_quota(self._quotas, account.key, *account.holding.sharers)
         return None if holding is None or holding.sharers != account.holding.sharers else holding

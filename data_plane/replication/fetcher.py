@@ -98,10 +98,9 @@ class Followed:
         """The number of committed records that this replica lacked at the leader's last answer."""
 
     def wanted(self) -> Position:
-        """Make the next fetch's fields for it: log end offset, leader epoch, epoch of the last record, log start
-        offset.
+        """Return the fields of the next fetch: log end offset, leader epoch, epoch of the last record, log start offset.
 
-        The start is the stored one: the leader acknowledges deletions by it.
+        The start offset is the stored one, because the leader acknowledges deletions by it.
         """
         log = self.partition.log
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.stored_start_offset
@@ -361,7 +360,9 @@ class LeaderFetcher:
         session = self._session
         if response.error_code:
             if response.error_code not in _SESSION_ERRORS:
-                raise KafkaError(ErrorCode(response.error_code), "the leader refuses the whole fetch")
+                raise KafkaError(
+                    ErrorCode(response.error_code), "the leader refuses this follower's whole fetch request"
+                )
             reached("replication.session_begun_anew")
             session.begin()
             return
@@ -370,8 +371,8 @@ class LeaderFetcher:
         written = 0
         for topic in response.responses:
             for answer in topic.partitions:
-                # A plain tuple finds the same, and is made in a quarter of the time: this is done for every partition
-                # of every answer.
+                # A plain tuple finds the same entry, and is made in a quarter of the time. One is made for
+                # every partition of every answer.
                 replica: Any = (topic.topic_id, answer.partition_index)
                 followed = self.followed.get(replica)
                 if followed is None:
@@ -392,7 +393,7 @@ class LeaderFetcher:
             or partition.is_leader
         ):
             reached("replication.outdated_answer_dropped")
-            # Fetched in another state than the present one: the next round fetches again.
+            # The state has changed since this fetch: the next round fetches again.
             self._changed[followed.replica] = None
             return 0
         if answer.error_code:
@@ -404,7 +405,7 @@ class LeaderFetcher:
         try:
             if log.offline:
                 reached("replication.append_put_off_for_hung_disk")
-                # The disk hangs: a call to it would block the loop, and the node with it.
+                # The disk hangs: a call to it would block the loop, and so the whole node.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
@@ -592,9 +593,10 @@ class LeaderFetcher:
 
 
 def parts_below_the_start(log: PartitionLog, records: memoryview, leader_log_start_offset: int) -> bool:
-    """True if the leader's first batch begins before this log's end, where records were deleted up to its middle.
+    """True if the leader's first batch begins before this log's end, because records were deleted up to the middle
+    of that batch.
 
-    Then the logs part below the leader's start, where the leader knows no epoch any more.
+    Then the logs diverge below the leader's start, where the leader no longer knows any epoch.
     """
     end_offset = log.log_end_offset
     if end_offset != leader_log_start_offset or end_offset == log.log_start_offset:

@@ -55,7 +55,7 @@ class ReplicaFetchSession:
         """The partitions of full requests that named a part, until all have been named."""
 
     def begin(self) -> None:
-        """Begin a session: the next request names everything; it also ends the former session."""
+        """Begin a session: the next request names all partitions, and also ends the former session."""
         self.epoch = INITIAL_EPOCH
         self.requested = {}
 
@@ -65,7 +65,9 @@ class ReplicaFetchSession:
         unwanted: Sequence[TopicIdPartition],
         bytes_max: int,
     ) -> NextRequest:
-        """Return what the next request says, given what may have changed. A full one needs all in `wanted`."""
+        """Return the contents of the next request, given the partitions that may have changed. A full request needs
+        all partitions in `wanted`.
+        """
         left: Sequence[TopicIdPartition] = ()
         is_part = False
         if len(wanted) > PARTITIONS_MAX:

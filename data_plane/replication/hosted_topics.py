@@ -1,6 +1,6 @@
 """The topics and partitions that are hosted on this broker, by name and by id. PURE.
 
-`HostedPartitions` alone changes it, as the metadata says; all other parts of a broker look things up in it.
+Only `HostedPartitions` changes it, to follow the metadata; all other parts of a broker look partitions up in it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class AlterPartitionSender:
     def submit(self, partition: Partition) -> None:
         """Send the proposal in `partition.isr_state`."""
         proposal = partition.isr_state
-        assert not isinstance(proposal, CommittedIsr), "nothing is proposed"
+        assert not isinstance(proposal, CommittedIsr), "the partition has no ISR proposal to send"
         log = partition.log
         epochs = {broker_id: partition.broker_epoch_of(broker_id) for broker_id in proposal.proposed}
         self._pending[TopicIdPartition(log.topic_id, log.partition)] = _Change(partition, proposal, epochs)
@@ -92,7 +92,7 @@ class AlterPartitionSender:
     async def _run(self) -> None:
         clock = self._clock
         pause = RETRY_SECONDS_MIN
-        # Others that are proposed in this turn go into the same request.
+        # Other changes that are proposed in this turn go into the same request.
         await clock.sleep_until(0.0)
         while self._drop_outdated():
             if await self._send():
@@ -142,7 +142,9 @@ class AlterPartitionSender:
         topics: dict[bytes, AlterPartitionRequestTopicData] = {}
         for (topic_id, index), change in asked.items():
             partition = change.partition
-            assert self._node_id in change.broker_epochs, "a leader never proposes to leave"
+            assert self._node_id in change.broker_epochs, (
+                "a leader proposed to leave the ISR of its own partition"
+            )
             topic = topics.get(topic_id)
             if topic is None:
                 topic = topics[topic_id] = AlterPartitionRequestTopicData(topic_id, [])

@@ -44,7 +44,7 @@ def committed_isr(isr: tuple[int, ...]) -> CommittedIsr:
 
 @attrs.frozen(eq=False)
 class PendingExpandIsr:
-    """One more replica shall be in sync. It counts as if it were already."""
+    """An ISR change under way that adds one replica. The new replica already counts as in sync."""
 
     committed: CommittedIsr
     joining: int
@@ -68,7 +68,7 @@ class PendingExpandIsr:
 
 @attrs.frozen(eq=False)
 class PendingShrinkIsr:
-    """A proposal to remove replicas from the ISR. They count until the controller has decided."""
+    """A proposal to remove replicas from the ISR. They count as in sync until the controller has decided."""
 
     committed: CommittedIsr
     leaving: tuple[int, ...]
@@ -95,12 +95,13 @@ def assert_isr(isr: Sequence[int], replicas: Sequence[int], leader: int) -> None
     for broker_id in isr:
         if broker_id not in replicas:
             raise AssertionError(
-                f"in sync are {tuple(isr)}, {broker_id} is not among the replicas {tuple(replicas)}"
+                f"the ISR is {tuple(isr)}, although broker {broker_id} is not among the replicas "
+                f"{tuple(replicas)}"
             )
     if leader >= 0 and leader not in replicas:
         raise AssertionError(f"the leader {leader} is not among the replicas {tuple(replicas)}")
     if len(set(isr)) != len(isr):
-        raise AssertionError(f"in sync are {tuple(isr)}: one of them is named twice")
+        raise AssertionError(f"the ISR {tuple(isr)} names a broker twice")
 
 
 PendingIsr: TypeAlias = PendingExpandIsr | PendingShrinkIsr

@@ -1,4 +1,4 @@
-"""A follower's connection to one leader: a request, then its answer, within its time. PORTED.
+"""A follower's connection to one leader: it sends a request, then waits a bounded time for the answer. PORTED.
 
 One timer watches over all answers of a connection: a timeout per round would cost as much as the round's bytes.
 """
@@ -42,12 +42,12 @@ class SharedByFetchers:
     sync: Sync
     timers: Timers
     buffer: memoryview
-    """One buffer for all receiving: its contents are used up before another fetcher receives."""
+    """One buffer for all receiving: its contents are used before another fetcher receives."""
     log: Log
 
 
 class LeaderConnection:
-    """At most one connection at a time. It ends by itself when the leader's answer is overdue."""
+    """At most one connection to the leader at a time. The connection ends by itself when the leader's answer is overdue."""
 
     def __init__(
         self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
@@ -98,7 +98,9 @@ class LeaderConnection:
             conn = await self._env.network.connect(*address)
             self._conn = conn
         if self._conn is None:
-            raise ConnectionLost(f"broker {self._leader_id} does not answer")
+            raise ConnectionLost(
+                f"broker {self._leader_id} did not accept a connection within {CONNECT_SECONDS_MAX:g} s"
+            )
         self._connected_to = address
         self._renew_at = renewal_time(self._conn)
         self._low_water = 1
@@ -160,7 +162,7 @@ class LeaderConnection:
                 self._answer_due = NEVER
                 return event.response
             if isinstance(event, ConnectionClosed):
-                raise ConnectionLost("closed by the leader")
+                raise ConnectionLost("the leader closed the connection")
 
     def _look_for_answer(self) -> None:
         """Give up a connection whose answer is overdue. The task that waits hears that it is closed."""

@@ -26,7 +26,9 @@ from odradek.wire.messages.broker_heartbeat import PartitionLogInfo, TopicPartit
 from odradek.wire.topic_partition import TopicIdPartition
 
 REPORTS_PER_HEARTBEAT_MAX = 1_000
-"""The controller may hold an election for each, so there are no more than it elects in one turn."""
+"""The largest number of reports in one heartbeat. The controller may hold an election for each, so this is the
+number of elections in one turn.
+"""
 
 NO_EPOCH = -1
 
@@ -82,7 +84,7 @@ class LeaderlessReplicas:
         return bool(self._urgent)
 
     def next_reports(self) -> list[TopicPartitionLogInfo]:
-        """Make the reports for the next heartbeat. They are left out where a controller lacks the feature."""
+        """Make the reports for the next heartbeat; none if the controller lacks the feature."""
         epoch = self._controller.leader_epoch
         if epoch != self._controller_epoch:
             self._controller_epoch = epoch
@@ -99,7 +101,7 @@ class LeaderlessReplicas:
         return list(topics.values())
 
     def were_heard(self) -> None:
-        """Note that a controller has heard the last reports: others are next."""
+        """Note that a controller has received the last reports, so that other replicas are reported next."""
         for key in self._asked:
             self._urgent.pop(key, None)
             if key in self._waiting:

@@ -208,7 +208,7 @@ class Partition:
         """
         if image.leader_epoch < self.leader_epoch:
             raise AssertionError(
-                f"{self.log.topic}-{self.log.partition}: leader epoch fell from "
+                f"{self.log.topic}-{self.log.partition}: the leader epoch fell from "
                 f"{self.leader_epoch} to {image.leader_epoch}"
             )
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
@@ -250,7 +250,7 @@ class Partition:
 
     def _propose(self, proposal: PendingIsr) -> None:
         """Have the controller decide about this change of the ISR."""
-        assert self.image is not None, "a leader knows its image"
+        assert self.image is not None, "a leader must know its partition's metadata"
         assert_isr(proposal.proposed, self.image.replicas, self.image.leader)
         self.isr_state = proposal
         self._cluster.alter_isr(self)
@@ -269,14 +269,12 @@ class Partition:
         self.followers = followers or None
 
     def look_again(self) -> None:
-        """Raise the high watermark if a replica that held it back does so no longer: time has passed, or a broker is
-        fenced.
-        """
+        """Raise the high watermark if a replica no longer holds it back, because time has passed, or a broker is fenced."""
         if self._raise_high_watermark():
             self._announce_high_watermark()
 
     def delete_records(self, offset: int) -> None:
-        """Raise the log start offset; followers hear of it by the answers to their fetches, at once (KIP-107).
+        """Raise the log start offset. Followers learn of it at once, by the answers to their fetches (KIP-107).
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE.
         """
@@ -331,9 +329,9 @@ class Partition:
         work: BatchWork = AT_ONCE,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append one batch of a client; a transactional one with the guard of its verification (KIP-890).
+        """Append one batch of a client. A transactional batch comes with the guard of its verification (KIP-890).
 
-        Raises `KafkaError`, `DiskError` and the errors of `work`; nothing is appended then.
+        If it raises `KafkaError`, `DiskError` or an error of `work`, nothing was appended.
         """
         result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, guard, work)
         if self.advances_alone:
@@ -387,7 +385,8 @@ class Partition:
         if log.high_watermark >= end_offset or not self.is_leader:
             if log.high_watermark > end_offset:
                 raise AssertionError(
-                    f"{log.topic}-{log.partition}: the high watermark {log.high_watermark} is beyond the log's end {end_offset}"
+                    f"{log.topic}-{log.partition}: the high watermark {log.high_watermark} is above "
+                    f"the log end offset {end_offset}"
                 )
             return False
         offset = self._synced_end() if self.flushes else end_offset
@@ -407,7 +406,8 @@ class Partition:
         return True
 
     def _synced_end(self) -> int:
-        """Return the end of the leader's own log as it counts for the high watermark; begin the sync that would raise it.
+        """Return the end of the leader's own log that counts for the high watermark: the synced end if the topic
+        wants syncs. Begin a sync if one is needed.
 
         One sync at a time: appends that come meanwhile share the next.
         """
@@ -420,7 +420,9 @@ class Partition:
         return log.recovery_point
 
     def _sync_ended(self) -> None:
-        """Called when a sync for the high watermark has ended: what it has made durable counts, the rest needs another."""
+        """Called when a sync for the high watermark has ended. Count what it has made durable, and begin another
+        sync for the rest.
+        """
         self._is_syncing = False
         self.look_again()
 
@@ -443,19 +445,22 @@ class Partition:
 
     def _is_eligible(self, replica: RemoteReplica) -> bool:
         image = self.image
-        assert image is not None, "a leader knows its image"
+        assert image is not None, "a leader must know its partition's metadata"
         directory = image.directory_of(replica.broker_id)
         return self._cluster.is_eligible(replica.broker_id, replica.broker_epoch, directory)
 
     def suspect(self, offset: int) -> None:
-        """Have the bytes at this offset checked: they make no batches."""
+        """Request a check of the bytes at this offset: they are no valid batch."""
         self._cluster.suspect(self, offset)
 
     def follow(self, high_watermark: int, log_start_offset: int) -> None:
         """Apply, as a follower after an append, the leader's offsets."""
         log = self.log
         if self.is_leader:
-            raise AssertionError(f"{log.topic}-{log.partition}: a leader follows nobody")
+            raise AssertionError(
+                f"{log.topic}-{log.partition}: this broker is the leader, so its replica cannot follow "
+                "a leader"
+            )
         before = log.high_watermark
         # The leader may have committed more than this follower has fetched.
         log.advance_high_watermark(min(high_watermark, log.log_end_offset))
@@ -469,19 +474,19 @@ class Partition:
     # -- followers ------------------------------------------------------------------------------------------------
 
     def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
-        """Find the follower that fetches. Raises `KafkaError` if it is unknown here, perhaps for the moment."""
+        """Find the follower that fetches. Raises `KafkaError` if it is unknown here, perhaps only for the moment."""
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
             reached("replication.follower_unknown_yet")
-            # With an epoch that is right the follower may know of a reassignment that has not arrived here.
+            # If its epoch is right, the follower may know of a reassignment that has not arrived here.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
         return replica
 
     def others_in_sync(self) -> list[int]:
-        """List the other replicas that a controller may elect, as far as is known here."""
-        assert self.image is not None, "a leader knows its image"
+        """List the other replicas that a controller may elect, as far as this broker knows."""
+        assert self.image is not None, "a leader must know its partition's metadata"
         return [each for each in self.isr_state.maximal_isr if each != self.image.leader]
 
     def hear_fetches(self, listener: Callable[[RemoteReplica | None], None] | None) -> None:
@@ -506,10 +511,10 @@ class Partition:
     def note_fetch(
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
-        """Note that a follower has all below `offset`, where it fetches; the offset lies in this log, and its
-        epochs agree.
+        """Note that a follower has all records below `offset`, where it fetches. The offset lies in this log, and
+        both logs agree on its epoch.
 
-        False if the fetch promises nothing, because its broker epoch is newer than the metadata here. Raises
+        Returns False if the fetch promises nothing, because its broker epoch is newer than the metadata here. Raises
         `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered one (Kafka's
         `updateFetchStateOrThrow`), or without a broker epoch.
         """
@@ -517,7 +522,8 @@ class Partition:
         if broker_epoch < max(0, registered):
             reached("replication.fetch_of_earlier_life_refused")
             raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker epoch is older than the registered one"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the follower's broker epoch is older than the registered broker epoch",
             )
         if broker_epoch > registered:
             reached("replication.fetch_of_later_life_not_counted")
@@ -525,8 +531,8 @@ class Partition:
         log = self.log
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise AssertionError(
-                f"{log.topic}-{log.partition}: replica {replica.broker_id} promises {offset}, "
-                f"this log has {log.log_start_offset} to {log.log_end_offset}"
+                f"{log.topic}-{log.partition}: the replica on broker {replica.broker_id} claims to end "
+                f"at offset {offset}, outside this log's {log.log_start_offset} to {log.log_end_offset}"
             )
         replica.broker_epoch = broker_epoch
         moved = offset != replica.log_end_offset
@@ -550,9 +556,9 @@ class Partition:
             self._propose(PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id))
 
     def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
-        """Propose an ISR without the followers that have lagged too long; their ids are returned.
+        """Propose an ISR without the followers that have lagged too long. Return their ids.
 
-        Empty while this leader's own log cannot be read. Then followers lag because of the leader: they stay in sync.
+        It does nothing while this leader's own log is unreadable: followers then lag because of the leader.
         """
         if self.followers is None or self.isr_state.is_pending or self.log.offline:
             return ()
@@ -584,11 +590,11 @@ class Partition:
     def isr_decided(
         self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
     ) -> None:
-        """Note that the controller accepted the proposal, or found that it holds already.
+        """Note that the controller accepted the proposal, or that the ISR was already as proposed.
 
         A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it was
-        decided. The controller may know of a higher one than this leader does. Then it may have made a removed
-        replica an eligible leader, since it misses nothing (KIP-966).
+        decided. The controller may know a higher value than this leader. Then it may have made a removed replica
+        eligible to lead, because that replica has all committed records (KIP-966).
         """
         if (
             self.isr_state is not proposal
@@ -599,7 +605,7 @@ class Partition:
             reached("replication.isr_answer_outdated")
             return
         reached("replication.isr_change_accepted")
-        assert self.image is not None, "a leader knows its image"
+        assert self.image is not None, "a leader must know its partition's metadata"
         assert_isr(isr, self.image.replicas, self.image.leader)
         self.isr_state = committed_isr(isr)
         self.partition_epoch = partition_epoch

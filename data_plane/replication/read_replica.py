@@ -1,4 +1,4 @@
-"""The choice of the replica that a consumer should read from: an equal one in its rack, if any (KIP-392). PURE.
+"""The choice of the replica that a consumer should read from: a sufficient replica in its rack, if any (KIP-392). PURE.
 
 This is Kafka's `RackAwareReplicaSelector`. Of the replicas in the consumer's rack it takes the leader if it is there,
 else the one whose log reaches furthest. Only replicas that are in sync and hold the offset count. Without such a

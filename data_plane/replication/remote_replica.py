@@ -1,4 +1,4 @@
-"""A follower as its leader sees it: how far its log is, and since when it has not been caught up. PURE."""
+"""A follower from its leader's view: the end of its log, and the time when it was last caught up. PURE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cursor(Protocol):
 
 
 class RemoteReplica:
-    """One follower in one term of its leader. Times are monotonic milliseconds."""
+    """One follower during one term of its leader. Times are monotonic milliseconds."""
 
     __slots__ = (
         "broker_epoch",
@@ -65,17 +65,17 @@ class RemoteReplica:
     def follow_with(self, cursor: Cursor) -> None:
         """Let this session be notified of the log's changes.
 
-        The session before must read once more. Usually it is dead. But a leader that was paused may read a request
-        of the given-up session after the first one of the next. Then the older one must not silence the newer.
+        The previous session is marked dirty. Usually it is dead. But a leader that was paused may read a request of
+        the old session after the first request of the new one. Then the old session must not silence the new one.
         """
         before, self.cursor = self.cursor, cursor
         if before is not None and before is not cursor:
             before.mark_dirty(wakes=False)
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Note a fetch at `offset`: the follower has everything below it. It is caught up now if that is all of the
-        leader's log. If it now has all that the leader had at its last fetch, it was caught up then. So a follower
-        under steady load, always one fetch behind, counts as caught up.
+        """Note a fetch at `offset`: the follower has everything below it. If that is the whole log of the leader,
+        the follower is caught up now. If it is all that the leader had at the follower's last fetch, the follower
+        was caught up then. So a follower under steady load, always one fetch behind, counts as caught up.
         """
         if offset >= leader_end_offset:
             caught_up_ms = now_ms
@@ -92,10 +92,11 @@ class RemoteReplica:
         self.last_fetch_ms = now_ms
 
     def is_stuck(self, offset: int) -> bool:
-        """Count a fetch that repeats this offset, though records lie behind it; true when its cause is to be found.
+        """Count a fetch that repeats this offset although records lie behind it. Return True when the cause should
+        be searched.
 
-        Once may be chance: the fetch came before the leader had records. From the second time on, and then at every
-        doubling, the follower may be unable to use the answer.
+        One repetition may be chance: the fetch came before the leader had records. At the second one, and then at
+        every doubling, the follower may be unable to use the answer.
         """
         if self.stuck_at != offset:
             self.stuck_at, self.stuck_count = offset, 1

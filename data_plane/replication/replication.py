@@ -95,7 +95,7 @@ class Replication:
         """Read by followers that are being added to a partition."""
         self._followed_at: dict[TopicIdPartition, int] = {}
         self._shared_by_fetchers: SharedByFetchers | None = None
-        """Made with the first of them: a broker that follows no leader needs no buffer."""
+        """Made with the first fetcher: a broker that follows no leader needs no buffer."""
         self._watches_lag = False
         self._watches_troubles = False
         self._is_stopped = False
@@ -189,8 +189,8 @@ class Replication:
         self._unfollow(TopicIdPartition(topic_id, index))
 
     def stop(self) -> None:
-        """Stop following all leaders. What a log gets while it is being closed would be promised, but might miss the
-        last sync.
+        """Stop following all leaders. Records that a log receives while it is being closed would be promised, but
+        the last sync might miss them.
         """
         self._is_stopped = True
         for replica in list(self._followed_at):
@@ -253,8 +253,8 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + self.settings.lag_ms_max / 2000, self._look_for_lag)
 
     def _look_for_lag(self) -> None:
-        """Look for lagging followers, half as often as one may lag, as Kafka does: it leaves after 1 to 1.5 times
-        that.
+        """Look for lagging followers twice per permitted lag, as Kafka does. So a follower leaves after 1 to 1.5
+        times the permitted lag.
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
@@ -327,7 +327,7 @@ class Replication:
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:
-        """Return figures of the parts; counts of partitions are of those led here."""
+        """Return figures of all parts. Counts of partitions are of those that this broker leads."""
         led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
         return {
             "led": len(led),

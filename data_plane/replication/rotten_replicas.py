@@ -53,10 +53,10 @@ AGAIN_SECONDS = 2.0
 class Fate(Enum):
     """The fate of a replica that the metadata calls LOST."""
 
-    FOLLOW = "it has begun anew already: the controller will hear of it"
-    BEGIN_ANEW = "others have everything: set it aside"
-    RETURN = "others lack records: withdraw, and lead again"
-    WAIT = "nobody leads whom it could follow"
+    FOLLOW = "the replica has begun anew already, and the controller will hear of that"
+    BEGIN_ANEW = "other replicas have all records, so this replica is set aside"
+    RETURN = "other replicas lack records, so this replica withdraws its report and leads again"
+    WAIT = "the partition has no leader that this replica could follow"
 
 
 @attrs.define(eq=False)
@@ -150,7 +150,7 @@ class RottenReplicas:
             or not self._broker.hosted.holds(partition)
         ):
             reached("rot.suspicion_outdated")
-            # What was read may have been cut meanwhile.
+            # The log may have been cut since the suspect bytes were read.
             return
         if rot is None:
             self._broker.log.info(
@@ -185,9 +185,9 @@ class RottenReplicas:
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """Judge all cases again after a change of the metadata.
+        """Check all rotten replicas again after a change of the metadata.
 
-        Others may be in sync now, or a replica may count as sound again.
+        Other replicas may be in sync now, or a replica may count as sound again.
         """
         for replica in list(self._renewed):
             image = self._image_of(replica)
@@ -225,7 +225,9 @@ class RottenReplicas:
                 file=case.rot.file,
                 position=case.rot.position,
                 offset=case.rot.offset,
-                hint="what is sound is served on; no other replica has all that was acknowledged",
+                hint=(
+                    "this replica serves its sound records on: no other replica has all acknowledged records"
+                ),
             )
 
     def _others_are_in_sync(self, partition: Partition) -> bool:
@@ -270,7 +272,7 @@ class RottenReplicas:
             file=None if case is None else case.rot.file,
             position=None if case is None else case.rot.position,
             offset=None if case is None else case.rot.offset,
-            reason="the controller holds it for lost" if case is None else case.rot.reason,
+            reason="the metadata call this replica lost" if case is None else case.rot.reason,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )
@@ -283,7 +285,7 @@ class RottenReplicas:
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: TopicIdPartition, image: PartitionImage) -> bytes:
-        """Choose the directory for a new log of a replica: the one in the metadata, or that of the lost log."""
+        """Choose the directory for a new log of a replica: the directory in the metadata, or the lost log's directory."""
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):
             return assigned

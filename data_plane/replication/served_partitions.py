@@ -30,7 +30,9 @@ class ServedPartitions:
         making: Container[TopicIdPartition],
         workers: Workers,
     ) -> None:
-        """`making` are the replicas whose logs are yet to be made; `workers` are for logs that lie on no disk of ours."""
+        """`making` are the replicas whose logs are still to be made; `workers` serve logs that are on no disk of
+        this broker.
+        """
         self.by_name, self.by_id = hosted.by_name, hosted.by_id
         self.recompressed = hosted.recompressed
         self._node_id = node_id

@@ -1,8 +1,8 @@
-"""`flush.messages` on a follower: what its next fetch promises is on the device first, as in Kafka. PORTED.
+"""`flush.messages` on a follower: records are synced before the next fetch promises them, as in Kafka. PORTED.
 
-A follower's fetch offset says that everything below is there. Where a topic is flushed by the number of messages
-(`flush.messages`), the flush comes before that statement. A device that does not come back in time keeps only its own
-partitions out of the request.
+A follower's fetch offset promises that it has all records below. Where a topic is flushed by the number of messages
+(`flush.messages`), the flush comes before that promise. If a device does not answer in time, only its own partitions
+are left out of the request.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], No
 async def sync_partitions(
     env: Env, sync: Sync, partitions: list[Partition], late: Callable[[Partition], None]
 ) -> tuple[list[Partition], list[Partition]]:
-    """Flush these and wait for a bounded time. Returns those whose flush failed, and those whose flush still runs.
+    """Flush these partitions and wait for a bounded time. Return the partitions whose flush failed, and those whose
+    flush still runs.
 
-    `late` is called when one of the second ends after all.
+    `late` is called when a flush of the second list ends after all.
     """
     ended = env.event()
     running = dict.fromkeys(partitions)

@@ -1,8 +1,8 @@
 """Rate limits for replication outside of the ISR: `*.replication.throttled.*` (KIP-73). PURE.
 
 Only partitions that their topic's configuration names are slowed. The leader slows followers outside of the ISR. A
-follower slows itself while it lacks what it knows to be committed. So a move leaves clients what they need, and
-acknowledgements never wait for it. A bucket holds one second of the rate.
+follower slows itself while it lacks records that it knows to be committed. So a move leaves enough bandwidth to
+clients, and acknowledgements never wait for it. A bucket holds one second of the rate.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ReplicationThrottle:
         self.bytes_counted = 0
 
     def set_rate(self, layers: BrokerConfigLayers) -> None:
-        """Set the present rate of the metadata. Without one, all goes at full speed."""
+        """Set the present rate from the metadata. Without a rate, replication runs at full speed."""
         value = broker_value(self._rate_key, layers)
         rate = value if isinstance(value, int) else None
         if rate != self._rate:

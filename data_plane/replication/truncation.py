@@ -23,7 +23,7 @@ def truncation_offset(
     """
     epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
     if epoch < 0:
-        # This log knows no epoch that is as early, or none at all.
+        # This log has no epoch so early, or no epoch at all.
         return min(leader_end_offset, log_end_offset)
     if epoch != leader_epoch:
         return min(end_offset, log_end_offset)

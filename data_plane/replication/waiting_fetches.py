@@ -21,10 +21,10 @@ from odradek.data_plane.log.partition_log import PartitionLog
 class Until(IntEnum):
     """The value that a fetch waits for.
 
-    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): it is reached, or passed. `STABLE` is the
-    last stable offset. It moves only with the high watermark, though not with each step of it.
+    The marks of `HIGH_WATERMARK`, `LOG_END` and `STABLE` are (offset, 0): the fetch waits until the value has reached
+    this offset. `STABLE` is the last stable offset. It moves only when the high watermark moves, but not each time.
 
-    The mark of `SIZE` is (base offset of a segment, its size): the last segment is as large, or a later one.
+    The mark of `SIZE` is (base offset of a segment, its size): the fetch waits for that size, or for a later segment.
     """
 
     HIGH_WATERMARK = 0
@@ -59,9 +59,9 @@ class WaitingFetches:
         return ticket
 
     def remove(self, ticket: Ticket) -> None:
-        """Remove a ticket; a woken one is unknown and ignored.
+        """Remove a ticket. The ticket of a woken fetch is unknown, and is ignored.
 
-        An unknown ticket may have the mark and the number of another one: each queue counts anew.
+        An unknown ticket may have the same mark and number as another ticket, because each queue counts from 0.
         """
         mark, serial, until, _ = ticket
         tickets = self._by_mark[until]

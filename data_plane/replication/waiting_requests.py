@@ -1,6 +1,7 @@
-"""The requests that wait for one partition: for acknowledgements, for a sync, for its high watermark, for more to read.
+"""The requests that wait for one partition: for acknowledgements, for a sync, for its high watermark, or for more
+records.
 
-Each queue is made when its first one comes, since most partitions have nobody who waits. PURE.
+Each queue is made for its first request, because most partitions have none. PURE.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class WaitingRequests:
             self.watchers.append(watcher)
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Forget the watcher. An unknown one is ignored: it was woken and removed meanwhile."""
+        """Forget the watcher. An unknown watcher is ignored: it was woken and removed meanwhile."""
         if self.watchers is not None and watcher in self.watchers:
             self.watchers.remove(watcher)
             if not self.watchers:
@@ -109,7 +110,8 @@ class WaitingRequests:
         done = []
         while waiting and waiting[0].last_offset < high_watermark:
             done.append(waiting.popleft())
-        # The newest first: a connection answers in order, so that the oldest then sends all of them at once.
+        # Complete the newest first: a connection answers in order, so that the oldest then sends all of them at
+        # once.
         for waiter in reversed(done):
             waiter.acknowledged(code)
 

@@ -1,7 +1,7 @@
 """The transaction coordinators of a broker: one shard per led partition of `__transaction_state`. PORTED.
 
-After a load, a coordinator first completes what an earlier one has promised. It writes the markers of the transactions
-in PrepareCommit and PrepareAbort again, once the log that it has loaded is committed.
+After a load, a coordinator first completes what its predecessor promised. Once the loaded log is committed, it writes
+the markers of all transactions in PrepareCommit and PrepareAbort again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COMMIT_TIMEOUT_MS = 5_000
 
 
 class OldestOpen(NamedTuple):
-    """Start times of the oldest open transactions, in milliseconds since 1970: one with a timeout, and a prepared
+    """Start times in milliseconds since 1970 of the oldest open transactions: one with a timeout, and a prepared
     one (KIP-939).
     """
 
@@ -81,7 +81,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self.machine = machine
         self._markers = markers
         self._earlier: TransactionsState | None = None
-        """What was loaded, while some of it may not be committed."""
+        """The state as it was loaded, kept while part of it may not be committed."""
         self._loaded_end = 0
 
     @property
@@ -98,7 +98,7 @@ class TransactionShard(Shard[TransactionsState, Changed]):
         self.machine.take_over(state, self.now_ms())
 
     def began(self, state: TransactionsState) -> None:
-        assert self._runtime is not None, "a shard begins before it has a runtime"
+        assert self._runtime is not None, "a coordinator's shard began before the coordinator was started"
         self._runtime.subscribe(self._committed)
         self._earlier, self._loaded_end = state, self._runtime.committed_end
         self._log.subscribe(self._begin_earlier)

@@ -1,4 +1,4 @@
-"""Counts of a broker's coordinators. They outlive shards, which come and go with leadership. PURE."""
+"""Counts of a broker's coordinators. They outlive the shards, which change with leadership. PURE."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ def expected_producer(transaction: Transaction) -> tuple[int, int]:
 
 
 def may_end(transaction: Transaction, request: EndTransaction) -> ErrorCode:
-    """Check a request to end; returns the error for a producer that is not the transaction's, or while markers are
-    on their way.
-    """
+    """Check a request to end a transaction. Return the error for a foreign producer, or while markers are on their way."""
     if transaction.status.is_ending and request.client_version >= EPOCHS_GROW_LEVEL:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     producer_id, epoch = expected_producer(transaction)
@@ -96,7 +94,7 @@ def outcome_of(transaction: Transaction, request: EndTransaction) -> Transaction
 
 
 def needs_next_id(transaction: Transaction) -> bool:
-    """True if the epoch after the end of this transaction, in which the epoch grows, would be the last one or none."""
+    """True if the epoch grows at the end of this transaction, and would then be the last one or exceed it."""
     return expected_producer(transaction)[1] >= EPOCH_MAX - 1
 
 
@@ -142,8 +140,8 @@ def _next_epoch(next_epoch: int, next_id: int) -> int:
 def fenced(transaction: Transaction, wall_ms: int, next_id: int = NO_PRODUCER_ID) -> Transaction:
     """Abort the open transaction for the coordinator, with an epoch that its producer does not have.
 
-    Where `needs_next_id` is true, the id is used up and `next_id` replaces it. It is -1 while none is at hand. Then
-    the last epoch stays, and the next producer that begins gets a new id.
+    If `needs_next_id` is true, the id has no epochs left and `next_id` replaces it. If no id is at hand, `next_id` is
+    -1. Then the last epoch stays, and the next producer that begins gets a new id.
     """
     return attrs.evolve(
         transaction,

@@ -163,7 +163,7 @@ def refusal(ask: Ask, code: ErrorCode) -> Any:
 
 
 class TransactionMachine:
-    """The state machine of one partition. One per led partition, made anew whenever leadership comes."""
+    """The state machine of one partition. A broker makes a new one each time it becomes leader of that partition."""
 
     def __init__(
         self,
@@ -492,7 +492,7 @@ class TransactionMachine:
     def _narrow_aborts(
         self, state: TransactionsState, records: Sequence[CoordinatorRecord | TransactionEnd]
     ) -> None:
-        """Narrow the search for the transaction whose abort fits no record: take fewer at once, and leave out an id
+        """Narrow the search for a transaction whose abort fits no record: take fewer at once, and leave out an id
         that fails alone.
         """
         ids = [record.transactional_id for record in records if isinstance(record, TransactionRecord)]

@@ -1,7 +1,9 @@
-"""Markers written to the partitions that are led here, for this broker's coordinators and for those of others. PORTED.
+"""Transaction markers written to partitions that this broker leads, for its own coordinators and for other
+brokers'. PORTED.
 
-A marker is a control batch. Each is answered when all in-sync replicas have it. Partitions of `__consumer_offsets` are
-their group coordinator's: a marker settles the offsets that are pending there, and is answered after that.
+A marker is a control batch. It is acknowledged when all in-sync replicas have it. In a partition of
+`__consumer_offsets`, the marker also settles the pending offsets of the group coordinator, and is acknowledged after
+that.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class DelayedMarkers(Delayed):
         self.codes: dict[_Key, ErrorCode] = {}
         """The answers known so far, in the order in which they were asked for."""
         self.pending: dict[_Key, list[_Uncommitted | None]] = {}
-        """What each answer waits for: replicas, or (None) the group coordinator."""
+        """The replicas that each answer waits for; None if it waits for the group coordinator."""
         self.is_queued = False
         """All markers are appended, so that the last answer completes the request."""
         self.timer: Timer | None = None
@@ -210,14 +212,15 @@ class MarkerWriter:
         key = (marker.producer_id, topic, index)
         found = self._partitions.get(topic, index)
         if marker.transaction_version < 0:
-            # Kafka's mark of a version that is not known: its brokers write no such marker.
+            # The coordinator epoch that Kafka uses for an unknown version: Kafka's brokers write no such
+            # marker.
             delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif found is None:
             delayed.note(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif not found.is_leader:
             delayed.note(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
-            # Kafka's mark of a batch that no producer wrote: it can build no marker of it.
+            # The producer id with which Kafka marks a batch that no producer wrote: no marker can have it.
             delayed.note(key, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif topic == OFFSETS_TOPIC:
             delayed.wait_for_group(key)

@@ -46,7 +46,7 @@ PARTITIONS_PER_REQUEST = 2_000
 PARTITIONS_PER_TURN = 200
 """Markers that this broker writes itself before other clients have a turn: about 10 ms."""
 STARTS_PER_TURN = 100
-"""Transactions whose markers are routed to their leaders in one turn: about 5 ms."""
+"""The number of transactions whose markers are routed to their leaders in one turn: about 5 ms."""
 ENDS_PER_TURN = 25
 """Transactions that are completed in one turn: about 5 ms."""
 REQUESTS_UNDER_WAY_MAX = 8
@@ -204,7 +204,7 @@ class MarkerSender:
                 self._broker.tasks.start_soon(self._ask, leader, parts, request)
 
     def _rest(self, leader: int, destination: _Destination) -> None:
-        """Write the rest in a turn of its own: a transaction may have thousands of partitions here."""
+        """Write the rest in a separate turn: a transaction may have thousands of partitions here."""
         if destination.queue:
             destination.is_resting = True
             self._broker.timers.next_turn(partial(self._go_on, leader, destination))

@@ -16,7 +16,7 @@ __all__ = ["OpenAges"]
 
 @attrs.frozen
 class _Seen:
-    """One open transaction. `start_ms` and the epoch say which one of its id it is; the other times are monotonic."""
+    """One open transaction. `start_ms` and the epoch identify it among those of its id; the other times are monotonic."""
 
     start_ms: int
     producer_epoch: int

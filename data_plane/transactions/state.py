@@ -79,7 +79,7 @@ class Transaction:
     start_ms: int = NO_TIME
     last_update_ms: int = NO_TIME
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the newest, while its producer may still ask with it. Not in the log, as in Kafka."""
+    """The epoch before the newest, while its producer may still use it. As in Kafka, it is not in the log."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     """The producer id after this transaction, whose epochs are used up."""
@@ -109,13 +109,15 @@ class TransactionsState:
     open: LayeredMap[str, int] = attrs.field(factory=LayeredMap)
     """When the ongoing transactions began, by transactional id."""
     weight: int = 0
-    """What all of them cost together, in ids of ordinary size (`weight_of`)."""
+    """The weight of all partitions together, in ids of ordinary size (`weight_of`)."""
 
     def replay(self, records: Sequence[CoordinatorRecord | TransactionEnd]) -> TransactionsState:
         """Replay `records`, which are one decision; returns the new state."""
         changes: dict[str, Transaction | None] = {}
         for record in records:
-            assert isinstance(record, TransactionRecord), "a foreign record stands in the log"
+            assert isinstance(record, TransactionRecord), (
+                "the coordinator's log holds a record of another kind than TransactionRecord"
+            )
             changes[record.transactional_id] = record.transaction
         is_open: dict[str, int | None] = {}
         weight = self.weight
@@ -208,9 +210,13 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:
-        raise MalformedMessage(f"transaction state {value.transaction_status}") from None
+        raise MalformedMessage(
+            f"the transaction record has the unknown state {value.transaction_status}"
+        ) from None
     if not 0 <= value.client_transaction_version <= CLIENT_VERSION_MAX:
-        raise MalformedMessage(f"transaction version {value.client_transaction_version}")
+        raise MalformedMessage(
+            f"the transaction record has the unknown transaction version {value.client_transaction_version}"
+        )
     return Transaction(
         transactional_id,
         value.producer_id,
@@ -234,8 +240,7 @@ def _transaction(transactional_id: str, value: TransactionLogValue) -> Transacti
 def state_of(latest: Latest, skipped: list[str]) -> TransactionsState:
     """Make the state from the latest value of every key.
 
-    A malformed record comes from another writer than a coordinator. It is left out, and `skipped` gets a text about
-    it.
+    A malformed record was not written by a coordinator. It is left out, and `skipped` gets a text about it.
     """
     transactions: dict[str, Transaction] = {}
     is_open: dict[str, int] = {}

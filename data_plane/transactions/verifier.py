@@ -1,4 +1,5 @@
-"""The way of a partition's leader to the coordinators of transactions (KIP-890): questions to one broker go together.
+"""The requests of a partition's leader to the coordinators of transactions (KIP-890). Questions to one broker go
+together. PORTED.
 
 The coordinator may be this broker. Otherwise one request to it is under way at a time, and questions that come meanwhile
 go out together in the next one.
@@ -103,7 +104,7 @@ class CoordinatorVerifier:
             # Followers wait for the coordinator's appends.
             self._broker.run_woken()
             await question.done.wait()
-        assert question.codes is not None, "a question has ended without an answer"
+        assert question.codes is not None, "the check of a transaction ended without an answer"
         return question.codes
 
     def _ask_here(self, question: _Question) -> None:
@@ -148,7 +149,7 @@ class CoordinatorVerifier:
 
 
 def _take(queue: deque[_Question]) -> list[_Question]:
-    """Take the next questions: one of each transactional id, which sets their answers apart."""
+    """Take the next questions, at most one of each transactional id, because the id tells the answers apart."""
     taken: dict[str, _Question] = {}
     while queue and len(taken) < TRANSACTIONS_PER_REQUEST and queue[0].transactional_id not in taken:
         question = queue.popleft()

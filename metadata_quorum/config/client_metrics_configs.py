@@ -1,4 +1,4 @@
-"""Client metrics subscriptions as configurations (KIP-714): stored and described; nothing collects by them yet."""
+"""Client metrics subscriptions as configurations (KIP-714): they are stored and described, but no metrics are collected."""
 
 from __future__ import annotations
 

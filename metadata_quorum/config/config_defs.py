@@ -33,7 +33,7 @@ _BY_DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+
 
 
 class ConfigError(Exception):
-    """A configuration that is refused; one line that names key, value and the allowed values."""
+    """A configuration that is refused. Its text is one line with key, value and the allowed values."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         value = shown_value(key, value)
@@ -47,7 +47,7 @@ class ConfigMissing(ConfigError):
     """A required key that has no value."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(key, "", "it has no default")
+        super().__init__(key, "", "the key has no default value")
         self.args = (f'Missing required configuration "{key}" which has no default value.',)
 
 
@@ -277,7 +277,7 @@ def _check_choice(choices: tuple[str, ...], ignore_case: bool, name: str, value:
 @functools.cache
 def _table() -> dict[str, dict[str, ConfigDef]]:
     data = pkgutil.get_data("odradek.metadata_quorum.config", "config_defs.tsv")
-    assert data is not None, "config_defs.tsv is part of the package"
+    assert data is not None, "the file config_defs.tsv is missing from the package"
     scopes: dict[str, dict[str, ConfigDef]] = {"broker": {}, "topic": {}, "group": {}, "client-metrics": {}}
     for line in data.decode().splitlines()[1:]:
         scope, name, kind, default, valid, importance, visibility, update = line.split("\t")
@@ -322,7 +322,7 @@ THROTTLE_DEFS: Mapping[str, ConfigDef] = {
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 }
-"""Keys that brokers know while they run, and not in their files (KIP-73, KIP-113)."""
+"""Keys that brokers accept as dynamic configurations, but not in their files (KIP-73, KIP-113)."""
 DISCONNECT_PREFIX = "odradek.disconnect."
 """Our own keys: a new value of `odradek.disconnect.PRINCIPAL` makes running brokers close that principal's connections."""
 

@@ -1,4 +1,5 @@
-"""The purpose of each configuration key, in a sentence: `config_docs.tsv`, by key, and by pattern for families of keys.
+"""The purpose of each configuration key in a sentence: read from `config_docs.tsv`, by key, or by pattern for
+families of keys.
 
 A broker key that is the default of a topic's key is described as such, and so are the limits and defaults of groups.
 """
@@ -26,7 +27,7 @@ def config_doc(scope: str, name: str) -> str | None:
 @functools.cache
 def _table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
     data = pkgutil.get_data("odradek.metadata_quorum.config", "config_docs.tsv")
-    assert data is not None, "config_docs.tsv is part of the package"
+    assert data is not None, "the file config_docs.tsv is missing from the package"
     scopes: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
     for line in data.decode().splitlines()[1:]:
         scope, key, text = line.split("\t")

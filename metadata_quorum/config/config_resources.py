@@ -1,4 +1,4 @@
-"""Names of resources that have configurations, and what IncrementalAlterConfigs does to them."""
+"""Names of resources that have configurations, and the operations of IncrementalAlterConfigs on them."""
 
 from __future__ import annotations
 

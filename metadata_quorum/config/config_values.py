@@ -119,7 +119,7 @@ def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
         return "-1"  # any negative retention of a broker means no limit
     if synonym.milliseconds == 1:
         return text
-    assert isinstance(value, int), f"{synonym.name} counts minutes or hours"
+    assert isinstance(value, int), f"{synonym.name} must count minutes or hours"
     return str(value * synonym.milliseconds)
 
 

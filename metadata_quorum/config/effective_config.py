@@ -62,7 +62,7 @@ CONFIG_TYPES = {
 
 @attrs.frozen
 class ConfigSynonym:
-    """One place that gives a key a value."""
+    """One source that gives a key a value."""
 
     name: str
     value: str | None
@@ -105,7 +105,7 @@ class BrokerConfigLayers:
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
     """Find the typed value of a broker key, its synonyms left out. A malformed text is skipped for the next layer."""
     definition = broker_def(name)
-    assert definition is not None, f"no broker knows {name}"
+    assert definition is not None, f"brokers have no configuration key {name}"
     for _, layer in broker.layers():
         if name in layer:
             try:
@@ -147,7 +147,7 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
     be a default.
     """
     text, _ = _resolve(topic_defs()[name], {}, broker)
-    assert text is not None, f"{name} has no default"
+    assert text is not None, f"the configuration key {name} has no default"
     return text
 
 
@@ -283,7 +283,7 @@ def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
 
 
 def _listener_def(name: str) -> ConfigDef | None:
-    """Define a key of one listener, or of one mechanism of it; None for other keys."""
+    """Define a key of one listener, or of one SASL mechanism of a listener; None for other keys."""
     key = name.removeprefix(listener_of(name))
     if key == name:
         return None
@@ -345,7 +345,7 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
 def _synonyms(
     names: tuple[str, ...], broker: BrokerConfigLayers, *, is_hidden: bool, wanted: str = ""
 ) -> list[ConfigSynonym]:
-    """List the values of keys that replace each other, by layer and then by key; the list begins with `wanted`, by
+    """List the values of keys that replace each other, by layer and then by key. The list begins with `wanted`, by
     default the first key.
     """
     defs = broker_defs()

@@ -21,8 +21,8 @@ class MalformedProperties(ValueError):
 def parse_properties(text: str) -> dict[str, str]:
     """Parse keys and values; of a repeated key the last value counts.
 
-    Lines may go on behind a backslash, '#' and '!' begin comments, '=', ':' or white space part key and value.
-    Raises `MalformedProperties`.
+    A backslash at the end of a line continues it. '#' and '!' begin comments. '=', ':' or white space separates key
+    and value. Raises `MalformedProperties`.
     """
     values = {}
     for number, line in _logical_lines(text):

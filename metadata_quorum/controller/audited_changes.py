@@ -1,4 +1,4 @@
-"""The audit log's line about records of the metadata log: who asked for them, and where they are. PURE."""
+"""The audit log's line about records of the metadata log: the client that asked for them, and their offsets. PURE."""
 
 from __future__ import annotations
 

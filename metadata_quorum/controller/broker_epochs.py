@@ -1,4 +1,4 @@
-"""Fencing of requests by broker epoch (KIP-841): only the current registration of a broker is heard."""
+"""Fencing of requests by broker epoch (KIP-841): only the current registration of a broker is accepted."""
 
 from __future__ import annotations
 

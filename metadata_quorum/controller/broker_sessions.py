@@ -32,7 +32,7 @@ class _Wait:
 
     since_ms: int
     silent: tuple[int, ...] | None = None
-    """The unfenced brokers that were silent when it was last looked at; None: it was not looked at."""
+    """The unfenced brokers that were silent at the last check; None if there was no check."""
 
 
 @attrs.define
@@ -95,7 +95,7 @@ class BrokerSessions:
         return contact is not None and contact.beat_ms > since_ms
 
     def wait(self, broker_id: int, since_ms: int) -> None:
-        """Note a broker that stays in ISRs until their other members have been heard since, or are gone."""
+        """Note a broker that stays in ISRs until their other members have been heard after `since_ms`, or are gone."""
         known = self._waiting.get(broker_id)
         if known is None or known.since_ms != since_ms:
             self._waiting[broker_id] = _Wait(since_ms)
@@ -132,8 +132,8 @@ class BrokerSessions:
         """Add to all sessions what the controller itself slept (a paused process), because it could not hear the
         brokers then.
 
-        A broker gets this once between two heartbeats: a controller that stumbles again and again must not keep a
-        dead broker alive.
+        A broker gets this once between two heartbeats: a controller that pauses again and again must not keep a dead
+        broker alive.
         """
         if slept_ms * SLEEPS_PER_TIMEOUT > self._timeout_ms:
             for contact in self._contacts.values():

@@ -59,7 +59,9 @@ Judge = Callable[[MetadataImage, Any, Mapping[str, str]], Changes]
 
 @attrs.frozen
 class AlterConfigs:
-    """One of the two APIs: they differ in how a resource is judged, and in the names of their messages."""
+    """One of the two APIs, IncrementalAlterConfigs or AlterConfigs. They differ in how a resource is checked, and
+    in the names of their messages.
+    """
 
     judge: Judge
     result_class: Callable[[int, str | None, int, str], Any]
@@ -113,8 +115,8 @@ def _replaced(
 def _news(
     image: MetadataImage, resource: Any, wanted: list[tuple[str, str | None]], before: Mapping[str, str]
 ) -> Changes:
-    """Select the changes to write. A broker's value is written anew even if it is the same: it makes brokers load
-    files again.
+    """Select the changes to write. A broker's value is written even if it is unchanged, because this makes brokers
+    load files again.
     """
     kind = resource.resource_type
     unreadable = _unreadable(image, kind, resource.resource_name)

@@ -79,8 +79,8 @@ class Activate:
 
 @attrs.frozen
 class PeriodicTask:
-    """A question that the active controller asks itself every `period_ms`, and again at once while
-    `has_more(response)`: each answer is committed before the next question."""
+    """A question that the active controller asks itself every `period_ms`, and at once again if
+    `has_more(response)`. Each answer is committed before the next question."""
 
     name: str
     request_at: Callable[[int], Any]

@@ -20,9 +20,9 @@ Tokens: TypeAlias = Mapping[str, Any]
 
 
 class TokenIds:
-    """Finds delegation tokens by their secrets and by their owners. It is made of the image at the first question.
+    """Finds delegation tokens by their secrets and by their owners. It reads the image at the first question.
 
-    What the image no longer has is left out, and forgotten then.
+    A token that the image no longer has is left out, and is forgotten at that moment.
     """
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class TokenIds:
 
 @attrs.frozen
 class DecisionBasis:
-    """One for as long as a controller is active. The sessions, the reports of logs and the index of tokens are its only
-    soft state."""
+    """The soft state of an active controller, one object per term. The sessions, the reports of logs and the index
+    of tokens are the only soft state."""
 
     settings: ControllerSettings
     sessions: BrokerSessions

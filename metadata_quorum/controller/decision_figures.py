@@ -24,9 +24,9 @@ class DecisionFigures:
     commit_seconds: float = 0.0
     """The sum of the times from the decisions to their commits."""
     unclean_elections: int = 0
-    """Leaders that were neither in sync nor eligible: they may lack records."""
+    """Elections of leaders that were neither in sync nor eligible: they may lack records."""
     eligible_elections: int = 0
-    """Leaders that were not in sync any more, and eligible (KIP-966): they have everything."""
+    """Elections of leaders that were no longer in sync, but eligible (KIP-966): they have everything."""
     fenced_by_timeout: int = 0
 
     def committed(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:

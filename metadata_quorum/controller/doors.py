@@ -1,7 +1,7 @@
-"""The door of each API that a controller decides or answers, judged by the client that asks. PURE.
+"""The door of each API that a controller decides or answers. It checks the rights of the client that asks. PURE.
 
-A client asks the controller by itself, or a broker passes its request on (in an Envelope, or within one process). Both
-ways lead through `ControllerDoors.admit` with the client's own principal and address (KIP-590, KIP-801).
+A client asks the controller directly, or a broker forwards its request (in an Envelope, or within one process). Both
+ways go through `ControllerDoors.admit` with the client's own principal and address (KIP-590, KIP-801).
 """
 
 from __future__ import annotations
@@ -244,7 +244,9 @@ class ControllerDoors:
         assert message.API_KEY is not None
         asked = Asked(Rights(self.authorizer, principal, host), version, self.topics())
         admitted = CONTROLLER_DOORS[ApiKey(message.API_KEY)](asked, request)
-        assert not isinstance(admitted, Outcome), "a controller's doors close no connection"
+        assert not isinstance(admitted, Outcome), (
+            "a check before a controller's handler must not close the connection"
+        )
         self._judged.append((asked.rights, message.API_KEY))
         return Admitted(message, _as_it_is) if admitted is None else admitted
 

@@ -1,6 +1,8 @@
-"""UpdateFeatures: levels that the whole cluster speaks (KIP-584, KIP-1022), and what a level brings with it.
+"""UpdateFeatures: finalized levels of the whole cluster (KIP-584, KIP-1022), and the changes that a new level
+brings. PURE.
 
-A level is finalized only if this controller and every registered node support it. Kafka's checks, order and texts.
+A level is finalized only if this controller and every registered node support it. Checks, their order and their texts
+are Kafka's.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def update_features(
     settings = basis.settings
     records: list[Message] = []
     try:
-        # Of updates of one feature Kafka applies the last.
+        # If a request updates one feature several times, Kafka applies the last update.
         for update in {update.feature: update for update in request.feature_updates}.values():
             records += _update(image, update, context.api_version, settings.release)
     except KafkaError as error:
@@ -136,9 +138,9 @@ def enables_eligible_replicas(records: Iterable[Message]) -> bool:
 
 
 def cluster_wide_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[Message]:
-    """Make the records for eligible replicas: one `min.insync.replicas` for all brokers is written to the log.
+    """Make the records for eligible replicas: they write one `min.insync.replicas` for all brokers to the log.
 
-    Otherwise a controller with another properties file would have other eligible replicas.
+    Otherwise a controller with another properties file would choose other eligible replicas.
     """
     records: list[Message] = []
     if MIN_ISR not in image.broker_configs(None):

@@ -1,4 +1,4 @@
-"""Limits of one request: the records that it may write, and the things that it may name."""
+"""Limits of one request: the number of records that it may write, and of things that it may name."""
 
 from __future__ import annotations
 

@@ -43,9 +43,7 @@ from odradek.wire.structure import Message
 __all__ = ["PART_WEIGHT_MAX", "LongRequest", "Parts", "Trial", "long_request"]
 
 PART_WEIGHT_MAX = 400
-"""The most that one part weighs, about 10 ms: a topic, resource or partition weighs one, and so does each thing in
-it.
-"""
+"""The largest weight of one part, about 10 ms. A topic, resource or partition weighs one, and so does each thing in it."""
 
 ACCESS_WEIGHT = 2
 """An ACL or a credential: its replay costs as much as its decision."""
@@ -53,8 +51,8 @@ ACCESS_WEIGHT = 2
 
 @attrs.frozen
 class Trial:
-    """Asked before a long request is decided: its response is how many records `request` would write now, None where
-    this node does not decide."""
+    """A question before a long request is decided. The response is the number of records that `request` would write
+    now, or None if this node does not decide."""
 
     request: Message
 
@@ -73,7 +71,7 @@ class Parts:
 
 @attrs.frozen
 class LongRequest:
-    """A request that is decided in parts. `split` and `refuse` take long too. They read only values that never
+    """A request that is decided in parts. `split` and `refuse` take long, too. They read only values that never
     change, so they may run in a worker.
     """
 
@@ -134,9 +132,9 @@ def long_request(
 
 @attrs.frozen
 class _Things:
-    """The things of a request that are decided, and the controller's facts about each.
+    """The things of a request that the controller decides, and the controller's facts about each.
 
-    Things with the same key have to be judged together; None is the key of a thing by itself.
+    Things with the same key must be decided together. The key None stands for a thing that depends on no other.
     """
 
     leaves: Sequence[Leaf]
@@ -177,7 +175,7 @@ class _Kind:
         self._weight = weight
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
-        """Yield the rough weights of its things. They are read only until their sum is too much for one part."""
+        """Yield the rough weight of each thing. The caller stops reading when the sum is too much for one part."""
         return (self._weight * size for size in anatomy_of(request).sizes(request))
 
     def named(self, image: MetadataImage, request: Any) -> Any:
@@ -263,7 +261,7 @@ class _Resources(_Kind):
 
 
 class _Entities(_Kind):
-    """AlterClientQuotas: an entity weighs as much as its quotas. It stays the same in any order of its parts."""
+    """AlterClientQuotas: an entity weighs as much as its quotas. The order of an entity's parts makes no difference."""
 
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
         return (1 + len(each.ops) for each in request.entries)

@@ -1,7 +1,7 @@
-"""The response with one error for the whole of a request, as a controller answers that does not lead.
+"""The response with one error for the whole request, for a controller that does not lead.
 
-It follows from the row of the request's API (`odradek.wire.schema.anatomy_rows`). A controller is asked without a version:
-its APIs have one row for all versions, and the encoder leaves out what an older version lacks.
+It is built from the row of the request's API (`odradek.wire.schema.anatomy_rows`). Each API of a controller has one
+row for all versions; the encoder leaves out fields that an older version lacks.
 """
 
 from __future__ import annotations

@@ -14,6 +14,10 @@ among these the one with the highest offset. docs/internals/replication.md ("All
   the logs stay as they are.
 * **Reports are soft state.** Brokers repeat them until a replica leads. A new controller begins without any, and measures
   the time anew.
+* **After a recovery of the quorum it waits without a limit.** Nothing in that copy of the log says which replica was in sync.
+  `AWAITED_BROKERS` names the brokers whose disks may have acknowledged records. A partition without a leader waits for each
+  of them that is among its `last_known_elr`, whatever `unclean.leader.election.enable` says. An operator may take a broker out of
+  that list, or elect. When no partition waits any more, the controller removes the list.
 * **All nodes have to know of it.** A controller or a replica's broker may not name the feature: it is Apache Kafka's, or
   of a release before. Then Kafka's rule holds: the last known leader leads as soon as it is back.
 
@@ -41,7 +45,10 @@ from odradek.named_states import reached
 from odradek.wire.messages.broker_heartbeat import TopicPartitionLogInfo
 from odradek.wire.topic_partition import TopicIdPartition
 
-__all__ = ["Recovery", "UncleanRecovery"]
+__all__ = ["AWAITED_BROKERS", "Recovery", "UncleanRecovery", "awaited_brokers", "is_held_back"]
+
+AWAITED_BROKERS = "odradek.recovery.awaited.brokers"
+"""A dynamic configuration of all brokers: ids, separated by commas. `odradek quorum recover` begins the log with it."""
 
 
 @attrs.frozen
@@ -68,6 +75,19 @@ def names_feature(features: Iterable[FeatureRange]) -> bool:
 def waits_for_recovery(partition: PartitionImage) -> bool:
     """True if nobody leads, and all that may were in sync may lack records."""
     return partition.leader == NO_LEADER and not partition.isr and not partition.elr
+
+
+def awaited_brokers(image: MetadataImage) -> frozenset[int]:
+    """Return the brokers that partitions wait for without a limit, after a recovery of the quorum."""
+    text = image.broker_configs(None).get(AWAITED_BROKERS, "")
+    return frozenset(int(each) for each in text.split(",") if each.strip().isdecimal())
+
+
+def is_held_back(partition: PartitionImage, awaited: frozenset[int]) -> bool:
+    """True if a partition waits for the log of some awaited broker, whatever its topic's rules say."""
+    return (
+        bool(awaited) and waits_for_recovery(partition) and not awaited.isdisjoint(partition.last_known_elr)
+    )
 
 
 class UncleanRecovery:
@@ -174,8 +194,12 @@ class Recovery:
         may_lead: Callable[[int], bool],
         *,
         at_once: bool = False,
+        without_limit: frozenset[int] = frozenset(),
     ) -> int | None:
-        """Choose the replica with the longest log. None while others are waited for, unless it is wanted `at_once`."""
+        """Choose the replica with the longest log. None while others are waited for, unless it is wanted `at_once`.
+
+        The last known replicas among `without_limit` are waited for as long as it takes.
+        """
         reports = self._owner.reports_of(key, partition.leader_epoch)
         if reports is None:
             return None
@@ -191,7 +215,10 @@ class Recovery:
             for each in partition.replicas
             if each in last_known or may_lead(each) or self._is_about_to_be_active(partition, each)
         ]
-        if not able or not (at_once or self._has_heard(able, reports, last_known, awaited)):
+        held_back = any(each in without_limit and each not in able for each in last_known)
+        if not able or not (
+            at_once or (not held_back and self._has_heard(able, reports, last_known, awaited))
+        ):
             reached("controller.reports_waited_for")
             return None
         order = [*last_known, *partition.replicas]
@@ -203,8 +230,8 @@ class Recovery:
         return max(able, key=rank)
 
     def _is_about_to_be_active(self, partition: PartitionImage, broker_id: int) -> bool:
-        """True if a broker is fenced and lives: it has just registered. It was in sync when the power went, maybe, and left
-        the ISR first because it was the first to come back."""
+        """True if the broker is fenced and alive: it has just registered. It may have been in sync when the power
+        failed, and have left the ISR first because it came back first."""
         broker = self.brokers.get(broker_id)
         return (
             broker is not None

@@ -43,7 +43,9 @@ class DescribeAclsHandler:
         """
         asked = AclFilter.of(request)
         if asked.has_unknown:
-            raise RemoteProtocolError("DescribeAcls with a filter that has unknown elements")
+            raise RemoteProtocolError(
+                "the client's DescribeAcls request has filter values that this version does not know"
+            )
         authorizer = self._authorizer
         if authorizer is None:
             return DescribeAclsResponse(0, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)

@@ -105,7 +105,7 @@ class _Answered:
 
 
 class DescribeConfigsHandler:
-    """API 32; of the node's own values, it describes all that its roles have."""
+    """API 32. Of the node's own configuration, it describes the keys of all its roles."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
         """`troubles` returns the present trouble of the node's disks (`odradek.serving.disk_troubles`)."""
@@ -213,7 +213,7 @@ class DescribeConfigsHandler:
         entries = describe_broker_config(self._broker.config_layers, for_all=not name)
         if not name:
             return entries
-        # What stands in the metadata of troubles may be older: a full disk may hold up this node's own metadata.
+        # The troubles in the metadata may be outdated: a full disk may hold up this node's own metadata.
         stored = self._broker.image.broker_configs(int(name))
         answered = {key: stored.get(key, "") for key in _MARKS}
         answered[TROUBLED_LOG_DIRS] = self._troubles()

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: which users have which credentials (KIP-554), for brokers and controllers. PURE."""
+"""DescribeUserScramCredentials: the credentials that each user has (KIP-554), for brokers and controllers. PURE."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""(type, name) in the order of the types; no name stands for the default of that type."""
+"""(type, name) pairs in the order of the types. The name None stands for the default of that type."""
 
 
 @attrs.frozen
@@ -76,7 +76,7 @@ class AccessImage:
     acl_ids: LayeredMap[Acl, bytes] = attrs.field(factory=LayeredMap, eq=False)
     """Ids by ACLs: an existing ACL is not created again."""
     acl_index: AclIndex = attrs.field(factory=AclIndex, eq=False)
-    """The same ACLs for decisions about clients. It changes with the image, so do not keep a reference."""
+    """The same ACLs, indexed for decisions about clients. The index changes with the image, so do not keep a reference."""
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
     """Credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)

@@ -97,7 +97,7 @@ class _TopicChange:
         for number in sorted(self.partitions):
             if number > len(partitions):
                 raise InvalidMetadata(
-                    f"topic {self.name} has partition {number}, but lacks partition {len(partitions)}"
+                    f"topic {self.name} has partition {number}, but no partition {len(partitions)}"
                 )
             partitions[number] = self.partitions[number]
         return TopicImage(self.name, self.topic_id, partitions)
@@ -154,11 +154,15 @@ class ImageBuilder:
         """Apply one record. Raises `InvalidMetadata` when it does not fit."""
         replay = self._replays.get(type(record))
         if replay is None:
-            raise InvalidMetadata(f"{type(record).__name__} at offset {offset} is not known to this version")
+            raise InvalidMetadata(
+                f"{type(record).__name__} at offset {offset} is a record that this version does not know"
+            )
         try:
             replay(self, record)
         except InvalidMetadata as error:
-            raise InvalidMetadata(f"{type(record).__name__} at offset {offset}: {error}") from None
+            raise InvalidMetadata(
+                f"{type(record).__name__} at offset {offset} cannot be applied: {error}"
+            ) from None
         if self._before_transaction is None:
             self._visible_offset = offset
             self._visible_epoch = max(epoch, self._visible_epoch)
@@ -176,7 +180,7 @@ class ImageBuilder:
         """
         pending = self._changes
         if self._before_transaction is not None:
-            raise InvalidMetadata("an image cannot be built while a transaction is open")
+            raise InvalidMetadata("the metadata image cannot be built while a metadata transaction is open")
         image, delta = _build(self._base, pending, self._visible_offset, self._visible_epoch)
         self._base = image
         self._changes = _Changes()
@@ -189,7 +193,7 @@ class ImageBuilder:
         if change is None:
             base: TopicImage | None = self._base.topics_by_id.get(topic_id)
             if base is None or topic_id in self._changes.deleted:
-                raise InvalidMetadata(f"no topic has the id {topic_id.hex()}")
+                raise InvalidMetadata(f"no topic has the topic id {topic_id.hex()}")
             change = _TopicChange(base.name, topic_id, base)
             self._changes.topics[topic_id] = change
         return change
@@ -203,26 +207,26 @@ class ImageBuilder:
     def _broker(self, broker_id: int, epoch: int) -> BrokerImage:
         broker = self._changes.brokers.get(broker_id, self._base.brokers.get(broker_id))
         if broker is None:
-            raise InvalidMetadata(f"no broker {broker_id} is registered")
+            raise InvalidMetadata(f"broker {broker_id} is not registered")
         if broker.epoch != epoch:
-            raise InvalidMetadata(f"broker {broker_id} has epoch {broker.epoch}, not {epoch}")
+            raise InvalidMetadata(f"broker {broker_id} has the broker epoch {broker.epoch}, not {epoch}")
         return broker
 
     # -- one method per record ----------------------------------------------------------------------------
 
     def _begin_transaction(self, record: records.BeginTransactionRecord) -> None:
         if self._before_transaction is not None:
-            raise InvalidMetadata("a transaction is open already")
+            raise InvalidMetadata("a metadata transaction begins while another metadata transaction is open")
         self._before_transaction = self._changes.copy()
 
     def _end_transaction(self, record: records.EndTransactionRecord) -> None:
         if self._before_transaction is None:
-            raise InvalidMetadata("no transaction is open")
+            raise InvalidMetadata("a metadata transaction ends, but no metadata transaction is open")
         self._before_transaction = None
 
     def _abort_transaction(self, record: records.AbortTransactionRecord) -> None:
         if self._before_transaction is None:
-            raise InvalidMetadata("no transaction is open")
+            raise InvalidMetadata("a metadata transaction is aborted, but no metadata transaction is open")
         self._changes = self._before_transaction
         self._before_transaction = None
 
@@ -359,7 +363,10 @@ class ImageBuilder:
         current = self._changes.next_producer_id
         before = self._base.next_producer_id if current is None else current
         if record.next_producer_id <= before:
-            raise InvalidMetadata(f"next producer id {record.next_producer_id} does not exceed {before}")
+            raise InvalidMetadata(
+                f"the next producer id {record.next_producer_id} is not above the former next producer "
+                f"id {before}"
+            )
         self._changes.next_producer_id = record.next_producer_id
 
     def _change_access(self, record: Message) -> None:
@@ -369,7 +376,7 @@ class ImageBuilder:
 def _check_isr(number: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
     if not is_subset(isr, replicas):
         raise InvalidMetadata(
-            f"partition {number} is in sync on {list(isr)}, but its replicas are {list(replicas)}"
+            f"partition {number} has the ISR {list(isr)}, but its replicas are {list(replicas)}"
         )
 
 

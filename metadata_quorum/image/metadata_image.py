@@ -47,7 +47,7 @@ class InvalidMetadata(Exception):
 
 @attrs.frozen(hash=False)
 class PartitionImage:
-    """One partition: its replicas, the in-sync ones, its leader. Tuples keep Kafka's order of preference.
+    """One partition: its replicas, in-sync replicas and leader. Tuples keep Kafka's order of preference.
 
     `directories` names the log directory of each replica, in the order of `replicas`.
     """
@@ -166,13 +166,13 @@ class MetadataImage:
     Each can be read (`config_values.check_value`): it is the last readable value of its key in the log.
     """
     unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
-    """The newest texts of each resource's keys that the log has and that this version cannot read. None of them is in
-    force; they are kept for snapshots, so that a version that can read them finds them."""
+    """For each resource, the newest values in the log that this version cannot read. They are not in force.
+    Snapshots keep them, so that a later version finds them."""
     features: dict[str, int] = attrs.field(factory=dict)
     """Finalized feature levels; a level of 0 is the same as no entry."""
     next_producer_id: int = 0
     troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
-    """Ids of directories that take no records now, by the broker that says so; taken out of `configs`
+    """Ids of directories that take no records now, by the broker that reports them. They are not in `configs`
     (`odradek.serving.disk_troubles`)."""
     access: AccessImage = attrs.field(factory=AccessImage)
 

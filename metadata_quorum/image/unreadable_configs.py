@@ -51,5 +51,5 @@ class MetadataErrors:
             resource=name,
             key=key,
             reason=reason,
-            in_force="what stands beneath it" if in_force is None else in_force,
+            in_force="the value of the next level (docs/configuration.md)" if in_force is None else in_force,
         )

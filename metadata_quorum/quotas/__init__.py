@@ -1,1 +1,1 @@
-"""Quotas of clients: which one holds, and those of the controller (KIP-599)."""
+"""Quotas of clients: the choice of the quota that applies, and the controller's quotas (KIP-599)."""

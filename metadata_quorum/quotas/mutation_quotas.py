@@ -48,8 +48,8 @@ from odradek.wire.structure import Message
 __all__ = ["MutationQuotas"]
 
 BUCKETS_MAX = 10_000
-"""More clients than these share one bucket for each value of a quota. Where room is short, full buckets are
-dropped: new ones would be the same.
+"""The number of clients with own buckets. Further clients share one bucket for each value of a quota. If room is
+short, full buckets are dropped, because new ones would be the same.
 """
 SWEEP_SECONDS_MIN = 1.0
 """The time between two looks for room."""
@@ -74,7 +74,7 @@ class MutationQuotas:
     def admit(
         self, image: MetadataImage, sender: Sender, request: Message, version: int, now: float
     ) -> Admitted | None:
-        """Return the part of a request that the sender's quota lets in; None where no quota applies.
+        """Return the part of a request that the sender's quota allows; None if no quota applies.
 
         `now` is monotonic, in seconds.
         """

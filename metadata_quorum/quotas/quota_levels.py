@@ -50,7 +50,9 @@ CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""(type, name) in the order of the types, as the metadata image has it; no name stands for the default of that type."""
+"""(type, name) pairs in the order of the types, as in the metadata image. The name None stands for the default of
+that type.
+"""
 
 
 @attrs.frozen

@@ -12,7 +12,9 @@ __all__ = ["WAIT_MS_MAX", "TokenBucket", "wait_ms"]
 WAIT_MS_MAX = (1 << 31) - 1
 """The longest wait that an answer can name: its field has 32 bits."""
 _RATE_MIN = 1e-12
-"""A quota may be any positive number, and a share of the least one is 0: a debt would never be repaid."""
+"""A quota may be any positive number. Divided among brokers, the smallest one would become 0, and a debt would
+never be repaid.
+"""
 
 
 def wait_ms(seconds: float) -> int:
@@ -33,7 +35,7 @@ class TokenBucket:
         self.used = 0.0
         """Units that were taken since the bucket was made."""
         self.tokens = burst
-        """Units that were left after the last charge; below 0: a debt, of which a part may be repaid by now."""
+        """Units that were left after the last charge. A negative number is a debt, part of which may be repaid by now."""
         self.charged_at = now
 
     def charge(self, amount: float, now: float) -> float:

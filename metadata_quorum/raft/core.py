@@ -46,6 +46,7 @@ from odradek.metadata_quorum.raft.messages import (
     Vote,
     VoteAnswer,
 )
+from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN, check_answer
 from odradek.metadata_quorum.raft.roles import Follower, Leader
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.named_states import reached
@@ -53,10 +54,10 @@ from odradek.wire.errors import ErrorCode
 
 __all__ = ["RaftCore"]
 
-EPOCHS_AHEAD_MAX = 1 << 20
+EPOCHS_AHEAD_MAX = RECOVERY_EPOCHS_MIN - 1
 """A request (but for a Fetch) whose epoch is further ahead is refused. An election takes a second, so no honest
 replica gets so far ahead. One forged packet must not use up the numbers. A replica that really is so far behind
-learns the epoch from the answers to its own requests.
+learns the epoch from the answers to its own requests (`recoveries.py`).
 """
 
 
@@ -112,13 +113,14 @@ class RaftCore(CoreState):
             self.emit(Answer(request_id, EpochAnswer(self.epoch, self.leader_id, invalid)))
 
     def receive_response(self, node_id: int, request: Request, response: Response, now: float) -> None:
-        """Take the answer of `node_id` to a `Send`."""
+        """Take the answer of `node_id` to a `Send`. Raises `LogLeftBehind` if the quorum has another log by now."""
         self._at(now)
         if not self._is_over(node_id, request):
             reached("raft.late_answer_dropped")
             return
         if response.error is not response.error.NONE:
             self._retry_at[node_id] = now + self.config.retry_backoff_seconds
+        check_answer(self.log, self.epoch, response.epoch, node_id)
         self.learn(response.epoch, response.leader_id, node_id)
         if request.epoch != self.epoch:
             reached("raft.answer_to_earlier_epoch_dropped")
@@ -151,7 +153,7 @@ class RaftCore(CoreState):
         """Note that the leader's driver has written a batch of this epoch (not synced yet)."""
         self._at(now)
         if not isinstance(self.role, Leader) or batch.epoch != self.role.epoch:
-            raise AssertionError("only the leader of an epoch appends to it")
+            raise AssertionError("only the leader of an epoch may append a batch of this epoch")
         self.log.append(batch)
         if self.role.unsynced_since is None:
             self.role.unsynced_since = self.now
@@ -171,7 +173,10 @@ class RaftCore(CoreState):
         """Note that the snapshot of a `LoadSnapshot` has replaced the log."""
         self._at(now)
         if snapshot.offset < self.high_watermark:
-            raise AssertionError(f"{snapshot} would take back what is committed up to {self.high_watermark}")
+            raise AssertionError(
+                f"the snapshot {snapshot} ends below offset {self.high_watermark}, up to which records "
+                "are committed"
+            )
         self.log.install(snapshot, voters)
         self.advance_high_watermark(snapshot.offset)
         if isinstance(self.role, Follower):
@@ -185,7 +190,7 @@ class RaftCore(CoreState):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
-        """Note that a chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
+        """Note that a chunk of a snapshot was sent to this replica: it is alive, though it does not fetch meanwhile."""
         self._at(now)
         if isinstance(self.role, Leader):
             progress = self.role.progress.get(replica)
@@ -203,9 +208,8 @@ class RaftCore(CoreState):
     def abstain(self, abstains: bool, now: float) -> None:
         """Keep this replica out of votes, candidacies and fetches, or let it take part again.
 
-        It abstains while another process may run with its directory.
-        Raft's argument needs that a voter votes once in an epoch, and keeps what it has promised. Two processes with one
-        directory do neither.
+        It abstains while another process may run with its directory. Raft relies on voters that vote once in an epoch
+        and keep their promises. Two processes with one directory do neither.
         """
         self._at(now)
         if abstains == self.abstains:

@@ -97,8 +97,8 @@ class CoreState:
 
     def _first_role(self, stored: QuorumState | None) -> Role:
         state = stored or QuorumState()
-        # At the start all nodes are asked for the leader: a node that knows it answers at once, so there is
-        # no need to wait for long.
+        # At the start, ask all nodes for the leader. A node that knows it answers at once, so a short timeout
+        # is enough.
         deadline = self.now + self.config.election_timeout_seconds * (
             FIRST_WAIT + FIRST_WAIT * self.rng.random()
         )
@@ -107,16 +107,17 @@ class CoreState:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
         if state.leader_id == self.me.node_id:
-            # It led this epoch and may have appended records that a crash took: it must not lead the same
-            # epoch again. After a loss of power its followers wait for an answer that never comes, so it
-            # notifies them (as Kafka does).
+            # This replica led this epoch, and a crash may have taken records that it appended. So it must not
+            # lead the same epoch again. After a loss of power its followers wait for an answer that never
+            # comes, so it notifies them (as Kafka does).
             reached("raft.resigned_after_restart")
             others = [voter.key.node_id for voter in self.log.voters.voters if not voter.key.matches(self.me)]
             return Resigned(state.leader_epoch, voted, deadline, to_notify=others)
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             reached("raft.saved_leader_asked_first")
-            # It led this epoch, and most likely does still: ask it at once instead of waiting for an election.
+            # The leader of this epoch is known and probably still leads: ask it at once instead of waiting for
+            # an election.
             return Follower(
                 state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds
             )
@@ -149,11 +150,10 @@ class CoreState:
 
     @property
     def may_stand(self) -> bool:
-        """True if this replica may ask for votes: a voter that takes part, or a replica whose removal is not known to
-        be committed.
+        """True if this replica may ask for votes: it is a voter that takes part, or its removal may not be committed yet.
 
-        This is the thesis, 4.2.2, on a server that its newest set leaves out. It "should still start new elections,
-        as it might still be needed until" that set is committed. Its log alone may be long enough.
+        A server outside the newest set "should still start new elections, as it might still be needed until" that set
+        is committed (thesis, 4.2.2). It may be the only server whose log is long enough.
         """
         history = self.log.voter_history
         if self.abstains:
@@ -166,7 +166,7 @@ class CoreState:
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        """True once the leader has seen a record of its own epoch committed: it knows all committed records."""
+        """True once a record of the leader's own epoch is committed: from then on it knows all committed records."""
         return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
 
     def effects(self) -> list[Effect]:
@@ -248,8 +248,8 @@ class CoreState:
                     return
 
     def _kept_election_deadline(self) -> float:
-        """Keep the election deadline: a higher epoch alone is no reason to wait longer, since its candidate may not
-        be electable.
+        """Keep the election deadline: a higher epoch alone is no reason to wait longer, because its candidate may
+        not be electable.
         """
         if isinstance(self.role, Unattached | Prospective | Candidate):
             return self.role.election_deadline
@@ -262,7 +262,9 @@ class CoreState:
     def advance_high_watermark(self, offset: int) -> None:
         """Advance the high watermark: everything below `offset`, which is in this log, is committed. It never falls."""
         if offset > self.log.end_offset:
-            raise AssertionError(f"{offset} is committed, and the log ends at {self.log.end_offset}")
+            raise AssertionError(
+                f"offset {offset} counts as committed, but the log ends at offset {self.log.end_offset}"
+            )
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.emit(HighWatermarkAdvanced(offset))

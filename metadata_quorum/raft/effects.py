@@ -1,6 +1,6 @@
-"""Effects that the core wants done. The driver performs effects in their order, each before the next.
+"""Effects that the core orders. The driver performs them in order, each before the next.
 
-A `SaveState` is durable before the next effect begins. So a vote or an epoch that left the node is never forgotten
+A `SaveState` is durable before the next effect begins. So the node never forgets a vote or an epoch that it has sent
 (Raft, figure 2: "updated on stable storage before responding to RPCs").
 """
 

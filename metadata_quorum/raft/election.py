@@ -207,7 +207,7 @@ def ask(core: CoreState) -> None:
 
 
 def _announce_epoch(core: CoreState, role: Leader) -> None:
-    """Send BeginEpoch to the voters that have not fetched lately: they may not know their leader."""
+    """Send BeginEpoch to the voters that have not fetched lately, because they may not know their leader."""
     silent_since = core.now - _begin_epoch_period(core)
     for voter in core.voters.voters:
         node_id = voter.key.node_id
@@ -249,8 +249,8 @@ def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
 
 
 def _would_vote(core: CoreState) -> bool:
-    """True if this replica would vote. By KIP-996 it refuses a pre-vote while its leader answers; so does the
-    leader.
+    """True if this replica would vote. By KIP-996, a replica refuses a pre-vote while its leader answers, and the
+    leader itself refuses.
     """
     match core.role:
         case Leader():
@@ -264,8 +264,8 @@ def _would_vote(core: CoreState) -> bool:
 
 
 def _may_vote(core: CoreState, candidate: ReplicaKey) -> bool:
-    """True if the vote is free: one per epoch, "first-come-first-served" (Raft, 5.2), and none where the leader is
-    known.
+    """True if this replica may vote for the candidate. It votes once per epoch, "first-come-first-served" (Raft,
+    5.2), and for nobody if it knows the leader.
     """
     role = core.role
     match role:
@@ -338,7 +338,7 @@ def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAns
     voter = core.voters.get(node_id)
     if voter is None or voter.key != request.voter:
         reached("raft.vote_of_other_replica_dropped")
-        # A vote is that of the replica that the request named, not of its node.
+        # A vote counts for the replica that the request named, not for its node.
         return
     (role.granted if answer.granted else role.rejected).append(node_id)
     _count_votes(core)
@@ -373,7 +373,7 @@ def take_part_again(core: CoreState) -> None:
 
 
 def resign(core: CoreState) -> None:
-    """Stop leading. The epoch has no leader from now on; the best voters are asked to take over."""
+    """Stop leading. The epoch has no leader from now on; ask the best voters to take over."""
     role = core.role
     assert isinstance(role, Leader)
     others = [voter.key for voter in core.voters.voters if not voter.key.matches(core.me)]

@@ -61,7 +61,7 @@ class LogState:
     def append(self, batch: Batch) -> None:
         """Take a batch that continues the log."""
         if batch.base_offset != self.end_offset or batch.epoch < self.last_epoch:
-            raise AssertionError(f"{batch} does not continue a log that ends at {self.end}")
+            raise AssertionError(f"the batch {batch} cannot follow a log that ends at offset {self.end}")
         if not self.epochs or self.epochs[-1][0] != batch.epoch:
             self.epochs.append((batch.epoch, batch.base_offset))
         if batch.voters is not None:
@@ -94,7 +94,9 @@ class LogState:
     def truncate(self, end_offset: int) -> None:
         """Take back all records from `end_offset` on, with the voters that they brought."""
         if end_offset > self.end_offset:
-            raise AssertionError(f"cannot truncate a log that ends at {self.end_offset} to {end_offset}")
+            raise AssertionError(
+                f"a log that ends at offset {self.end_offset} cannot be truncated to offset {end_offset}"
+            )
         self.end_offset = end_offset
         self.flushed_offset = min(self.flushed_offset, end_offset)
         while self.epochs and self.epochs[-1][1] >= end_offset:

@@ -1,7 +1,8 @@
-"""Conditions for a change of voters: one at a time, and only once all that is committed is known (KIP-853). PURE.
+"""Conditions for a change of voters: one change at a time, and only when the leader knows all committed records
+(KIP-853). PURE.
 
 The leader appends a VotersRecord, and the new set counts from then on (thesis, 4.1). Two sets that differ by one
-voter have overlapping majorities only if the older one is settled, which is what `refusal` makes sure of.
+voter have overlapping majorities only if the older set is settled; `refusal` checks this.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ CAUGHT_UP_SECONDS = 3600.0
 
 
 def refusal(core: CoreState) -> ErrorCode:
-    """Choose the error for any change of the voters now; NONE if one may be made.
+    """Choose the error for any change of voters now; NONE if a change is allowed.
 
-    This is the 2015 correction to the thesis, section 4.1. It says: "a leader must not append a new configuration
+    This is the correction of 2015 to the thesis, section 4.1. It says: "a leader must not append a new configuration
     entry until it has committed an entry from its current term".
     """
     if not isinstance(core.role, Leader):
@@ -29,9 +30,7 @@ def refusal(core: CoreState) -> ErrorCode:
 
 
 def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
-    """Choose the error for the addition of `voter`: it is one already, or lacks too much of the log; NONE if it may
-    join.
-    """
+    """Choose the error for adding `voter`: it is a voter already, or its log is too far behind; NONE if it may join."""
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code
@@ -46,7 +45,7 @@ def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
 
 
 def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
-    """Choose the error for the removal of `voter`: not a voter, or the last one; NONE if it may go."""
+    """Choose the error for removing `voter`: it is not a voter, or the last one; NONE if it may be removed."""
     code = refusal(core)
     if code is not ErrorCode.NONE:
         return code

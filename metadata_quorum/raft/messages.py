@@ -93,7 +93,7 @@ class Fetch:
 
 @attrs.frozen
 class FetchAnswer:
-    """Batches from the offset asked for; or where the logs part; or the snapshot to load first."""
+    """Batches from the requested offset; or the point where the logs diverge; or the snapshot to load first."""
 
     epoch: int
     leader_id: int | None

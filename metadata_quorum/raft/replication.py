@@ -12,6 +12,7 @@ from odradek.metadata_quorum.raft.core_state import CoreState
 from odradek.metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnapshot, Truncate
 from odradek.metadata_quorum.raft.log_state import LogState
 from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer
+from odradek.metadata_quorum.raft.recoveries import parted
 from odradek.metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
@@ -19,7 +20,7 @@ from odradek.wire.errors import ErrorCode
 REPLICAS_MAX = 2000
 """The most replicas that a leader remembers; for each it keeps one fetch waiting."""
 WAIT_MS_MAX = 30_000
-"""The longest time for which a fetch is parked, whatever its own limit: its connection may be gone."""
+"""The longest time for which a fetch is parked, even if its own limit is longer, because its connection may be gone."""
 
 # -- the leader's side ----------------------------------------------------------------------------------------------
 
@@ -155,8 +156,8 @@ def count_promises(core: CoreState) -> None:
 def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
-    # Before that a leader sends no high watermark, so a follower that knows less must not get endless
-    # answers.
+    # Until then a leader sends no high watermark, and a follower that knows less must not get answers without
+    # end.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_sent
 
 
@@ -210,7 +211,7 @@ def ask(core: CoreState) -> None:
     if isinstance(role, Follower) and not role.loading_snapshot:
         target = role.leader_id
     elif isinstance(role, Unattached):
-        # A leader out of reach may have lost its lead, and an observer gets no notice: it has to ask.
+        # A leader out of reach may have lost its lead. Nobody notifies an observer, so it has to ask.
         known = role.leader_id is not None and core.can_ask(role.leader_id, Fetch)
         target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
@@ -228,7 +229,8 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
         return
     if answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH and answer.epoch < role.epoch:
         reached("raft.leader_without_its_epoch")
-        # A leader remembers its epoch. This node has come back with an empty disk, so it resigns from nothing.
+        # A leader that kept its disk remembers its epoch. This node has come back with an empty disk, so it
+        # cannot resign.
         election.doubt_leader(core, node_id)
         return
     if answer.error is not ErrorCode.NONE or answer.epoch != role.epoch:
@@ -253,13 +255,10 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
 
 
 def _truncate(core: CoreState, diverging: OffsetAndEpoch) -> None:
-    """Cut back to the end of the common history (KIP-101), never below the high watermark."""
+    """Cut back to the end of the common history (KIP-101). Raises `LogLeftBehind` where that is below the high watermark."""
     ours = core.log.end_offset_for_epoch(diverging.epoch)
     end_offset = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
     if end_offset < core.high_watermark:
-        raise AssertionError(
-            f"the leader of epoch {core.epoch} lacks committed records: its log parts from ours at {end_offset}, "
-            f"the high watermark is {core.high_watermark}"
-        )
+        raise parted(core.log, core.epoch, end_offset, core.high_watermark)
     core.log.truncate(end_offset)
     core.emit(Truncate(end_offset))

@@ -45,7 +45,7 @@ class Unattached:
 
 @attrs.define
 class Prospective:
-    """A replica that asks whether it would be elected, before it disturbs the others with a new epoch (KIP-996)."""
+    """A replica that asks whether it would be elected, before it disturbs other replicas with a new epoch (KIP-996)."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -112,15 +112,15 @@ class Leader:
     """Fetches that wait for records, by request id, with their deadlines."""
 
     unsynced_since: float | None = None
-    """The time since which its disk owes a sync of what it has appended; None when all is synced."""
+    """The time since which the disk has not synced the last appends; None if everything is synced."""
 
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """Find the progress of this voter. Another replica with its node id (a copy, a wiped disk) must not replace
-        it.
+        """Find the progress of this voter. Another replica with the same node id (a copy, a wiped disk) must not
+        replace it.
 
-        A voter that has a directory id is matched by that id alone: a Fetch with another id, or without one, is
-        ignored here. Where the voter's directory is unknown, its progress is that of the replica that fetched last
-        under that node id.
+        A voter with a known directory id is matched by that id: a Fetch with another id, or without an id, is ignored
+        here. If the voter's directory is unknown, its progress is that of the last replica that fetched with its node
+        id.
         """
         if voter.directory_id != ZERO_UUID:
             return self.progress.get(voter)
@@ -189,19 +189,23 @@ def check_transition(before: Role, after: Role) -> None:
     rule, _ = TRANSITIONS.get((type(before), type(after)), (None, ""))
     rise = after.epoch - before.epoch
     if rise < 0:
-        raise AssertionError(f"the epoch fell from {before.epoch} to {after.epoch}")
+        raise AssertionError(f"the quorum's epoch fell from {before.epoch} to {after.epoch}")
     if rule is None or not _is_kept(rule, rise):
         raise AssertionError(
-            f"{type(before).__name__} of epoch {before.epoch} becomes {type(after).__name__} of epoch {after.epoch}"
+            f"a {type(before).__name__} of epoch {before.epoch} cannot become a {type(after).__name__} "
+            f"of epoch {after.epoch}"
         )
     if rise:
         return
     if before.voted is not None and after.voted != before.voted:
-        raise AssertionError(f"epoch {before.epoch}: voted for {before.voted}, now for {after.voted}")
+        raise AssertionError(
+            f"in epoch {before.epoch} this node has voted for {before.voted}, and would now vote for "
+            f"{after.voted}"
+        )
     match before, after:
         case Follower(has_fetched=True, leader_id=known), Follower(leader_id=other) if known != other:
             raise AssertionError(
-                f"epoch {before.epoch} has two leaders: {known} has answered, and now {other} leads"
+                f"epoch {before.epoch} has two leaders: {known}, which has answered before, and now {other}"
             )
         case _:
             return

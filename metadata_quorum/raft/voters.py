@@ -30,7 +30,7 @@ class ReplicaKey:
     def matches(self, other: ReplicaKey) -> bool:
         """True if `other` is the replica that this key names.
 
-        If the key has a directory id, `other` must have the same one; an unknown one does not match.
+        If this key has a directory id, `other` must have the same id; an unknown id does not match.
         """
         if self.node_id != other.node_id:
             return False
@@ -58,7 +58,7 @@ class VoterSet:
     def __attrs_post_init__(self) -> None:
         ids = self.node_ids
         if sorted(set(ids)) != list(ids):
-            raise ValueError(f"voter ids {ids} are not in order or not unique")
+            raise ValueError(f"the voter ids {ids} must ascend, and each id must be unique")
 
     @classmethod
     def of(cls, voters: Iterable[Voter]) -> VoterSet:

@@ -1,1 +1,1 @@
-"""One replica of the metadata log at work: elections and replication performed, snapshots, files."""
+"""One running replica of the metadata log: elections, replication, snapshots, files."""

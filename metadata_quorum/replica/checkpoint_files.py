@@ -127,39 +127,42 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
             raise MetadataLogCorrupt(f"{source}: the batch at position {position} is damaged")
         batch_header = parse_header(data, position)
         if finished:
-            raise MetadataLogCorrupt(f"{source}: has data behind its footer")
+            raise MetadataLogCorrupt(f"{source}: the snapshot has data behind its footer")
         if batch_header.is_control:
             for batch in read_batches(memoryview(data)[position : position + size], source=source):
                 for record in batch.records:
                     if header is None:
                         if not isinstance(record, SnapshotHeaderRecord):
-                            raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
+                            raise MetadataLogCorrupt(
+                                f"{source}: the snapshot does not begin with a snapshot header"
+                            )
                         header = record
                     elif finished:
-                        raise MetadataLogCorrupt(f"{source}: has data behind its footer")
+                        raise MetadataLogCorrupt(f"{source}: the snapshot has data behind its footer")
                     elif isinstance(record, SnapshotFooterRecord):
                         finished = True
                     elif record is not None:
                         control.append(record)
         elif header is None:
-            raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
+            raise MetadataLogCorrupt(f"{source}: the snapshot does not begin with a snapshot header")
         else:
             if not _may_hold_its_records(batch_header):
                 raise MetadataLogCorrupt(
-                    f"{source}: the batch at position {position} counts {batch_header.record_count} records"
+                    f"{source}: the batch at position {position} claims {batch_header.record_count} "
+                    "records, which its bytes or offsets contradict"
                 )
             batches.append((position, size))
             count += batch_header.record_count
         position += size
     if header is None or not finished:
-        raise MetadataLogCorrupt(f"{source}: has no footer, so the snapshot is incomplete")
+        raise MetadataLogCorrupt(f"{source}: the snapshot is incomplete, because it has no footer")
     records = _StoredRecords(data, batches, count, source)
     return Snapshot(header.last_contained_log_timestamp, tuple(control), records)
 
 
 def _may_hold_its_records(header: BatchHeader) -> bool:
-    """True if the records that a batch counts fit into its bytes: memory for that many is taken before they are
-    read.
+    """True if the records that a batch claims fit into its bytes. The decoder allocates memory for that number
+    before it reads them.
     """
     room = DECOMPRESSED_BYTES_MAX if header.compression_type else header.size - HEADER_SIZE
     return 0 <= header.record_count * RECORD_SIZE_MIN <= room

@@ -1,4 +1,4 @@
-"""DescribeQuorum as Kafka answers it: what the leader knows of every replica (KIP-595, KIP-853). PURE."""
+"""DescribeQuorum as in Kafka: the leader's knowledge about every replica (KIP-595, KIP-853). PURE."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The driving loop as the parts of a replica at work see it, and the settings that all of them share. PORTED.
+"""The interface of the driving loop for the parts of a running replica, and the settings that they share. PORTED.
 
-`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`,
-and those in `asking/`) report to the core through it and leave to it what must wait for the disk.
+`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_requests.py`, `quorum_snapshots.py`, and those
+in `asking/`) report to the core through it, and leave to it all work that waits for the disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class QuorumSettings:
     cluster_id: str
     raft: RaftConfig = attrs.field(factory=RaftConfig)
     static_voters: VoterSet = NO_VOTERS
-    """`controller.quorum.voters`: they hold as long as the log names none. Empty where the log names them."""
+    """`controller.quorum.voters`: they apply as long as the log names no voters. Empty if the log names them."""
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """(host, port) of nodes to ask for the leader."""
     endpoints: tuple[Endpoint, ...] = ()
@@ -52,7 +52,7 @@ class QuorumSettings:
     None: at the first endpoint that they name."""
 
     def chosen(self, endpoints: Sequence[Endpoint]) -> tuple[str, int]:
-        """Choose the endpoint at which this node reaches another: that of the listener of the same name."""
+        """Choose the endpoint at which this node reaches another node: the endpoint of the listener with the same name."""
         mine = (each for each in endpoints if each[0] == self.listener)
         return next(mine, endpoints[0])[1:]
 

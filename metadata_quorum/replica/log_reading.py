@@ -1,6 +1,6 @@
-"""Reading of a metadata log, from its bytes to what the core knows of it: batches, epochs, voters. PURE.
+"""Reads a metadata log from its bytes, for the core: batches, epochs, voters. PURE.
 
-Only headers are read, and the records of control batches: the others are the publisher's business.
+It reads headers, and the records of control batches. All other records are left to the publisher.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def describe_batches(data: bytes, *, source: str) -> Iterator[Batch]:
         header = parse_header(data, position)
         size = header.size
         if not check_crc(data, position, size) or header.last_offset < header.base_offset:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{source}: no sound batch at position {position}")
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"{source}: there is no undamaged batch at position {position}"
+            )
         batch = data[position : position + size]
         voters = None
         if header.is_control:
@@ -58,8 +60,8 @@ def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
 def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_voters: VoterSet) -> LogState:
     """Read the core's facts of a log and its newest snapshot. Blocks.
 
-    A snapshot that the log does not lead to (loaded from a leader just before a crash) replaces the log, as it would
-    have then. Raises `MetadataLogCorrupt`, `DiskError`.
+    A snapshot beyond the end of the log replaces the log. (It was loaded from a leader just before a crash.) Raises
+    `MetadataLogCorrupt`, `DiskError`.
     """
     stored_voters = snapshot_voters(stored) if stored is not None else None
     first_voters = static_voters if stored_voters is None else stored_voters
@@ -67,19 +69,19 @@ def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_vot
     snapshot = stored.end if stored is not None and stored.end_offset > 0 else None
     if log.log_start_offset > (0 if snapshot is None else snapshot.offset):
         raise MetadataLogCorrupt(
-            f"the metadata log begins at offset {log.log_start_offset}, but no snapshot ends there"
+            f"the metadata log begins at offset {log.log_start_offset}, but no snapshot ends at that offset"
         )
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(offset, READ_BYTES)
         if not data:
-            raise MetadataLogCorrupt(f"the metadata log cannot be read at offset {offset}")
+            raise MetadataLogCorrupt(f"the metadata log has no readable batch at offset {offset}")
         try:
             for batch in describe_batches(data, source=f"metadata log from offset {offset}"):
                 if batch.base_offset != state.end_offset or batch.epoch < state.last_epoch:
                     raise MetadataLogCorrupt(
-                        f"batch {batch.base_offset} of epoch {batch.epoch} follows offset {state.end_offset} "
-                        f"of epoch {state.last_epoch}"
+                        f"the batch at offset {batch.base_offset} of epoch {batch.epoch} cannot follow "
+                        f"offset {state.end_offset} of epoch {state.last_epoch}"
                     )
                 state.append(attrs.evolve(batch, data=b""))
         except KafkaError as error:

@@ -59,13 +59,13 @@ class LogTail:
 
 
 def append_batches(log: ReplicatedLog, batches: Sequence[Batch]) -> None:
-    """Append these batches to the log as one write, or what an earlier try has left of them. Blocks.
+    """Append these batches to the log as one write, or those that an earlier attempt has left over. Blocks.
 
     Raises `DiskRefused` (try again later), `DiskError`.
     """
     rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
     if len(rest) < len(batches):
-        # The disk was full between two segments: what has got through is one write, the rest another.
+        # The disk became full between two segments: the batches before were one write, and the rest is another.
         reached("quorum.tail_split_by_full_disk")
         log.flush()
     if rest:

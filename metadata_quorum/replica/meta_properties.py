@@ -41,11 +41,11 @@ class MetaProperties:
             raise NotALogDirectory(str(error)) from None
         version = fields.get("version", "missing")
         if version != "1":
-            raise NotALogDirectory(f"version {version} is not supported, only 1 is")
+            raise NotALogDirectory(f"the file has version {version}, and only version 1 is supported")
         try:
             return cls(fields["cluster.id"], int(fields["node.id"]), uuid_from_text(fields["directory.id"]))
         except KeyError as missing:
-            raise NotALogDirectory(f"{missing.args[0]} is missing") from None
+            raise NotALogDirectory(f"the property {missing.args[0]} is missing") from None
         except ValueError as error:
             raise NotALogDirectory(str(error)) from None
 
@@ -55,8 +55,11 @@ def read_meta_properties(directory: Dir) -> MetaProperties:
     try:
         data = directory.read_bytes(META_PROPERTIES, _SIZE_MAX)
     except FileMissing:
-        raise NotALogDirectory(f"{directory.path} has no {META_PROPERTIES}: format it first") from None
+        raise NotALogDirectory(
+            f"{directory.path} has no file {META_PROPERTIES}: format the directory first (`odradek "
+            "storage format`)"
+        ) from None
     try:
         return MetaProperties.decode(data)
     except NotALogDirectory as error:
-        raise NotALogDirectory(f"{directory.path}/{META_PROPERTIES}: {error}") from None
+        raise NotALogDirectory(f"{directory.path}/{META_PROPERTIES} cannot be used: {error}") from None

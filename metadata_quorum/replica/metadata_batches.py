@@ -67,7 +67,7 @@ def batch_of_control_records(
 
 
 def read_batches(data: Buffer, *, source: str) -> Iterator[MetadataBatch]:
-    """Decode whole batches; each one's checksum is verified.
+    """Decode whole batches, and verify the checksum of each.
 
     Raises `MetadataLogCorrupt`, which names `source` and the position, for anything that is not a whole, sound
     batch of metadata or control records.

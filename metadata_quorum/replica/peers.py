@@ -64,7 +64,9 @@ class NeverSent(ConnectionLost):
 
 
 class PeerCall:
-    """One request on its way: `Peer.send` begins it, `Peer.answer` waits. `response` or `error` is set before `done`."""
+    """One request under way: `Peer.send` begins it, `Peer.answer` waits for it. `response` or `error` is set before
+    `done`.
+    """
 
     __slots__ = ("asked_at", "done", "error", "link", "message", "response", "version")
 
@@ -85,7 +87,7 @@ class PeerCall:
 
 
 class _Link:
-    """One connection, from the attempt to its end."""
+    """One connection, from the attempt to open it to its end."""
 
     __slots__ = ("closed", "conn", "heard_at", "outgoing", "renew_at", "sent", "waiting", "wire", "writing")
 
@@ -174,7 +176,7 @@ class Peer:
         call = PeerCall(message, version, self._env.event(), now)
         if connections.closed:
             reached("peers.never_sent")
-            call.fail(NeverSent(f"{self.address}: this node is stopping"))
+            call.fail(NeverSent(f"{self.address}: the request was not sent, because this node is stopping"))
             return call
         link = self._link
         if link is not None and now >= link.renew_at:
@@ -203,12 +205,14 @@ class Peer:
         if call.error is not None:
             raise call.error
         if call.response is None:
-            assert link is not None, "a call without a link has failed"
+            assert link is not None, "a call without a connection ended without an error"
             silent_since = max(link.heard_at, call.asked_at)
             if link.conn is not None and clock.monotonic() - silent_since >= SILENCE_SECONDS:
                 reached("peers.silent_connection_ended")
-                self._end(link, ConnectionLost(f"{self.address}: an earlier request is overdue"))
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self.address} has not answered")
+                self._end(link, ConnectionLost(f"{self.address} has not answered an earlier request in time"))
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{self.address} has not answered the request in time"
+            )
         return call.response
 
     def close(self) -> None:
@@ -242,14 +246,19 @@ class Peer:
             call.fail(NeverSent(str(error)))
 
     def _leave(self, link: _Link) -> None:
-        """Use the link for no further calls; it ends with its last answer."""
+        """Use the link for no further calls; it ends after its last answer."""
         self._link = None
         self._left[link] = None
         self._end_left(link)
 
     def _end_left(self, link: _Link) -> None:
         if link in self._left and not link.sent:
-            self._end(link, ConnectionLost(f"{self.address}: its login ends soon"))
+            self._end(
+                link,
+                ConnectionLost(
+                    f"{self.address}: this node closed the connection, because its login ends soon"
+                ),
+            )
 
     async def _serve(self, link: _Link) -> None:
         """Connect and read until the end of the connection."""
@@ -289,7 +298,7 @@ class Peer:
             await known.attempt.wait()
             if known.failures > failures:
                 reached("peers.failed_with_another")
-                raise ConnectionLost(f"{self.address} still does not answer")
+                raise ConnectionLost(f"{self.address} has not answered for too long")
         return await self._connect_now(known)
 
     async def _try_again(self, known: _Address) -> Conn:
@@ -307,7 +316,7 @@ class Peer:
         """Connect without a pause. Raises `ConnectionLost`."""
         addresses = self._connections.addresses
         if self._connections.closed:
-            raise ConnectionLost(f"{self.address}: this node is stopping")
+            raise ConnectionLost(f"{self.address}: this node closed the connection, because it is stopping")
         addresses.attempts += 1
         try:
             return await self._open()
@@ -326,13 +335,13 @@ class Peer:
             else:
                 conn = await network.connect(self.host, self.port, address=self._address)
         if conn is None:
-            raise ConnectionLost(f"{self.address} does not answer")
+            raise ConnectionLost(f"{self.address} did not accept a connection in time")
         return conn
 
     def _receive(self, link: _Link, data: memoryview) -> None:
         """Take bytes in and answer the calls that they complete; b"" is the end of the stream."""
         if not data:
-            self._end(link, ConnectionLost(f"{self.address}: closed by the other side"))
+            self._end(link, ConnectionLost(f"{self.address} closed the connection"))
             return
         link.heard_at = self._env.clock.monotonic()
         self._known.failures = 0
@@ -416,7 +425,7 @@ class PeerConnections:
         self._peers: dict[tuple[str, int, str, str | None], Peer] = {}
 
     def channel(self, host: str, port: int, lane: str = "", *, address: str | None = None) -> Peer:
-        """Return the channel to this host and port, maybe at one address of the host; always the same one for a lane."""
+        """Return the channel to this host and port, or to one address of the host. A lane always gets the same channel."""
         key = (host, port, lane, address)
         peer = self._peers.get(key)
         if peer is None:
@@ -430,7 +439,7 @@ class PeerConnections:
         with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):
             found = await self.env.network.addresses_of(host, port)
         if found is None:
-            raise ConnectionLost(f"{host}:{port}: its name is not resolved in time")
+            raise ConnectionLost(f"{host}:{port}: the host name was not resolved in time")
         return found
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ class MetadataPublisher:
         """Replay one piece of the log. Blocks. No image while a transaction is open."""
         data = self._read_committed(self.next_offset, READ_BYTES)
         if not data:
-            raise MetadataLogCorrupt(f"the metadata log cannot be read at offset {self.next_offset}")
+            raise MetadataLogCorrupt(f"the metadata log has no readable batch at offset {self.next_offset}")
         timestamp_ms = 0
         for batch in read_batches(data, source=f"metadata log from offset {self.next_offset}"):
             if batch.last_offset < self.next_offset:

@@ -45,7 +45,9 @@ LATE_PER_FETCH_TIMEOUT = 4
 SYNC_SECONDS_MAX = 60.0
 """A sync that takes longer counts as failed, where other voters can go on."""
 SECOND_LOOK_SECONDS = 1.0
-"""The time between two looks that find a sync to hang. After a pause of the process, its end may just not have come yet."""
+"""The time between two looks that both must find a sync hanging. After a pause of the process, the first look may
+come before the end of a sync is noted.
+"""
 NO_EPOCH = -1
 
 
@@ -62,7 +64,7 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The metadata log as a `DecisionLog`: this node appends to it while it leads, and learns of commits always."""
+    """The metadata log as a `DecisionLog`: this node appends to it only while it leads, but always learns of commits."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -97,14 +99,16 @@ class QuorumLeader:
     def took(self, epoch: int) -> None:
         """Take the lead after an election; `write` comes next."""
         if epoch <= self._led_last:
-            raise AssertionError(f"elected in epoch {epoch} after it has led epoch {self._led_last}")
+            raise AssertionError(
+                f"this node was elected in epoch {epoch}, although it has led epoch {self._led_last} before"
+            )
         self._elections += 1
         self._epoch_to_begin = self._led_last = epoch
 
     def lost(self) -> None:
-        """Forget the entries that wait. The state machine answers their requests.
+        """Forget the waiting entries. The state machine answers their requests.
 
-        The batches of the tail stay: the core has them in its log, so they must come to the disk.
+        The batches of the tail stay: the core has them in its log, so they must be written.
         """
         self._epoch_to_begin = self.epoch = NO_EPOCH
         if self._waiting:
@@ -121,7 +125,7 @@ class QuorumLeader:
 
     @property
     def is_beginning_or_leading(self) -> bool:
-        """True if this node's decisions are taken: it leads, and its first batch is in the log."""
+        """True if this node's decisions are accepted: it leads, and its first batch is in the log."""
         return self.epoch >= 0 and self.epoch == self._driver.core.epoch
 
     @property
@@ -160,7 +164,7 @@ class QuorumLeader:
     def advance(self, high_watermark: int) -> None:
         """Advance the high watermark, and notify the listeners."""
         if high_watermark <= self.high_watermark:
-            raise AssertionError(f"the committed offset goes from {self.high_watermark} to {high_watermark}")
+            raise AssertionError(f"the committed offset falls from {self.high_watermark} to {high_watermark}")
         self.high_watermark = high_watermark
         for listener in list(self._listeners):
             listener(high_watermark)
@@ -190,7 +194,7 @@ class QuorumLeader:
     def _append(
         self, count: int, values: list[bytes], control: list[Message] | None, voters: VoterSet | None
     ) -> int:
-        assert self.epoch >= 0, "only a leader appends"
+        assert self.epoch >= 0, "only the leader of the quorum may append records"
         size = sum(map(len, values))
         self._waiting.append(_Waiting(self.end_offset, count, size, values, control, voters))
         self.waiting_bytes += size
@@ -250,7 +254,7 @@ class QuorumLeader:
         return batch_of_values(values, first.base_offset, epoch, now_ms)
 
     def _take(self, group: list[_Waiting]) -> None:
-        """Take a group from what waits: it is in the log now."""
+        """Remove a group from the waiting decisions: it is in the log now."""
         for each in group:
             self._waiting.popleft()
             self.waiting_bytes -= each.size
@@ -259,7 +263,7 @@ class QuorumLeader:
     # -- a disk that is late ----------------------------------------------------------------------------------------------
 
     async def _sync(self) -> None:
-        """Sync what was written; then write and sync the tail, until there is none."""
+        """Sync the written batches; then write and sync those that came meanwhile, until there are none."""
         driver = self._driver
         batches: Sequence[Batch] = ()
         while True:
@@ -280,13 +284,15 @@ class QuorumLeader:
             driver.logger.info("metadata.disk_answers", end_offset=end_offset)
 
     def disk_refused(self) -> None:
-        """Note that the disk has answered that it is full: it does not hang, and the next try has its own time."""
+        """Note that the disk has refused a write because it is full. It does not hang, and the next try gets its
+        own time.
+        """
         if self._sync_began_at is not None:
             self._sync_began_at = self._driver.clock.monotonic()
             self._seen_hanging_at = float("inf")
 
     def _late_at(self) -> float:
-        """Return the time from which the sync that is under way is late; infinity without one."""
+        """Return the time from which the sync under way counts as late; infinity if there is none."""
         if self._sync_began_at is None:
             return float("inf")
         return self._sync_began_at + self._settings.raft.fetch_timeout_seconds / LATE_PER_FETCH_TIMEOUT
@@ -368,7 +374,7 @@ class QuorumLeader:
         known = core.voters
         me = known.get(self._settings.me.node_id)
         if driver.has_dynamic_voters and me is not None and self._settings.endpoints:
-            # The same voters, so the same majorities: only the address of this one may be new.
+            # The voters stay the same, and so do the majorities: only this voter's address may be new.
             known = known.with_voter(attrs.evolve(me, endpoints=self._settings.endpoints))
         is_first = core.log.voters_offset < 0
         brings_voters = driver.has_dynamic_voters and (is_first or known != core.voters)

@@ -1,8 +1,8 @@
-"""Requests to the quorum over the controller listener: Raft's own, and those about the quorum. PORTED.
+"""Requests to the quorum over the controller listener: Raft's own requests, and requests about the quorum. PORTED.
 
-Raft's requests go to the core, whose answers come as effects. The others are answered here: snapshots by chunk, the
-state of the quorum, changes of the voters (answered when they are committed). Readers that are no replicas (a
-negative replica id) get the committed log; any node that has it answers.
+Raft's requests go to the core, whose answers come as effects. All other requests are answered here: chunks of
+snapshots, the state of the quorum, changes of the voters (answered once they are committed). Readers that are no
+replicas (a negative replica id) get the committed log from any node that has it.
 """
 
 from __future__ import annotations
@@ -369,7 +369,8 @@ class QuorumRequests:
         if not low <= KRAFT_VERSION_LEVEL <= high:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"voter {request.voter_id} speaks {KRAFT_VERSION} {low} to {high}, not {KRAFT_VERSION_LEVEL}",
+                f"voter {request.voter_id} supports {KRAFT_VERSION} {low} to {high}, but the cluster "
+                f"uses {KRAFT_VERSION_LEVEL}",
             )
         return low, high
 
@@ -409,11 +410,14 @@ class QuorumRequests:
             known = self._settings.endpoints[0][0] if self._settings.endpoints else None
             if known is not None and all(name != known for name, _, _ in endpoints):
                 raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"the voter does not say where its listener {known} is"
+                    ErrorCode.INVALID_REQUEST,
+                    f"the request does not say where the voter's listener {known} is",
                 )
         if self._changes or self._decisions.has_waiting_control or self._is_asking_voter:
             reached("quorum.second_voter_change_refused")
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed")
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed yet"
+            )
         if not driver.has_dynamic_voters:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, "the voters are configured statically (kraft.version is 0)"
@@ -473,11 +477,11 @@ class QuorumRequests:
 
 
 _WHY = {
-    ErrorCode.REQUEST_TIMED_OUT: "it lags behind, or an earlier change of the voters is not committed",
-    ErrorCode.DUPLICATE_VOTER: "its node votes already",
-    ErrorCode.VOTER_NOT_FOUND: "it is none",
-    ErrorCode.INVALID_REQUEST: "it is the last one",
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: "this node does not lead",
+    ErrorCode.REQUEST_TIMED_OUT: "the voter lags behind the leader, or an earlier change of the voters is not committed yet",
+    ErrorCode.DUPLICATE_VOTER: "the node is a voter already",
+    ErrorCode.VOTER_NOT_FOUND: "the node is not a voter",
+    ErrorCode.INVALID_REQUEST: "the node is the last voter",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "this node does not lead the quorum",
 }
 
 

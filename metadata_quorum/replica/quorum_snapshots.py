@@ -1,8 +1,9 @@
-"""Effect of snapshots on the log of a quorum: a leader's takes its place, our own let its beginning go. PORTED.
+"""The effect of snapshots on a quorum's log: a leader's snapshot replaces the log, this node's own lets its
+beginning be removed. PORTED.
 
-A snapshot comes in chunks while the node goes on. It replaces the log when it is whole and sound, and the core still
-wants it. A crash in between leaves a snapshot beyond the end of the log. At the next start it replaces the log
-(`log_reading.py`), since all that a snapshot holds is committed.
+A leader's snapshot comes in chunks while the node goes on working. It replaces the log when it is whole and sound,
+and the core still wants it. A crash in between leaves a snapshot beyond the end of the log. At the next start it
+replaces the log (`log_reading.py`), since all that a snapshot holds is committed.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class QuorumSnapshots:
             self._driver.perform_later(ExpireOld())
 
     def control_records_below(self, offset: int) -> Sequence[Message]:
-        """Return KRaft version and voters in the log below `offset`; empty where the configuration names the voters.
+        """Return KRaft version and voters in the log below `offset`; empty if the configuration names the voters.
 
-        Also empty where a leader's snapshot has just replaced that part of the log: our own snapshot there would be
-        outdated at once.
+        It is also empty if a leader's snapshot has just replaced that part of the log: our own snapshot there would
+        be outdated at once.
         """
         known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
         if not known or known[-1] is self._settings.static_voters:
@@ -80,13 +81,18 @@ class QuorumSnapshots:
         def progressed() -> None:
             if not self._is_wanted(epoch):
                 reached("quorum.snapshot_transfer_abandoned")
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader was elected meanwhile")
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    "the voters elected another leader while this node fetched the snapshot",
+                )
             driver.report(driver.core.snapshot_progressed)
 
         address = self._peers.address_of(effect.leader_id)
         try:
             if address is None:
-                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the leader's address is not known")
+                raise KafkaError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, "the address of the quorum's leader is not known"
+                )
             stored = await fetch_snapshot(
                 driver.env,
                 self._settings,

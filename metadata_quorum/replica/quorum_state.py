@@ -40,9 +40,9 @@ class FileQuorumStateStore:
 def _parse(document: dict[str, object]) -> QuorumState:
     version = document["data_version"]
     if version not in (0, 1):
-        raise ValueError(f"data_version {version} is unknown")
+        raise ValueError(f"the file has the unknown data_version {version}")
     leader_id, leader_epoch, voted_id = (document[key] for key in ("leaderId", "leaderEpoch", "votedId"))
     if not (isinstance(leader_id, int) and isinstance(leader_epoch, int) and isinstance(voted_id, int)):
-        raise ValueError("ids and epochs are numbers")
+        raise ValueError("the ids and epochs in the file must be numbers")
     directory = uuid_from_text(str(document["votedDirectoryId"])) if version == 1 else bytes(16)
     return QuorumState(leader_id, leader_epoch, voted_id, directory)

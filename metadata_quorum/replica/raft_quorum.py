@@ -87,9 +87,10 @@ ON_DISK = SaveState | Truncate | AppendFetched | SnapshotEffect
 
 
 class RaftQuorum:
-    """One replica of the metadata quorum at work.
+    """One running replica of the metadata quorum.
 
-    `open`, then keep `run` running. `decisions` is the log for the state machine above, on leaders and followers.
+    Call `open`, then keep `run` running. `decisions` is the log for the state machine above, on leaders and
+    followers.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class RaftQuorum:
         self._core: RaftCore | None = None
         self._effects: deque[Effect | SnapshotEffect] = deque()
         self._upkeep: deque[DropBelow | ExpireOld] = deque()
-        """Removals of what our own snapshots cover. They hold up no effect of the core."""
+        """Removals of log that our own snapshots cover. They delay no effect of the core."""
         self.on_hung_disk: Callable[[], None] = lambda: None
         """Called once when this leader's disk hangs for so long that the node must end."""
         self._is_hung = False
@@ -143,7 +144,7 @@ class RaftQuorum:
 
     @property
     def core(self) -> RaftCore:
-        assert self._core is not None, "the quorum has not been opened"
+        assert self._core is not None, "the quorum was used before it was opened"
         return self._core
 
     @property
@@ -160,7 +161,7 @@ class RaftQuorum:
 
     @property
     def is_running(self) -> bool:
-        """True while the quorum takes requests: it has started, and has neither stopped nor failed."""
+        """True while the quorum accepts requests: it has started, and has neither stopped nor failed."""
         return self._core is not None and not self._is_stopped and self._failure is None
 
     @property
@@ -272,8 +273,8 @@ class RaftQuorum:
 
             self.decisions.subscribe(note)
             if not self._has_others():
-                # No other node can commit it later, so a slow disk gets more time; a full one must not keep
-                # the node up.
+                # No other node can commit these records later, so a slow disk gets more time. A full disk must
+                # not keep the node from ending.
                 patience = clock.monotonic() + LONE_PATIENCE_SECONDS
             with clock.timeout_at(patience):
                 await committed.wait()
@@ -330,7 +331,7 @@ class RaftQuorum:
         self._pump()
 
     def fail(self, error: BaseException) -> None:
-        """End `run` with this error, and with it the node. What waits to be written is lost."""
+        """End `run` with this error, and so end the node. Records that wait to be written are lost."""
         if self._failure is None:
             self._failure = error
         self._wake.set()
@@ -412,7 +413,7 @@ class RaftQuorum:
             case LoadSnapshot():
                 self.start_soon(self.snapshots.load, effect)
             case _:
-                raise AssertionError(f"{effect} has to wait for the disk")
+                raise AssertionError(f"the effect {effect} must wait for the disk")
 
     async def _work(self) -> bool:
         """Perform one effect that has to wait for the disk, or one write. Returns whether there was one."""
@@ -455,12 +456,14 @@ class RaftQuorum:
             case AppendFetched():
                 await self._append_fetched(effect.batches)
             case _:
-                raise AssertionError(f"{effect} need not wait for the disk")
+                raise AssertionError(f"the effect {effect} must not wait for the disk")
 
     async def _append_fetched(self, batches: Sequence[Batch]) -> None:
         await self.patiently(lambda: append_batches(self.log, batches))
         if self.log.log_end_offset != batches[-1].last_offset + 1:
-            raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
+            raise AssertionError(
+                f"the metadata log ends at offset {self.log.log_end_offset} after an append of {batches[-1]}"
+            )
         end_offset = await self.patiently(self.log.flush)
         self.core.flushed(end_offset, self.clock.monotonic())
 
@@ -481,7 +484,7 @@ class RaftQuorum:
     def report_no_room(self, error: DiskRefused) -> None:
         """Report a write that the disk refused; it will be tried again.
 
-        A leader that has other voters gives up its lead at the second refusal, so that one of them can take over.
+        At the second refusal, a leader that has other voters resigns, so that another voter can take over.
         """
         self.decisions.disk_refused()
         if not self._logged_no_room:

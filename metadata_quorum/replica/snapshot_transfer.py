@@ -103,7 +103,9 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
         each for topic in response.topics if topic.name == METADATA_TOPIC for each in topic.partitions
     ]
     if len(partitions) != 1 or partitions[0].index != 0:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a FetchSnapshot answer without the metadata log")
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, "the leader's FetchSnapshot answer does not name the metadata log"
+        )
     found = partitions[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code))
@@ -117,7 +119,8 @@ def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: 
     ):
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"asked for position {position} of {snapshot}, got {len(chunk)} bytes of {found.size} at {found.position}",
+            f"this node asked for position {position} of {snapshot}, and the leader sent {len(chunk)} "
+            f"bytes from position {found.position} of {found.size} bytes",
         )
     return chunk, found.size
 

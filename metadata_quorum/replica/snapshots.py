@@ -142,7 +142,8 @@ class Snapshotter:
     async def run(self) -> None:
         """Write due snapshots, until cancelled. Raises `DiskError` when the disk fails; a full one is waited for."""
         while True:
-            # One turn of the loop between waking and looking: the rest of the batch is noted first.
+            # Leave one turn of the loop between waking and looking, so that the rest of the batch is noted
+            # first.
             await self._wake.wait()
             await self._clock.sleep_until(0.0)
             self._wake = self._env.event()

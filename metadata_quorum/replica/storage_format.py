@@ -56,7 +56,7 @@ _CLUSTER_ID_BYTES_MAX = (1 << 15) - 1
 
 
 class StorageError(Exception):
-    """A directory cannot be formatted or read; one line that names it and the reason."""
+    """A directory cannot be formatted or read. The text is one line with the directory and the reason."""
 
 
 @attrs.frozen
@@ -94,12 +94,13 @@ def check_cluster_id(cluster_id: str) -> None:
         raise StorageError(f"the cluster id {cluster_id!r} is not UTF-8: give it in ASCII") from None
     if not size:
         raise StorageError(
-            "the cluster id is empty, so no node could be distinguished from another cluster's: `odradek storage random-uuid`"
-            " makes one"
+            "the cluster id is empty, so this node could join any cluster: `odradek storage "
+            "random-uuid` makes a cluster id"
         )
     if size > _CLUSTER_ID_BYTES_MAX:
         raise StorageError(
-            f"the cluster id has {size} bytes, and requests have room for {_CLUSTER_ID_BYTES_MAX}: give a shorter one"
+            f"the cluster id has {size} bytes, and requests have room for {_CLUSTER_ID_BYTES_MAX} "
+            "bytes: give a shorter cluster id"
         )
 
 
@@ -123,8 +124,9 @@ def initial_voters(text: str, listener: str) -> VoterSet:
         match = _INITIAL_CONTROLLER.match(entry.strip())
         if match is None or not 0 < int(match[3]) <= 65535 or int(match[1]) > _NODE_ID_MAX:
             raise StorageError(
-                f"{entry.strip() or 'an empty entry'} is no initial controller: ID@HOST:PORT:DIRECTORY-ID is, where "
-                "DIRECTORY-ID is 22 characters of base64 (`odradek storage random-uuid` makes one)"
+                f"{entry.strip() or 'an empty entry'} is not an initial controller: write "
+                "ID@HOST:PORT:DIRECTORY-ID, where DIRECTORY-ID has 22 characters of base64 (`odradek "
+                "storage random-uuid` makes one)"
             )
         node_id = int(match[1])
         if node_id in voters:
@@ -132,9 +134,9 @@ def initial_voters(text: str, listener: str) -> VoterSet:
         try:
             directory_id = uuid_from_text(match[4])
         except ValueError as error:
-            raise StorageError(f"{match[4]} is no directory id: {error}") from None
+            raise StorageError(f"{match[4]} is not a directory id: {error}") from None
         if int.from_bytes(directory_id, "big") < _RESERVED_DIRECTORY_IDS:
-            raise StorageError(f"{match[4]} is reserved: no directory may have this id")
+            raise StorageError(f"the directory id {match[4]} is reserved: give another directory id")
         voters[node_id] = _voter(
             node_id, directory_id, VoterEndpoint(listener, match[2].strip("[]"), int(match[3]))
         )
@@ -161,8 +163,8 @@ def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
             raise StorageError(f"Unsupported feature: {name}. Supported features are: {supported}")
         if name == KRAFT_VERSION:
             raise StorageError(
-                "kraft.version follows from how the voters are named: 1 with --standalone, --initial-controllers or "
-                "--no-initial-controllers, 0 with controller.quorum.voters"
+                "kraft.version cannot be chosen by itself: it is 1 with --standalone, "
+                "--initial-controllers or --no-initial-controllers, and 0 with controller.quorum.voters"
             )
         low, high = SUPPORTED_FEATURES[name]
         if level and not low <= level <= high:
@@ -187,8 +189,8 @@ class StorageFormat:
     cluster_id: str
     node_id: int
     directory_ids: Sequence[bytes]
-    """Fresh random ids, one for each directory; the last is the metadata directory's where that is a further one. A voter's
-    metadata directory has the id that `voters` says instead."""
+    """Fresh random ids, one for each directory. The last belongs to the metadata directory if that is a separate
+    one. A voter's metadata directory gets its id from `voters` instead."""
     voter: VoterEndpoint | None = None
     """The node's own controller where it is the first and only voter."""
     voters: VoterSet | None = None
@@ -253,9 +255,9 @@ def format_storage(
 
 
 def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id: bytes) -> None:
-    """Format an empty directory for data of a node that there is: its disk takes the place of another.
+    """Format an empty directory for an existing node, because its disk replaces another one.
 
-    Raises `StorageError` unless it is empty, `DiskError`.
+    Raises `StorageError` if it is not empty, and `DiskError`.
     """
     foreign = [name for name in directory.list() if name not in _HARMLESS]
     if foreign:
@@ -266,7 +268,7 @@ def adopt_directory(directory: Dir, cluster_id: str, node_id: int, directory_id:
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = find_meta_properties(directory)
     if meta is None:
-        # What a format that was interrupted leaves behind is written again.
+        # A format that was interrupted may have left these files; they are written again.
         ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
         foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
         if directory.is_dir(METADATA_LOG_DIRECTORY):

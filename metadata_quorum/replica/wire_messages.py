@@ -312,7 +312,7 @@ def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]
     is_fetch = isinstance(message, fetch.FetchResponse)
     topics: Any = message.responses if is_fetch else message.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].partitions[0].partition_index != 0:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the answer is not about the metadata log")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the controller's answer is not about the metadata log")
     partition: Any = topics[0].partitions[0]
     addresses = {each.node_id: (each.host, each.port) for each in message.node_endpoints}
     error = ErrorCode(partition.error_code)

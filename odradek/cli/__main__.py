@@ -1,8 +1,8 @@
 """The entrance: `odradek GROUP COMMAND ...`.
 
-Only the module of the group that is asked for is imported. Neither this module nor the top of such a module imports
-anything heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports what it needs when it
-runs, so that every command answers at once.
+Only the module of the requested group is imported. Neither this module nor the top of such a module imports anything
+heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports what it needs when it runs, so that
+every command answers at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PROGRAMS = {
 
 
 class _Version(argparse.Action):
-    """--version, which looks the number up only when it is asked for."""
+    """--version, which looks the number up only when the option is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import odradek
@@ -112,8 +112,8 @@ def _run(argv: Sequence[str] | None) -> int:
         args, unknown = parser.parse_known_args(words)
         if unknown:
             name = called_here(args.parser, unknown)
-            hint = f"; it is called {name}" if name else ""
-            args.parser.error(f"{' '.join(unknown)} is not known here{hint}")
+            hint = f"; the right name is {name}" if name else ""
+            args.parser.error(f"the command {' '.join(unknown)} does not exist{hint}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
     except CliError as error:
@@ -137,12 +137,14 @@ def _run_program(name: str, words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("numpy", "pandas", "pyarrow", "pyspark"):
             raise
-        raise CliError(f"odradek {name} needs {error.name}: pip install 'odradek[spark]'") from error
+        raise CliError(
+            f"the command odradek {name} needs {error.name}: pip install 'odradek[spark]'"
+        ) from error
     return code
 
 
 def _keep_client_log_off_the_terminal() -> None:
-    """Have the client's log written nowhere: a command says itself what went wrong, in one sentence."""
+    """Write the client's log nowhere: the command itself says in one sentence what went wrong."""
     import logging
 
     logging.getLogger("odradek.client").addHandler(logging.NullHandler())

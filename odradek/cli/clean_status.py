@@ -51,8 +51,8 @@ def uncleanable_text(broker: int, path: str, replica: LogDirReplica) -> str | No
     if replica.cleaning is None or replica.cleaning.uncleanable_reason is None:
         return None
     return (
-        f"broker {broker}: {replica.topic}-{replica.partition} in {path} is not cleaned until the broker restarts:"
-        f" {replica.cleaning.uncleanable_reason}"
+        f"broker {broker}: the cleaner skips {replica.topic}-{replica.partition} in {path} until the "
+        f"broker restarts: {replica.cleaning.uncleanable_reason}"
     )
 
 
@@ -113,7 +113,7 @@ def _clean_status(args: argparse.Namespace) -> int:
     elif found:
         print_table(_HEADINGS, [_row(broker, replica, cleaning) for broker, _, replica, cleaning in found])
     else:
-        say("no replica of a compacted topic")
+        say("no replica of a compacted topic was found")
     if not args.json:
         _print_alarms(asked.brokers, asked.down)
     failed = next((broker.error for broker in asked.brokers if broker.error is not None), None)
@@ -151,4 +151,4 @@ def _print_alarms(brokers: list[BrokerLogDirs], down: list[int]) -> None:
             for text in uncleanable_texts(broker.broker, directory):
                 say(paint(RED, text))
     for node in down:
-        say(paint(RED, f"broker {node} is down: what it holds is not known"))
+        say(paint(RED, f"broker {node} is down, so its replicas are not shown"))

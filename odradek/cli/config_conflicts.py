@@ -1,4 +1,4 @@
-"""Topic configurations that fight: each is valid alone, and together they do something else than they say. PURE.
+"""Topic configurations that conflict: each is valid alone, but together they have another effect than they say. PURE.
 
 `odradek config get topic NAME --explain` shows them.
 """
@@ -13,10 +13,10 @@ __all__ = ["conflicts"]
 def conflicts(
     values: Mapping[str, str | None], own: Collection[str], replication_factor: int
 ) -> list[tuple[str, str]]:
-    """Find the fights: the key, what it does instead, and what to do.
+    """Find conflicts between keys. Each is the key, its actual effect, and the remedy.
 
-    `values` are all keys of one topic, and `own` those that the topic itself has. The replication factor is the
-    smallest of its partitions.
+    `values` are all effective keys of one topic, and `own` the keys set on the topic itself. The replication factor
+    is the smallest of its partitions.
     """
     number = {key: int(value) for key, value in values.items() if value and value.lstrip("-").isdigit()}
     policy = {each.strip() for each in (values.get("cleanup.policy") or "").split(",")}

@@ -34,15 +34,17 @@ __all__ = [
 ]
 
 LOOK_SECONDS_MAX = 3.0
-"""Commands that only look say what they can when a node, or the quorum, has been silent for so long."""
+"""The silence of a node, or of the quorum, after which a command that only looks prints what it has."""
 FOR_CONTROLLERS = "odradek.controller."
-"""Before a key of --command-config: it holds for the controllers' listener, which often asks for another proof."""
-PAST = "brokers, leaders and replicas are shown as they were when one last did; that may have changed"
+"""The prefix of keys in --command-config that hold for the controllers' listener, which often needs other credentials."""
+PAST = (
+    "brokers, leaders and replicas are shown as a controller last reported them, and may have changed since"
+)
 _PERHAPS_DONE = "the change may have been made anyway: check before you try again"
 
 
 def security_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Read the keys of --command-config but addresses; empty if there is no such option. Raises `CliError`."""
+    """Read the keys of --command-config except addresses; empty without that option. Raises `CliError`."""
     return {
         key: value
         for key, value in _command_config(args).items()
@@ -51,7 +53,7 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _controller_properties(args: argparse.Namespace) -> dict[str, str]:
-    """Read the same for the controllers' listener, where keys with the prefix go before those without."""
+    """Read the same for the controllers' listener: keys with its prefix override keys without."""
     own = {
         key.removeprefix(FOR_CONTROLLERS): value
         for key, value in _command_config(args).items()
@@ -87,7 +89,7 @@ def _read_command_config(path: str | None) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             return parse_properties(file.read())
     except (OSError, UnicodeDecodeError, MalformedProperties) as error:
-        raise CliError(f"--command-config: cannot read {path}: {error}", USAGE) from None
+        raise CliError(f"--command-config cannot be used: {path} cannot be read: {error}", USAGE) from None
 
 
 @contextmanager
@@ -136,7 +138,7 @@ def _client(args: argparse.Namespace, address: str, properties: dict[str, str]) 
 
 @contextmanager
 def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Client]:
-    """Open the blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`.
+    """Open the blocking client for --bootstrap-server and --timeout. Turn the client's errors into `CliError`.
 
     `kind` names the settings of another client that the command opens; --command-config may hold their keys, too.
     """
@@ -150,7 +152,7 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
     except LocalProtocolError as error:
-        raise CliError(f"what is given fits into no request: {error}", USAGE) from error
+        raise CliError(f"an argument does not fit into any request: {error}", USAGE) from error
 
 
 @contextmanager
@@ -160,7 +162,9 @@ def connected_to_controller(
     """Open a client of the controller that leads the quorum, and name its listener."""
     leader = quorum.leader
     if leader is None or not leader.endpoints:
-        raise CliError("the quorum has no leader just now, or does not say where it listens: try again")
+        raise CliError(
+            "the quorum has no leader just now, or does not say where its leader listens: try again"
+        )
     listener, host, port = leader.endpoints[0]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with _client(args, address, _controller_properties(args)) as controller:
@@ -193,19 +197,20 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
         if isinstance(error, KafkaError) and not error.code.retriable:
             raise
         raise CliError(
-            "the quorum has no leader: a majority of its voters must run (`odradek cluster status` shows what can be seen)"
+            "the quorum has no leader: start a majority of its voters (`odradek cluster status` shows "
+            "the quorum)"
         ) from error
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """Print one line on stderr where no controller answered: the output is what a broker heard last."""
+    """Print one line on stderr if no controller answered: the output then shows what a broker heard last."""
     if not survey.is_current:
         sys.stdout.flush()
         complain(f"no controller answers: {PAST}")
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
-    """Turn the failure of a call, or of one item of it, into a line for people: cause and remedy.
+    """Turn the failure of a call, or of one item in it, into one line with the cause and the remedy.
 
     `changes`: true if the call would have changed something.
     """
@@ -222,12 +227,13 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
             return kafka_failure(error, changes=changes)
         case BrokerUnavailable() | ConnectionBroken() if "CERTIFICATE_REQUIRED" in str(error):
             return CliError(
-                f"{error}: this listener lets in who shows a certificate (ssl.keystore.location in the --command-config "
-                "file; for the controllers' listener odradek.controller.ssl.keystore.location)"
+                f"{error}. This listener accepts clients by certificate: set ssl.keystore.location in "
+                "the --command-config file (for the controllers' listener "
+                "odradek.controller.ssl.keystore.location)"
             )
         case BrokerUnavailable():
             return CliError(
-                f"{error}. Is a node running there? (--bootstrap-server or ODRADEK_BOOTSTRAP says where to look)"
+                f"{error}. Is a node running there? --bootstrap-server or ODRADEK_BOOTSTRAP names the address"
             )
         case RequestTimedOut() if changes:
             return CliError(
@@ -239,11 +245,12 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
             )
         case UnsupportedByBroker():
             return CliError(
-                f"{error}: it may be a controller's listener (use a broker's with --bootstrap-server or "
-                "ODRADEK_BOOTSTRAP), or its version is too old or too new"
+                f"{error}: the address may be a controller's listener (name a broker's with "
+                "--bootstrap-server or ODRADEK_BOOTSTRAP), or the broker's version may be too old or "
+                "too new"
             )
         case ConnectionBroken():
-            return CliError(f"{error}. The request may or may not have been performed: check, then try again")
+            return CliError(f"{error}. The broker may have performed the request: check, then try again")
         case _:
             return CliError(str(error))
 
@@ -253,7 +260,7 @@ def failure_of_some(failed: Sequence[tuple[str, Exception]]) -> CliError:
     (_, error), *others = failed
     text = str(call_failure(error, changes=True))
     names = ", ".join(name for name, _ in others)
-    return CliError(f"{text}; not done either: {names}" if names else text)
+    return CliError(f"{text}; for the same reason not done: {names}" if names else text)
 
 
 def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
@@ -264,15 +271,15 @@ def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
     match error.code:
         case ErrorCode.MISMATCHED_ENDPOINT_TYPE:
             return CliError(
-                f"a controller listens there, which does not serve clients: use a broker's listener with --bootstrap-server "
-                f"or ODRADEK_BOOTSTRAP ({error.code.name})"
+                "a controller listens at this address, and does not serve clients: name a broker's "
+                f"listener with --bootstrap-server or ODRADEK_BOOTSTRAP ({error.code.name})"
             )
         case ErrorCode.REQUEST_TIMED_OUT if changes:
             return CliError(f"{text}: {_PERHAPS_DONE}")
         case ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             return CliError(
-                f"{text}. Try again later or with a longer --timeout; `odradek quota explain` shows which "
-                "controller_mutation_rate holds"
+                f"{text}. Try again later or with a longer --timeout; `odradek quota explain` shows "
+                "the controller_mutation_rate that limits you"
             )
         case _:
             return CliError(text)

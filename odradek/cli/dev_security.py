@@ -32,7 +32,7 @@ _YEARS = 10
 
 
 class DevSecurity:
-    """The secrets of one directory: made at its first start, then the same at each."""
+    """The secrets of one directory: made at its first start, and kept for all later starts."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -99,7 +99,7 @@ class DevSecurity:
         return self.data / f"{user}.properties"
 
     def _point_client_keys(self, user: str, bootstrap: str) -> None:
-        """Set the addresses in a user's file; all else stays as it is. A file that was taken away stays away."""
+        """Set the addresses in a user's file; all else stays as it is. A removed file is not made again."""
         path = self.client_file(user)
         if not path.exists():
             return

@@ -1,4 +1,6 @@
-"""Ends the live connections of principals: a dynamic value asks brokers for it, and shows which of them have seen it."""
+"""Ends the live connections of principals. A dynamic configuration value asks the brokers to do so, and shows which
+brokers have seen it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ LOOK_SECONDS = 0.05
 
 
 def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float) -> list[int]:
-    """Make all brokers close the connections of `principals`; the ids of those that have done so.
+    """Make all brokers close the connections of `principals`. Return the ids of the brokers that have done so.
 
-    A broker closes them in the step in which it takes over the value. So a broker that shows the value has closed them.
-    Raises `CliError` for brokers that do not show it in time.
+    A broker closes them in the same step in which it adopts the value. So a broker that shows the value has closed
+    them. Raises `CliError` for brokers that do not show it in time.
     """
     from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
     from odradek.metadata_quorum.config.config_defs import DISCONNECT_PREFIX
@@ -46,8 +48,9 @@ def disconnect(client: Client, principals: Iterable[str], timeout_seconds: float
         if silent and time.monotonic() >= deadline:
             names = ", ".join(each.name for each in silent)
             raise CliError(
-                f"the change is made, but brokers {names} did not confirm in time that they closed the connections: one "
-                "that is behind closes them when it has caught up, and one of Apache Kafka closes none"
+                f"the change is made, but brokers {names} did not confirm in time that they closed the "
+                "connections. An Odradek broker that lags behind closes them later; an Apache Kafka "
+                "broker closes none"
             )
         if silent:
             time.sleep(LOOK_SECONDS)

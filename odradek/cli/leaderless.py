@@ -1,5 +1,5 @@
-"""Partitions without a leader: which brokers they wait for, what each replica's broker says of its log, what can be
-done."""
+"""Partitions without a leader: the brokers that they wait for, each broker's report on its replica's log, and the
+possible remedies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SHOWN = 20
 
 
 class Replica(NamedTuple):
-    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name. `log` is what its
-    broker says of its log, or None."""
+    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name. `log` is its
+    broker's report on its log, or None."""
 
     node: int
     state: str
@@ -41,8 +41,8 @@ class Replica(NamedTuple):
 
 class Leaderless(NamedTuple):
     """One partition without a leader. `complete` has the brokers whose replicas hold all acknowledged records (in
-    sync or eligible). Where that is empty, `last` has the broker that led last. Both are None where the brokers are
-    too old to report them.
+    sync or eligible). If `complete` is empty, `last` has the last leader. Both are None if the brokers are too old
+    to report them.
     """
 
     key: TopicPartition
@@ -191,8 +191,8 @@ def _waits_text(each: Leaderless) -> str:
         return f"{each.name} has no leader: start the brokers that are down"
     if not each.complete and not each.last:
         return (
-            f"{each.name} waits for nobody: no replica is known to have all its records, because the disk of its last "
-            "leader is gone"
+            f"{each.name} cannot get a leader by itself: the disk of its last leader is gone, and no "
+            "other replica is known to have all its records"
         )
     nodes = each.complete or each.last or ()
     states = {replica.node: replica.state for replica in each.replicas}
@@ -200,19 +200,20 @@ def _waits_text(each: Leaderless) -> str:
     for node in nodes:
         match states.get(node):
             case "DOWN":
-                parts.append(f"broker {node}, which is down: start it")
+                parts.append(f"broker {node}, which is down: start the broker")
             case "OFFLINE":
                 parts.append(
-                    f"broker {node}, whose directory for it is offline: bring the disk back, then start the broker again"
+                    f"broker {node}, whose directory for the partition is offline: bring the disk "
+                    "back, then start the broker again"
                 )
             case "online":
-                parts.append(f"broker {node}, which is there: look again in a moment")
+                parts.append(f"broker {node}, which runs: look again in a moment")
             case _:
-                parts.append(f"broker {node}, which does not answer: look at its log")
+                parts.append(f"broker {node}, which does not answer: look at the broker's log")
     if each.complete:
-        kind, link = "its records are all with", ", or "
+        kind, link = "all its records are on", ", or "
     elif len(parts) > 1:
-        kind, link = "the longest log leads of those that were in sync last:", ", and "
+        kind, link = "of the replicas that were in sync last, the longest log leads:", ", and "
     else:
         kind, link = "its last leader was", ""
     return f"{each.name} has no leader; {kind} {link.join(parts)}"
@@ -224,9 +225,12 @@ def _choice_text(each: Leaderless) -> str:
     waits = each.complete is None or each.complete or each.last
     when = "if that is impossible" if waits else "an operator has to choose"
     if best is None and len(each.replicas) == 1:
-        return "    if that is impossible: it has no other replica, and its records are lost"
+        return "    if that is impossible: the partition has no other replica, so its records are lost"
     if best is None or best.log is None:
-        return "    if that is impossible: start the other brokers that are down first, because no replica can be asked now"
+        return (
+            "    if that is impossible: start the other brokers that are down first, because no "
+            "replica answers now"
+        )
     gone = "other replicas have" if len(each.replicas) > 1 else "the disk that is gone had"
     choice = (
         f"    {when}: `odradek partition elect --unclean {each.name} --leader {best.node} --execute` goes on "
@@ -234,7 +238,8 @@ def _choice_text(each: Leaderless) -> str:
     )
     if not waits and best.log.end:
         choice += (
-            f"\n    if the log of broker {best.node} says partition.found_elsewhere or partition.move_given_up, all records "
-            'may be there: see "A move that was not finished" in docs/disks.md'
+            f"\n    if the log of broker {best.node} says partition.found_elsewhere or "
+            'partition.move_given_up, its replica may have all records: see "A move that was not '
+            'finished" in docs/disks.md'
         )
     return choice

@@ -17,7 +17,7 @@ __all__ = ["LogDirs", "add_broker_option", "ask_log_dirs", "look_seconds"]
 
 
 class LogDirs(NamedTuple):
-    """The answers of the brokers that are up; the ids of those that are not."""
+    """The answers of the live brokers, and the ids of the brokers that are down."""
 
     brokers: list[BrokerLogDirs]
     down: list[int]
@@ -47,7 +47,8 @@ def ask_log_dirs(client: Client, args: argparse.Namespace) -> LogDirs:
     stranger = next((node for node in wanted if node not in known), None)
     if stranger is not None:
         raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
-    # A fenced broker may answer all the same, or be silent until the time is up: its state says enough.
+    # A fenced broker may still answer, or be silent until the time is up. Its state says enough, so do not ask
+    # it.
     down = [node for node in wanted if node in cluster.fenced]
     alive = [node for node in wanted if node not in cluster.fenced]
     answers = (

@@ -270,11 +270,11 @@ def _text(value: object) -> str:
 
 
 class Progress:
-    """A line on a terminal that says how far long work is. It is left out where people cannot see it, or see the
-    output anyway.
+    """A line on a terminal that shows the progress of long work. It is left out where nobody would see it, or where
+    the output itself shows the progress.
 
-    It goes to standard error, and only while standard output is no terminal or `always`. A context manager, so that
-    the line is gone in the end.
+    It goes to standard error, and only while standard output is no terminal, or with `always`. A context manager, so
+    that the line is gone in the end.
     """
 
     def __init__(self, what: str, *, always: bool = False) -> None:

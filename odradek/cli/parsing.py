@@ -58,15 +58,16 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with the cause and the way to help; usage is in the help alone.
+    """A parser whose errors are one line with the cause and a way to get help. Only the help shows the usage.
 
-    It judges the bytes of each argument: they are a text in UTF-8 that a request can hold, unless they name a file.
+    It checks the bytes of each argument. Unless the argument names a file, they must be UTF-8 text that fits a
+    request.
     """
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         if action.type in (Path, file_path):
             if not arg_string or "\0" in arg_string:
-                raise argparse.ArgumentError(action, f"{arg_string!r} is no path of a file")
+                raise argparse.ArgumentError(action, f"{arg_string!r} is not the path of a file")
         elif (text := _judged(action, arg_string)) != arg_string:
             arg_string = text
         return super()._get_value(action, arg_string)
@@ -80,21 +81,21 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_REQUIRED):
             message = f"{message.removeprefix(_REQUIRED)} is missing"
         text = " ".join(message.split())
-        complain(f"{text}: `{self.prog} --help` shows what there is")
+        complain(f"{text}: `{self.prog} --help` shows the options")
         self.exit(USAGE)
 
 
 def _judged(action: argparse.Action, argument: str) -> str:
     """Return the text of an argument, also where the locale knows ASCII alone. Raises `ArgumentError`."""
     try:
-        # Bytes that the locale does not know come as lone surrogates. They may be a text in UTF-8 all the same.
+        # Bytes that the locale cannot decode arrive as lone surrogates. They may still be valid UTF-8.
         is_known = not any("\ud800" <= each <= "\udfff" for each in argument)
         text = argument if is_known else os.fsencode(argument).decode()
         size = len(text.encode())
     except UnicodeError:
-        raise argparse.ArgumentError(action, f"{_shown(argument)} is no text in UTF-8") from None
+        raise argparse.ArgumentError(action, f"{_shown(argument)} is not text in UTF-8") from None
     if "\0" in text:
-        raise argparse.ArgumentError(action, f"{_shown(argument)} is no text in UTF-8 without a zero")
+        raise argparse.ArgumentError(action, f"{_shown(argument)} is not text in UTF-8 without a zero byte")
     if size > _TEXT_BYTES_MAX:
         raise argparse.ArgumentError(action, f"{_shown(argument)} is longer than {_TEXT_BYTES_MAX} bytes")
     return text
@@ -212,14 +213,14 @@ def seconds(text: str) -> float:
     """Parse a span of time above 0."""
     span = decimal(text)
     if not 0.001 <= span < 1e6:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is no number of seconds from 0.001 to a million")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number of seconds from 0.001 to a million")
     return span
 
 
 def decimal(text: str) -> float:
     """Parse a finite number in ASCII digits, perhaps with a fraction."""
     if not _DECIMAL.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is no number")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number")
     number = float(text)
     if not abs(number) < float("inf"):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is too large")

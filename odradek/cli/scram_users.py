@@ -1,4 +1,6 @@
-"""Users of SCRAM as commands take them: `SCRAM-SHA-512=[name=alice,password=...]`, and passwords kept from others' eyes."""
+"""Users of SCRAM in the form that commands take: `SCRAM-SHA-512=[name=alice,password=...]`, and ways to keep
+passwords hidden.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +38,21 @@ def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
 
     match = _FORM.match(text)
     if match is None:
-        raise CliError("--add-scram: expected MECHANISM=[name=USER,password=PASSWORD]", USAGE)
+        raise CliError("--add-scram must have the form MECHANISM=[name=USER,password=PASSWORD]", USAGE)
     mechanism = MECHANISMS.get(match["mechanism"].upper())
     if mechanism is None:
-        raise CliError(f"--add-scram: the mechanism is one of {', '.join(MECHANISMS)}", USAGE)
+        raise CliError(f"--add-scram must name one of the mechanisms {', '.join(MECHANISMS)}", USAGE)
     parts = _parts(match["parts"])
     name = parts.get("name", "")
     if not name:
-        raise CliError("--add-scram: name is missing", USAGE)
+        raise CliError("--add-scram lacks name=USER", USAGE)
     iterations = _iterations(parts)
     salt = _base64(parts, "salt") or random_salt
     salted = _base64(parts, "saltedpassword")
     if salted is None:
         salted = mechanism.salted_password(_password(parts), salt, iterations)
     elif "salt" not in parts:
-        raise CliError("--add-scram: saltedpassword needs its salt", USAGE)
+        raise CliError("--add-scram has a saltedpassword, but no salt", USAGE)
     keys = server_keys(mechanism, salted, salt, iterations)
     return UserScramCredentialRecord(
         name, mechanism.number, keys.salt, keys.stored_key, keys.server_key, keys.iterations
@@ -58,10 +60,10 @@ def scram_record(text: str, random_salt: bytes) -> UserScramCredentialRecord:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Split into named parts; a value goes on until the next name after a comma, so a password may have commas."""
+    """Split into named parts. A value extends to the next name after a comma, so a password may have commas."""
     starts = [each for each in _PART.finditer(text) if each.start() == 0 or text[each.start() - 1] == ","]
     if not starts or starts[0].start():
-        raise CliError(f"--add-scram: expected parts of {', '.join(_PARTS)}, separated by commas", USAGE)
+        raise CliError(f"--add-scram must have parts of {', '.join(_PARTS)}, separated by commas", USAGE)
     ends = [each.start() - 1 for each in starts[1:]] + [len(text)]
     return {each[1]: text[each.end() : end].strip('"') for each, end in zip(starts, ends, strict=True)}
 
@@ -74,7 +76,7 @@ def _iterations(parts: dict[str, str]) -> int:
         return whole_number(text, ITERATIONS_MIN, ITERATIONS_MAX)
     except argparse.ArgumentTypeError:
         raise CliError(
-            f"--add-scram: iterations is a number from {ITERATIONS_MIN} to {ITERATIONS_MAX}", USAGE
+            f"--add-scram: iterations must be a number from {ITERATIONS_MIN} to {ITERATIONS_MAX}", USAGE
         ) from None
 
 
@@ -82,7 +84,7 @@ def _base64(parts: dict[str, str], name: str) -> bytes | None:
     try:
         return base64.b64decode(parts[name], validate=True) if name in parts else None
     except (binascii.Error, ValueError):
-        raise CliError(f"--add-scram: {name} is no base64", USAGE) from None
+        raise CliError(f"--add-scram: {name} is not base64", USAGE) from None
 
 
 def _password(parts: dict[str, str]) -> str:
@@ -90,7 +92,7 @@ def _password(parts: dict[str, str]) -> str:
     if "passwordfile" in parts:
         password = read_password(parts["passwordfile"])
     if not password:
-        raise CliError("--add-scram: give password, passwordfile or saltedpassword", USAGE)
+        raise CliError("--add-scram must give password, passwordfile or saltedpassword", USAGE)
     return password
 
 
@@ -107,15 +109,17 @@ def read_password(path: str | None) -> str:
             raise CliError(f"cannot read a password from {path}: {error}") from error
         password = text.rstrip("\r\n")
         if path != "-" and Path(path).stat().st_mode & stat.S_IROTH:
-            complain(f"everybody may read {path}, which has a password: chmod o= {path}")
+            complain(f"every user of this machine may read {path}, which has a password: run chmod o= {path}")
     elif not sys.stdin.isatty():
         raise CliError(
-            "nobody is there to type a password: --password-file FILE has it, or - for standard input", USAGE
+            "a password cannot be typed here, because standard input is no terminal: give "
+            "--password-file FILE, or - to read it from standard input",
+            USAGE,
         )
     else:
         password = _typed("password: ")
         if _typed("again: ") != password:
-            raise CliError("the two passwords differ")
+            raise CliError("the two passwords that were typed differ")
     if not password:
         raise CliError("the password is empty")
     return password
@@ -124,9 +128,9 @@ def read_password(path: str | None) -> str:
 def _typed(prompt: str) -> str:
     """Read a password from the terminal. Raises `CliError`."""
     try:
-        # Bytes that the locale does not know come as lone surrogates; they may be UTF-8 all the same.
+        # Bytes that the locale cannot decode arrive as lone surrogates; they may still be valid UTF-8.
         return os.fsencode(getpass.getpass(prompt)).decode()
     except EOFError:
         raise CliError("no password was typed") from None
     except UnicodeError:
-        raise CliError("what was typed is no text in UTF-8") from None
+        raise CliError("the typed password is not text in UTF-8") from None

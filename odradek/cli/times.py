@@ -28,14 +28,14 @@ def moment(text: str) -> int:
     try:
         return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time ({TIME_HELP})") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time ({TIME_HELP})") from None
 
 
 def span(text: str) -> int:
     """Parse a span like 90s, 15m, 2h, 7d into milliseconds."""
     found = _SPAN.fullmatch(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no span of time (for example 90s, 15m, 2h, 7d)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a span of time (for example 90s, 15m, 2h, 7d)")
     return int(float(found[1]) * _MILLISECONDS[found[2]])
 
 

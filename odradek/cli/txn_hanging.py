@@ -56,7 +56,7 @@ def _find(args: argparse.Namespace) -> int:
     if args.partition is not None and args.topic is None:
         raise CliError("--partition needs --topic", USAGE)
     if args.topic is not None and args.broker_id is not None:
-        raise CliError("give --topic or --broker-id, for one rules the other out", USAGE)
+        raise CliError("--topic and --broker-id cannot be combined", USAGE)
     now_ms = time.time_ns() // 1_000_000
     with connected(args) as client:
         brokers = {broker.node_id for broker in client.admin.describe_cluster().brokers}
@@ -144,19 +144,26 @@ def _refusal_text(marker: RefusedMarker) -> str:
     transaction, known = marker.transaction, marker.producer
     if marker.is_newer_producer:
         why = (
-            f"it knows producer epoch {known.producer_epoch}, above the marker's {transaction.producer_epoch}"
+            f"the partition knows producer epoch {known.producer_epoch}, above the marker's "
+            f"{transaction.producer_epoch}"
         )
     else:
-        why = f"it has a marker of coordinator epoch {known.coordinator_epoch}, above {marker.coordinator_epoch}"
+        why = (
+            f"the partition has a marker of coordinator epoch {known.coordinator_epoch}, above "
+            f"{marker.coordinator_epoch}"
+        )
     text = (
-        f"{marker.topic}-{marker.partition}: refuses the marker of transactional id {transaction.transactional_id}, which "
-        f"stays in {transaction.state}: {why}. Give its producer another transactional id"
+        f"{marker.topic}-{marker.partition} refuses the marker of transactional id "
+        f"{transaction.transactional_id}, which stays in {transaction.state}: {why}. Give its producer "
+        "another transactional id"
     )
     if known.current_transaction_start_offset < 0:
         return text
     return (
-        f"{text}. To let committed readers go on, abort there what may be committed elsewhere: "
-        f"{_partition_abort(marker.topic, marker.partition, known.current_transaction_start_offset)} --force"
+        f"{text}. To release consumers of committed records, abort there a transaction that may be "
+        "committed elsewhere: "
+        f"{_partition_abort(marker.topic, marker.partition, known.current_transaction_start_offset)} "
+        "--force"
     )
 
 
@@ -181,15 +188,15 @@ def _refusal_document(marker: RefusedMarker) -> dict[str, Any]:
 
 
 def _sentence(each: OldTransaction, now_ms: int) -> str:
-    """Say what holds readers up, how it ends, and the command that ends it now."""
+    """Write which transaction holds readers up, how it will end, and the command that ends it now."""
     start = each.producer.current_transaction_start_offset
     where = f"{each.topic}-{each.partition}"
     idle = span_text(max(0, now_ms - each.producer.last_timestamp))
     # Another transaction before it keeps readers where that one begins.
     held = (
-        f"committed readers wait at offset {start}"
+        f"consumers of committed records wait at offset {start}"
         if each.holds
-        else f"a transaction is open since offset {start}"
+        else f"a transaction is open that began at offset {start}"
     )
     return f"{where}: {held}, last write {idle} ago. {_remedy(each, now_ms)}"
 
@@ -197,22 +204,34 @@ def _sentence(each: OldTransaction, now_ms: int) -> str:
 def _remedy(each: OldTransaction, now_ms: int) -> str:
     command, transaction = _command(each), each.transaction
     if transaction is None:
-        return f"No coordinator knows producer {each.producer.producer_id}, so nobody will end it. Run: {command}"
+        return (
+            f"No coordinator knows producer {each.producer.producer_id}, so nobody will end this "
+            f"transaction. Run: {command}"
+        )
     name = transaction.transactional_id
     match each.prospect.value:
         case "hanging":
-            return f"Transactional id {name} has no open transaction there, so nobody will end it. Run: {command}"
+            return (
+                f"Transactional id {name} has no open transaction there, so nobody will end this "
+                f"transaction. Run: {command}"
+            )
         case "ending":
-            return f"Transactional id {name} is in {transaction.state}: its markers are under way, so wait"
+            return (
+                f"Transactional id {name} is in {transaction.state}: its coordinator is sending the "
+                "markers, so wait"
+            )
         case "prepared":
             return (
-                f"Transactional id {name} has prepared it, without a timeout: have its system decide. "
-                f"To abort it against that: {command}"
+                f"Transactional id {name} has prepared the transaction, which has no timeout: let its "
+                f"system decide. To abort the transaction against that: {command}"
             )
         case _:
             left_ms = (transaction.start_ms or now_ms) + transaction.timeout_ms - now_ms
             end = f"in {span_text(left_ms)}" if left_ms > 0 else "now"
-            return f"Transactional id {name} has it open; its coordinator aborts it {end}. To do so at once: {command}"
+            return (
+                f"Transactional id {name} has the transaction open; its coordinator aborts the "
+                f"transaction {end}. To abort it at once: {command}"
+            )
 
 
 def _command(each: OldTransaction) -> str | None:

@@ -28,7 +28,7 @@ INTERVAL_MS = 300_000
 
 @attrs.frozen
 class Moment:
-    """One moment by the clocks, in milliseconds since 1970: `earliest_ms <= wall_ms <= latest_ms`."""
+    """One moment by this node's clock and its bounds, in milliseconds since 1970: `earliest_ms <= wall_ms <= latest_ms`."""
 
     earliest_ms: int
     wall_ms: int
@@ -41,9 +41,9 @@ class Moment:
 
 
 class _Side:
-    """The distance of the wall clock from the monotonic one, as believed. It falls at once and rises after an interval.
+    """The assumed distance of the wall clock from the monotonic clock. It falls at once, and rises after an interval.
 
-    Two threads may look at the same time, so what decides is read once.
+    Two threads may look at the same time, so each deciding value is read once.
     """
 
     __slots__ = ("_jumped", "believed")

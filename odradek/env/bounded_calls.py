@@ -106,10 +106,10 @@ class BoundedCalls:
         return self.bounds_looks and threading.get_ident() == self._caller
 
     def run(self, function: Callable[..., T], abandon: Callable[[], Undo], *args: object) -> T:
-        """Have the thread call `function`, which must not raise.
+        """Let the thread call `function`, which must not raise.
 
-        If that takes too long, `abandon` is called; it returns the function that undoes the call, or ends it. Raises
-        `CallHangs`.
+        If that takes too long, call `abandon`, which returns a function that undoes or ends the call once the thread
+        is back. Raises `CallHangs`.
         """
         if self.hangs or self._is_closed:
             raise CallHangs

@@ -19,8 +19,8 @@ def child_program(module: str) -> list[str]:
 def child_environment() -> dict[str, str]:
     """Return this process' environment, with a path on which a child finds the packages that this process has.
 
-    Python begins its own path with the folder of the user's script, or with the current directory. That entry stays
-    here, unless Odradek itself lies there: a checkout that is not installed.
+    The first entry of Python's own path is the folder of the user's script, or the current directory. The child gets
+    that entry only if Odradek itself lies there, as in a checkout that is not installed.
     """
     paths = [os.path.abspath(path) for path in (sys.path if sys.flags.safe_path else sys.path[1:])]
     if _HOME not in paths:

@@ -81,7 +81,11 @@ class _Process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(KILLED_SECONDS_MAX)
             return "was killed"
-        return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return (
+            f"ended by {signal.Signals(-status).name}"
+            if status < 0
+            else f"the companion process ended with status {status}"
+        )
 
     def release(self) -> None:
         """Close the descriptors, once."""
@@ -153,7 +157,9 @@ class RealCompanion:
             try:
                 process = self._process = _Process(self._factory)
             except OSError as error:
-                raise CompanionRefused(f"the companion {self._factory} did not start: {error}") from error
+                raise CompanionRefused(
+                    f"the companion process for {self._factory} did not start: {error}"
+                ) from error
         is_made = False
         try:
             self._ask(process, making)
@@ -178,7 +184,7 @@ class RealCompanion:
         is_result, value, places = answer.value()
         if is_result:
             return value
-        value.add_note(f"raised in a companion: {places}")
+        value.add_note(f"the companion process raised this at: {places}")
         try:
             raise value
         finally:

@@ -27,7 +27,7 @@ _HEAD = struct.Struct("!QII")
 _ROW = struct.Struct("!?Q")
 """True if the buffer may be written to where it arrives; its bytes."""
 _APART = 0
-"""The persistent id of the next buffer. That of a lent file is a tuple."""
+"""The persistent id of the next buffer. A lent file has a tuple instead."""
 
 _Apart: TypeAlias = list[tuple[bool, memoryview]]
 
@@ -76,7 +76,7 @@ class _Unpickler(pickle.Unpickler):
         if pid == _APART:
             return next(self._apart)
         if self._lend is None:
-            raise pickle.UnpicklingError("a file was lent to a node")
+            raise pickle.UnpicklingError("a companion process must not lend a file to its node")
         return self._lend(*pid)
 
 
@@ -90,7 +90,9 @@ class Outgoing:
         self._apart = [view for _, view in apart]
         self._descriptors = writer.descriptors
         if len(self._descriptors) > FILES_MAX:
-            raise ValueError(f"{len(self._descriptors)} files in one call, more than {FILES_MAX}")
+            raise ValueError(
+                f"one call lends {len(self._descriptors)} files, and at most {FILES_MAX} are allowed"
+            )
         table = b"".join(_ROW.pack(is_writable, view.nbytes) for is_writable, view in apart)
         body = file.getbuffer()
         self._head = _HEAD.pack(body.nbytes, len(apart), len(self._descriptors)) + table
@@ -130,7 +132,9 @@ def receive(sock: socket.socket) -> Incoming:
         raise EOFError
     body_bytes, buffers, descriptor_count = _HEAD.unpack(head + _receive_bytes(sock, _HEAD.size - len(head)))
     if len(descriptors) != descriptor_count:
-        raise OSError(f"{len(descriptors)} of {descriptor_count} descriptors arrived")
+        raise OSError(
+            f"only {len(descriptors)} of {descriptor_count} file descriptors reached the companion process"
+        )
     rows = list(_ROW.iter_unpack(_receive_bytes(sock, buffers * _ROW.size)))
     body = _receive_bytes(sock, body_bytes)
     apart = [

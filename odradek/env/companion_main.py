@@ -22,7 +22,7 @@ from odradek.env.real_descriptors import close_descriptor, disk_error
 
 
 class DescriptorFile:
-    """`odradek.env.ports.LentFile` over a descriptor that the node lent. It is of use until the call returns."""
+    """`odradek.env.ports.LentFile` over a descriptor that the node lent. It is valid until the call returns."""
 
     __slots__ = ("_directory", "_fd", "path", "size")
 
@@ -34,7 +34,7 @@ class DescriptorFile:
 
     def pread(self, count: int, offset: int) -> bytes:
         if self._fd < 0:
-            raise FileClosed(self._directory, self.path, "read", 0, "the call that lent it has ended")
+            raise FileClosed(self._directory, self.path, "read", 0, "the call that lent this file has ended")
         try:
             data = os.pread(self._fd, count, offset)
             while len(data) < count and (rest := os.pread(self._fd, count - len(data), offset + len(data))):
@@ -98,8 +98,8 @@ def _failure(error: Exception) -> Outgoing:
 def _end_with_the_node(lifeline: int) -> None:
     """Let the kernel end this process when the node's end of the pipe closes, even in the middle of a call.
 
-    SIGIO (fcntl(2), O_ASYNC) ends a process by default. PR_SET_PDEATHSIG would not do: it signals the end of the
-    thread that started the process, here a worker's.
+    SIGIO (fcntl(2), O_ASYNC) ends a process by default. PR_SET_PDEATHSIG is unsuitable: it signals the end of the
+    thread that started the process, here a worker.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGIO,))
@@ -111,7 +111,8 @@ def _end_with_the_node(lifeline: int) -> None:
 
 def main(channel: str, lifeline: str, factory: str) -> None:
     """Serve the node until it closes the channel or ends."""
-    # These signals go to all processes of a terminal or a service; the node stops in its own order.
+    # A terminal or service sends these signals to all its processes; the node stops its companions in its own
+    # order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     give_way()

@@ -25,8 +25,8 @@ def fetch_document(address: DocumentAddress) -> bytes:
     """Fetch the document at `file:///PATH`, or at a server's `https` or `http` address. It blocks, so it belongs
     into a worker.
 
-    Redirections are not followed: the settings name one address, and another could be any server's. Proxies are not
-    asked. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
+    Redirections are not followed: the settings name one address, and a redirection could lead to any server. Proxies
+    are not used. Raises `DocumentMissing`, also for more than `BYTES_MAX` bytes.
     """
     try:
         parts = urlsplit(address.url)
@@ -36,11 +36,13 @@ def fetch_document(address: DocumentAddress) -> bytes:
         elif parts.scheme in ("http", "https") and parts.hostname:
             data = _ask(parts, address)
         else:
-            raise DocumentMissing(f"an address of the kind {parts.scheme!r}; file, https and http are known")
+            raise DocumentMissing(
+                f"addresses of the kind {parts.scheme!r} are not supported, only file, https and http"
+            )
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise DocumentMissing(f"{type(error).__name__}: {error}") from error
+        raise DocumentMissing(f"the document cannot be fetched: {type(error).__name__}: {error}") from error
     if len(data) > BYTES_MAX:
-        raise DocumentMissing(f"a document beyond {BYTES_MAX} bytes")
+        raise DocumentMissing(f"the document has more than {BYTES_MAX} bytes")
     return data
 
 
@@ -63,7 +65,7 @@ def _ask(parts: SplitResult, address: DocumentAddress) -> bytes:
             connection.request(method, target, address.body, dict(address.headers))
             answer = connection.getresponse()
             if answer.status != http.client.OK:
-                raise DocumentMissing(f"the server answers {answer.status}")
+                raise DocumentMissing(f"the server answers with the status {answer.status}")
             return answer.read(BYTES_MAX + 1)
     finally:
         connection.close()
@@ -94,7 +96,7 @@ def _ended_when_late(sock: socket.socket) -> Iterator[None]:
         timer.join()
         copy.close()
         if is_late.is_set():
-            raise DocumentMissing(f"no whole answer within {FETCH_SECONDS_MAX:g} s")
+            raise DocumentMissing(f"the server did not send its whole answer within {FETCH_SECONDS_MAX:g} s")
 
 
 def _trusted(address: DocumentAddress) -> ssl.SSLContext:

@@ -13,7 +13,7 @@ import platform
 import struct
 
 NICENESS = 5
-"""Others get three times as much (sched(7): each step is a factor of about 1.25)."""
+"""Threads of normal priority get three times as much time (sched(7): each step is a factor of about 1.25)."""
 SLICE_NANOSECONDS = 100_000_000
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """The system call's number; the C library has no function for it everywhere."""

@@ -1,7 +1,8 @@
-"""The points at which a worker's function may be held up: nothing in production, a switch to the loop in the simulator. PURE.
+"""The points at which a function in a worker may be held up. In production nothing happens; the simulator switches
+to the loop. PURE.
 
-A thread may lose the interpreter anywhere. A function that runs in a worker says by `pause()` where that matters. Such
-places are between two looks at what the loop may change meanwhile, or between two files. It holds no lock there.
+A thread may lose the interpreter anywhere. A function in a worker calls `pause()` where that matters: between two
+reads of state that the loop may change, or between two files. It holds no lock there.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class FileMissing(DiskError):
 
 
 class FileClosed(FileMissing):
-    """The owner has closed the file, perhaps to remove it, before a reader in a worker came to it."""
+    """The owner has closed the file, perhaps to remove it, before a worker read it."""
 
 
 _FULL = (_errno.ENOSPC, _errno.EDQUOT)
@@ -130,7 +130,7 @@ class CompanionLost(Exception):
 
 
 class CompanionRefused(CompanionLost):
-    """The system has no process for a companion (memory, processes, descriptors): the same call may succeed later."""
+    """The system cannot start a companion (memory, processes, descriptors): the same call may succeed later."""
 
 
 class CompanionFailed(Exception):
@@ -171,7 +171,7 @@ class Event(Protocol):
 
 
 class TaskGroup(Protocol):
-    """The part of a nursery that helpers get: they may start tasks; the owner ends them."""
+    """The system refuses for now, although the device works: the same call may succeed later."""
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
@@ -232,10 +232,11 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def rest(self) -> bool:
-        """Give up the descriptor unless the file is pinned; it is opened again at first need. Returns whether it was
+        """Give up the descriptor unless the file is pinned; it is opened again when needed. Return True if it was
         given up.
 
-        For the thread that uses the file without a pin (the loop), or before there is another.
+        Only the thread that uses the file without a pin (the loop) may call it, or any thread while it is the only
+        one.
         """
 
     def close(self) -> None:
@@ -456,10 +457,9 @@ class LentFile(Protocol):
 
 
 class Companion(Protocol):
-    """An object in a process of its own, for work that would hold the interpreter. In the simulator it is in this
-    process.
+    """An object in another process, for work that would hold the interpreter. In the simulator it is in this process.
 
-    Both methods block, so they are for workers.
+    Both methods block, so only workers may call them.
     """
 
     def call(self, method: str, *args: Any) -> Any:
@@ -486,7 +486,7 @@ class Meter(Protocol):
         """Return processor time of the calling thread: the loop, or a worker. A reading costs a microsecond."""
 
     def turn_cpu_seconds(self, seconds: float) -> float:
-        """Return processor time of a turn on the loop that ends now and took so many seconds.
+        """Return the processor time of a turn of the loop that ends now and took so many seconds.
 
         Called at the end of each turn. The figure is at most `seconds`. A short turn was hardly interrupted, so the
         figure may be `seconds` itself, and several turns then share one reading of the thread's clock.
@@ -526,8 +526,8 @@ class Env(Protocol):
     def random(self) -> _random.Random: ...
 
     def new_workers(self, threads_max: int | None = None) -> Workers:
-        """Separate threads, for work that may block all of them: calls to one device of several, or work that any
-        client may request. None: as many as the node's.
+        """Make separate threads, for work that may block all of them: calls to one of several devices, or work that
+        any client may request. With None, they are as many as the node's other workers.
         """
 
     def new_companion(self, factory: str, *args: Any) -> Companion:
@@ -541,7 +541,7 @@ class Env(Protocol):
         """Open a root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
 
     def is_blank_disk(self, path: str) -> bool:
-        """True if a file system of its own is mounted at `path`, or above it, and holds only empty folders there.
+        """True if a separate file system is mounted at `path`, or above it, and holds only empty folders there.
 
         False on the root's file system: the disk may only be unmounted. Raises `DiskError`.
         """
@@ -558,10 +558,10 @@ class Env(Protocol):
         """True if `buggify` may ever be true, for hot loops that ask once. False in production."""
 
     def buggify(self, point: str) -> bool:
-        """True if the caller is to provoke trouble at this point.
+        """True if the caller should provoke trouble at this point.
 
-        It is trouble that a node must survive at any time: a short answer, a lost connection, work that is done early
-        or late. Always false in production.
+        A node must survive such trouble at any time: a short answer, a lost connection, work that is done early or
+        late. Always False in production.
         """
 
 

@@ -3,8 +3,8 @@
 `RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files` and `real_dirs`, sockets
 in `real_net`, other processes in `companion`.
 
-`Clock.monotonic` reads the system's clock rather than trio's, so that workers' threads may ask too; deadlines are
-turned into trio's when a wait begins.
+`Clock.monotonic` reads the system's clock rather than trio's, so that workers' threads may use it, too. A deadline is
+converted to trio's clock when a wait begins.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RealWorkers:
     """`odradek.env.ports.Workers`: threads, under a limit of their own.
 
     A started function runs to its end, and the caller waits for it even when cancelled: a sync must not go on unseen.
-    If the system has no thread to give just now, the function waits for one.
+    If the system cannot start a thread now, the function waits until it can.
     """
 
     __slots__ = ("_limiter",)
@@ -123,7 +123,7 @@ class RealWorkers:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """Strip an error of its frames, and add a note of where it was raised.
+    """Remove the frames from an error, and add a note that says where it was raised.
 
     The frames of the thread refer to the error, and its traceback would refer to them. Such a cycle would keep their
     values, perhaps megabytes of a request, until a full collection of garbage.
@@ -132,9 +132,12 @@ def _without_frames(error: Exception) -> Exception:
         f"{os.path.basename(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
         for frame, line in walk_tb(error.__traceback__)
     ]
-    error.add_note("raised in a worker: " + " > ".join(places[1:]))
+    error.add_note("a worker thread raised this at: " + " > ".join(places[1:]))
+    seen: list[BaseException] = []
     chained: BaseException | None = error
-    while chained is not None:
+    # An error may be its own cause: then the chain has no end.
+    while chained is not None and chained not in seen:
+        seen.append(chained)
         chained.__traceback__ = None
         chained = chained.__cause__ or chained.__context__
     return error

@@ -59,7 +59,7 @@ class RealUncachedFile:
         self._path = path
         self._fd = fd
         self._is_direct = is_direct
-        # Of its own pages, so it begins where the device wants it.
+        # The buffer has pages of its own, because the device wants an aligned address.
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
 
     def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
@@ -105,7 +105,7 @@ def open_uncached(directory: str, path: str, inode: int) -> RealUncachedFile:
             fd = os.open(path, flags)
         if stat_opened(fd).st_ino != inode:
             close_descriptor(fd)
-            raise FileMissing(directory, path, "open", errno.ENOENT, "another file has this name")
+            raise FileMissing(directory, path, "open", errno.ENOENT, "another file has taken this name")
     except OSError as error:
         raise disk_error(directory, path, "open", error) from error
     return RealUncachedFile(directory, path, fd, is_direct=is_direct)

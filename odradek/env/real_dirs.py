@@ -1,7 +1,8 @@
 """Directories of this machine: `odradek.env.ports.Dir` over a path. SHELL.
 
-`odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls` the loop waits only so long for
-those that look, open, create and append: a thread makes them (`bounded_calls`). `RealDir.in_time` bounds everything else.
+`odradek.env.ports` says which calls may be made on the loop. After `RealDir.bound_calls`, a thread makes the calls
+that look, open, create and append, and the loop waits for them only for a bounded time (`bounded_calls`).
+`RealDir.in_time` bounds all other calls.
 """
 
 from __future__ import annotations
@@ -198,7 +199,13 @@ class RealDir:
         try:
             size = os.fstat(fd).st_size
             if size > size_max:
-                raise DiskError(self.root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}")
+                raise DiskError(
+                    self.root,
+                    path,
+                    "read",
+                    errno.EFBIG,
+                    f"the file has {size} bytes, and at most {size_max} are allowed",
+                )
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size - len(data))):
                 data += more
@@ -232,7 +239,7 @@ class RealDir:
 
     def rename(self, old: str, new: str) -> None:
         if os.path.dirname(old) != os.path.dirname(new):
-            raise ValueError(f"cannot rename {old} to {new}, in another directory")
+            raise ValueError(f"{old} cannot be renamed to {new}, which is in another directory")
         path = os.path.join(self.path, old)
         try:
             os.rename(path, os.path.join(self.path, new))
@@ -281,8 +288,8 @@ class RealDir:
 
     def lock(self) -> None:
         """Lock Kafka's `.lock` file, so that Kafka and Odradek never share a directory. Java's locks are those of
-        POSIX, which `flock` does not see. A lock of the open file conflicts with them. It stays when the process
-        closes the file elsewhere, unlike POSIX locks (F_OFD_SETLK in fcntl(2)).
+        POSIX, which `flock` does not see. A lock of the open file description conflicts with them. Unlike POSIX
+        locks, it stays when the process closes the file elsewhere (F_OFD_SETLK in fcntl(2)).
         """
         if self._disk.lock is not None:
             return
@@ -296,7 +303,9 @@ class RealDir:
                 file.close()
                 raise
         except BlockingIOError as error:
-            raise DiskError(self.root, path, "lock", errno.EWOULDBLOCK, "another process holds it") from error
+            raise DiskError(
+                self.root, path, "lock", errno.EWOULDBLOCK, "another process has locked the directory"
+            ) from error
         except OSError as error:
             raise self._error(path, "lock", error) from error
         self._disk.lock = file
@@ -337,7 +346,7 @@ def _abandon_create() -> Undo:
 
 
 def _close_created(result: tuple[int, OSError | None]) -> None:
-    """Close a file that was created late; it stays, empty, for the next attempt to create it."""
+    """Close a file that was created too late. The empty file stays for the next attempt to create it."""
     fd, error = result
     if fd >= 0:
         close_descriptor(fd)

@@ -139,11 +139,13 @@ class RealFile:
             raise self._error("open", error) from error
         if inode != self._inode:
             close_descriptor(fd)
-            raise FileMissing(self.directory, self.path, "open", errno.ENOENT, "another file has this name")
+            raise FileMissing(
+                self.directory, self.path, "open", errno.ENOENT, "another file has taken this name"
+            )
         return fd
 
     def _closed(self) -> FileClosed:
-        return FileClosed(self.directory, self.path, "open", 0, "it is closed")
+        return FileClosed(self.directory, self.path, "open", 0, "the file is closed")
 
     def _error(self, operation: str, error: OSError) -> DiskError:
         return disk_error(self.directory, self.path, operation, error)
@@ -227,7 +229,7 @@ class RealFile:
         return len(data)
 
     def _ask(self, calls: BoundedCalls, operation: str, work: Callable[[], T]) -> T:
-        """Have the disk's thread make a call that changes nothing; the descriptor stays open until it returns.
+        """Let the disk's thread make a call that changes nothing. The descriptor stays open until it returns.
         Raises `DiskError`.
         """
         self.pin()
@@ -298,9 +300,9 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         if not 0 <= size <= self._size:
-            raise ValueError(f"cannot truncate {self.path} of {self._size} bytes to {size}")
+            raise ValueError(f"{self.path} has {self._size} bytes and cannot be truncated to {size}")
         if self._calls is not None and self._calls.hangs and self._calls.is_for_me():
-            # What an abandoned append has written is cut off at the size that the file has now.
+            # Bytes that an abandoned append has written are cut off: the file goes back to its present size.
             raise disk_hung(self.directory, self.path, "truncate")
         try:
             os.ftruncate(self.fileno(), size)
@@ -352,7 +354,7 @@ class RealFile:
         with _references_lock:
             self._references -= 1
             if self._references < 0:
-                raise ValueError(f"{self.path} has been released more often than pinned")
+                raise ValueError(f"{self.path} was released more often than it was pinned")
             if self._references or self._fd < 0:
                 return
             fd, self._fd = self._fd, -1
@@ -385,7 +387,7 @@ def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
 
 def disk_hung(directory: str, path: str, operation: str) -> DiskHung:
     """Make the error of a call that the device has not answered in time."""
-    return DiskHung(directory, path, operation, 0, "the device does not answer")
+    return DiskHung(directory, path, operation, 0, "the disk does not answer")
 
 
 def _result(result: T | None, error: Exception | None) -> T:

@@ -67,21 +67,21 @@ class TcpConn:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._fd = connected.fileno()
-        # As in Java, an IPv4 peer of an IPv6 listener has its IPv4 address: rules and quotas of hosts name
-        # that one.
+        # As in Java, an IPv4 peer of an IPv6 listener appears with its IPv4 address, because rules and quotas
+        # of hosts use that address.
         self.peer_host = sys.intern(peer_host.removeprefix("::ffff:"))
 
     async def readable(self) -> None:
         try:
             await wait_readable(self._fd)
         except (trio.ClosedResourceError, OSError, ValueError) as error:
-            raise ConnectionLost("closed while waiting for bytes") from error
+            raise ConnectionLost("this node closed the connection while it waited for bytes") from error
 
     async def writable(self) -> None:
         try:
             await wait_writable(self._fd)
         except (trio.ClosedResourceError, OSError, ValueError) as error:
-            raise ConnectionLost("closed while waiting for room") from error
+            raise ConnectionLost("this node closed the connection while it waited to send") from error
 
     def wait_for(self, count: int) -> None:
         try:
@@ -110,7 +110,7 @@ class TcpConn:
         poll.register(self._fd, select.POLLRDHUP)
         for _, event in poll.poll(0):
             if event & (select.POLLERR | select.POLLNVAL):
-                raise ConnectionLost("reset by peer")
+                raise ConnectionLost("the peer reset the connection")
             return PeerEnd.BEHIND_DATA
         return PeerEnd.OPEN
 
@@ -138,7 +138,13 @@ class TcpConn:
                 raise ConnectionLost(str(error)) from error
             raise disk_error(file.directory, file.path, "read", error) from error
         if taken == 0 and count > 0:
-            raise DiskError(file.directory, file.path, "read", 0, f"ends before {offset + count}")
+            raise DiskError(
+                file.directory,
+                file.path,
+                "read",
+                0,
+                f"the file ends before position {offset + count}, up to which bytes were to be sent",
+            )
         return taken
 
     def close(self) -> None:
@@ -253,7 +259,7 @@ class TcpNetwork:
                 return await self._connect_one(family, kind, protocol, each)
             except OSError as error:
                 reason = error
-        raise ConnectionLost(f"{host}:{port}: {reason}") from reason
+        raise ConnectionLost(f"cannot connect to {host}:{port}: {reason}") from reason
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
         """Return all addresses that a host's name leads to. Raises `ConnectionLost`."""
@@ -266,7 +272,7 @@ class TcpNetwork:
             return list(await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
             # RuntimeError: the system has no thread to give, in which the name would be resolved.
-            raise ConnectionLost(f"{host}:{port}: {error}") from error
+            raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from error
 
     async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:
         """Connect to one address. Raises `OSError`."""

@@ -38,7 +38,7 @@ class RealTls:
         self._ends = _Ends.made(settings)
 
     def server_session(self) -> RealTlsSession:
-        assert self._ends.server is not None, "a server has a certificate"
+        assert self._ends.server is not None, "a server must have a certificate"
         return RealTlsSession(self._ends.server, server_side=True, host=None)
 
     def client_session(self, host: str) -> RealTlsSession:
@@ -143,7 +143,8 @@ class RealTlsSession:
             raise _failure(error) from error
 
     def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
-        # For clients that send dozens of small records: a call of ours for each would be a tenth of its cost.
+        # This is for clients that send dozens of small records: a Python call for each would be a tenth of its
+        # cost.
         read, filled, room, reads = self._tls.read, begin, len(buffer), 0
         try:
             while reads < count:
@@ -167,7 +168,7 @@ class RealTlsSession:
             taken = self._tls.write(data)
         except (ssl.SSLError, OSError, ValueError) as error:
             raise TlsFailed(tls_reason(error)) from error
-        assert taken == len(data), "memory takes everything"
+        assert taken == len(data), "a TLS buffer in memory must take all bytes"
 
     @property
     def asks_for_certificate(self) -> bool:
@@ -184,7 +185,7 @@ class RealTlsSession:
 def _failure(error: Exception) -> TlsFailed:
     """Make the failure of a read."""
     if isinstance(error, ssl.SSLEOFError):
-        return TlsFailed("the stream was cut off: it ended without close_notify")
+        return TlsFailed("the peer cut the TLS stream off: the stream ended without close_notify")
     return TlsFailed(tls_reason(error))
 
 
@@ -230,13 +231,13 @@ def _limit(context: ssl.SSLContext, settings: TlsSettings) -> None:
             versions = [each for each in versions if each != ssl.TLSVersion.TLSv1_3]
         elif ssl.TLSVersion.TLSv1_3 in versions and set(named) != _OF_TLS_1_3:
             raise TlsRefused(
-                f"ssl.cipher.suites must have all of {', '.join(sorted(_OF_TLS_1_3))}, or none of them: Python's ssl "
-                "cannot choose among those of TLSv1.3"
+                f"ssl.cipher.suites must name all of {', '.join(sorted(_OF_TLS_1_3))}, or none of "
+                "them: Python's ssl cannot switch off single ones"
             )
         if not older:
             versions = [each for each in versions if each == ssl.TLSVersion.TLSv1_3]
         if not versions:
-            raise TlsRefused("ssl.cipher.suites has none for ssl.enabled.protocols")
+            raise TlsRefused("ssl.cipher.suites names no suite for the versions in ssl.enabled.protocols")
     if older:
         _choose_ciphers(context, older)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
@@ -251,12 +252,15 @@ def _choose_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
         known = {each["name"] for each in context.get_ciphers()}
     missing = [java for name, java in wanted.items() if name not in known]
     if missing:
-        raise TlsRefused(f"ssl.cipher.suites: {', '.join(missing)} cannot be used here: leave it out")
+        raise TlsRefused(
+            f"ssl.cipher.suites names {', '.join(missing)}, which this machine's OpenSSL lacks: remove "
+            "the name"
+        )
 
 
 def _version(name: str) -> ssl.TLSVersion:
     if name not in _VERSIONS:
-        raise TlsRefused(f"ssl.enabled.protocols: {name} is none of {', '.join(_VERSIONS)}")
+        raise TlsRefused(f"ssl.enabled.protocols names {name}, which is not one of {', '.join(_VERSIONS)}")
     return _VERSIONS[name]
 
 
@@ -264,9 +268,12 @@ def _openssl_name(java: str) -> str:
     """Translate a name: `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` is `ECDHE-RSA-AES128-GCM-SHA256` to OpenSSL."""
     exchange, _, cipher = java.removeprefix("TLS_").partition("_WITH_")
     if not cipher:
-        raise TlsRefused(f"ssl.cipher.suites: {java} is no name of Java's")
+        raise TlsRefused(f"ssl.cipher.suites names {java}, which is not a Java name of a cipher suite")
     if exchange.startswith("DH"):
-        raise TlsRefused(f"ssl.cipher.suites: {java} cannot be used here; take the one with ECDHE")
+        raise TlsRefused(
+            f"ssl.cipher.suites names {java}, which cannot be used here: name the corresponding suite "
+            "with ECDHE"
+        )
     for size in ("128", "256"):
         cipher = cipher.replace(f"AES_{size}", f"AES{size}").replace(f"AES{size}_CBC", f"AES{size}")
     cipher = cipher.removesuffix("_SHA256") if "CHACHA20" in cipher else cipher

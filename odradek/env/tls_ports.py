@@ -1,7 +1,7 @@
-"""The port to TLS: settings as Kafka's keys give them, and a session that turns bytes into encrypted ones.
+"""The port to TLS: settings in the form of Kafka's keys, and a session that encrypts and decrypts bytes.
 
 `odradek.env.real_tls` implements it by Python's `ssl`. A session does no IO: encrypted bytes go in and come out, and
-who owns the socket moves them. This module is a leaf that every package may import.
+the owner of the socket moves them. This module is a leaf that every package may import.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TlsSettings:
     truststore_password: str | None = attrs.field(default=None, repr=False)
     truststore_certificates: str | None = attrs.field(default=None, repr=False)
     client_auth: str = "none"
-    """What a server asks of clients: `none`, `requested` or `required`."""
+    """The certificate that a server asks of clients: `none`, `requested` or `required`."""
     protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     ciphers: tuple[str, ...] = ()
     """Java's names; empty: the library's choice."""
@@ -82,12 +82,12 @@ class TlsSession(Protocol):
         """Read plain bytes; returns 0 at the end of the stream, None where more must be fed. Raises `TlsFailed`."""
 
     def read_records(self, count: int, buffer: memoryview, begin: int) -> tuple[int, int, TlsFailed | bool]:
-        """Put the plain bytes of that many whole records into the buffer from `begin` on.
+        """Put the plain bytes of `count` whole records into the buffer from `begin` on.
 
-        Returns where they end, the number of reads that gave some, and whether the stream has ended.
+        Returns the place where they end, the number of reads that gave bytes, and whether the stream has ended.
 
-        A full buffer is an end, and so are records without plain bytes. True: the stream has ended. A failure is
-        returned instead: it belongs behind the bytes.
+        It stops at a full buffer, and at records without plain bytes. A failure is returned in the place of the last
+        value, because it comes after the bytes.
         """
 
     def write(self, data: Buffer) -> None:
@@ -98,14 +98,14 @@ class TlsSession(Protocol):
         """True if the peer may show a certificate, whose check costs much."""
 
     def finish(self) -> None:
-        """Say that nothing more will be sent (close_notify), for `take`. Never fails."""
+        """Announce that nothing more will be sent (close_notify); `take` returns its bytes. Never fails."""
 
     def peer_certificate(self) -> bytes | None:
         """Return the peer's certificate as DER; None where it has shown none."""
 
 
 class Tls(Protocol):
-    """One end's keys and rules, ready for use."""
+    """The keys and rules of one end of TLS connections, ready for use."""
 
     def server_session(self) -> TlsSession: ...
 
@@ -114,10 +114,11 @@ class Tls(Protocol):
 
     @property
     def expires_at(self) -> float | None:
-        """The time at which the first of its own certificates expires, in Unix seconds; None where it shows none."""
+        """The time at which the first of its own certificates expires, in Unix seconds; None if it shows no certificate."""
 
     def check(self, settings: TlsSettings) -> None:
-        """Judge whether `reload` could take these settings, and Kafka's rules allow the change. Blocks: for workers.
+        """Check that `reload` could use these settings, and that Kafka's rules allow the change. Blocks, so only
+        workers call it. Raises `TlsRefused`.
 
         Raises `TlsRefused`.
         """

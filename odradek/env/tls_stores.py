@@ -44,21 +44,23 @@ class KeyStore:
         return min(each.not_valid_after_utc.timestamp() for each in self.chain)
 
     def check_successor(self, before: KeyStore, settings: TlsSettings) -> None:
-        """Check a new certificate by Kafka's rule for a running broker: it keeps its names unless keys allow other
-        ones.
+        """Check a new certificate by Kafka's rule for a running broker: it keeps the old names, unless
+        configuration keys allow other names.
 
         Raises `TlsRefused`.
         """
         own, former = self.chain[0], before.chain[0]
         if own.subject != former.subject and not settings.allow_dn_changes:
             raise TlsRefused(
-                f"{self.where}: the certificate's distinguished name changes from {former.subject.rfc4514_string()!r} "
-                f"to {own.subject.rfc4514_string()!r}; ssl.allow.dn.changes=true allows that"
+                f"{self.where}: the new certificate changes the distinguished name from "
+                f"{former.subject.rfc4514_string()!r} to {own.subject.rfc4514_string()!r}; "
+                "ssl.allow.dn.changes=true allows that"
             )
         if not _names(former) <= _names(own) and not settings.allow_san_changes:
             missing = ", ".join(sorted(str(each.value) for each in _names(former) - _names(own)))
             raise TlsRefused(
-                f"{self.where}: the certificate loses the names {missing}; ssl.allow.san.changes=true allows that"
+                f"{self.where}: the new certificate lacks the former certificate's names {missing}; "
+                "ssl.allow.san.changes=true allows that"
             )
 
 
@@ -89,24 +91,24 @@ def read_key(settings: TlsSettings) -> KeyStore:
         chain = x509.load_pem_x509_certificates(pem)
     except (OSError, ValueError) as error:
         raise TlsRefused(
-            f"{where}: cannot use it as a key with its certificate ({tls_reason(error)})"
+            f"{where} does not hold a key that fits its certificate ({tls_reason(error)})"
         ) from error
     return KeyStore(where, pem, password, tuple(chain))
 
 
 def load_key(context: ssl.SSLContext, key: KeyStore) -> None:
-    """Have a context show this key. Raises `TlsRefused`."""
+    """Let a context present this key. Raises `TlsRefused`."""
     try:
         with _in_memory(key.pem) as path:
             context.load_cert_chain(path, password=key.password)
     except (OSError, ValueError) as error:
         raise TlsRefused(
-            f"{key.where}: cannot use it as a key with its certificate ({tls_reason(error)})"
+            f"{key.where} does not hold a key that fits its certificate ({tls_reason(error)})"
         ) from error
 
 
 def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Have a context trust the truststore; without one the system's, as in Java. Raises `TlsRefused`."""
+    """Let a context trust the truststore; without one, the system's, as in Java. Raises `TlsRefused`."""
     where = settings.truststore_location or "ssl.truststore.certificates"
     try:
         if settings.truststore_certificates is not None:
@@ -121,10 +123,12 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
             pem = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found)
         trusted = x509.load_pem_x509_certificates(pem) if pem else []
         if not trusted:
-            raise TlsRefused(f"{where}: no certificates in it")
+            raise TlsRefused(f"{where} holds no certificates")
         context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in trusted))
     except (OSError, ValueError) as error:
-        raise TlsRefused(f"{where}: cannot use it as trusted certificates ({tls_reason(error)})") from error
+        raise TlsRefused(
+            f"{where} does not hold certificates that can be trusted ({tls_reason(error)})"
+        ) from error
 
 
 def tls_reason(error: Exception) -> str:
@@ -139,10 +143,10 @@ def _read(path: str) -> bytes:
     # ever.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no file")
+            raise ValueError("the path does not name a regular file")
         data = file.read(STORE_BYTES_MAX + 1)
     if len(data) > STORE_BYTES_MAX:
-        raise ValueError(f"more than {STORE_BYTES_MAX} bytes")
+        raise ValueError(f"the file has more than {STORE_BYTES_MAX} bytes")
     return data
 
 
@@ -153,7 +157,7 @@ def _pkcs12(path: str, password: str | None) -> PKCS12KeyAndCertificates:
 def _pem_of(store: PKCS12KeyAndCertificates, where: str, password: str) -> bytes:
     """Encode the key, under a password, and its certificates."""
     if store.key is None or store.cert is None:
-        raise TlsRefused(f"{where} has no key with its certificate")
+        raise TlsRefused(f"{where} does not hold both a key and its certificate")
     encryption = BestAvailableEncryption(password.encode())
     chain = [store.cert, *store.additional_certs]
     return store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption) + b"".join(

@@ -14,7 +14,7 @@ __all__ = ["DocumentAddress", "FetchDocument", "OpenTokens", "TokenRequest", "To
 
 
 class TokenUnavailable(Exception):
-    """There is no token; the text says why in one line. It has no secrets."""
+    """No token is available. The text gives the reason in one line, without secrets."""
 
 
 @attrs.frozen
@@ -24,7 +24,7 @@ class DocumentAddress:
     url: str
     """`file:///PATH`, `https://...` or `http://...`."""
     truststore_location: str | None = None
-    """A PEM file of the authorities that may vouch for an `https` server; None: those of the system."""
+    """A PEM file of the authorities that may sign an `https` server's certificate; None for the system's."""
     truststore_certificates: str | None = None
     """The same as text."""
     body: bytes | None = attrs.field(default=None, repr=False)

@@ -21,8 +21,8 @@ ATTEMPTS_MAX = 3
 
 
 def open_tokens(request: TokenRequest) -> Tokens:
-    """Make a function that gives a token. It keeps one for `refresh_window_factor` of its life, and fetches one at
-    a time.
+    """Make a function that returns a token. It caches a token for `refresh_window_factor` of its lifetime, and
+    fetches one token at a time.
     """
     return _Keeper(request).token
 
@@ -65,7 +65,9 @@ class _Keeper:
             except DocumentMissing as error:
                 failures += 1
                 if is_file or failures == ATTEMPTS_MAX:
-                    raise TokenUnavailable(f"no token from {request.token_endpoint.url}: {error}") from error
+                    raise TokenUnavailable(
+                        f"no access token could be fetched from {request.token_endpoint.url}: {error}"
+                    ) from error
                 pause_ms = min(request.retry_backoff_ms << failures - 1, request.retry_backoff_ms_max)
                 time.sleep(pause_ms / 1000)
             else:
@@ -97,7 +99,7 @@ def _access_token(data: bytes, request: TokenRequest) -> str:
         answer = None
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or not token:
-        raise TokenUnavailable(f"{request.token_endpoint.url} answers without an access_token")
+        raise TokenUnavailable(f"the answer of {request.token_endpoint.url} has no access_token")
     return _text(token.encode())
 
 
@@ -108,7 +110,7 @@ def _text(data: bytes) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable() or " " in text:
-        raise TokenUnavailable("the document is no token")
+        raise TokenUnavailable("the document does not hold a token")
     return text
 
 

@@ -30,7 +30,8 @@ class Auditing:
             directory = self._env.open_dir(config.directory, create=True)
         except DiskError as error:
             raise NodeCannotStartYet(
-                f"the audit log cannot be written: {error}; set odradek.audit.directory, or odradek.audit.enabled=false"
+                f"the audit log cannot be written: {error}; set odradek.audit.directory to a writable "
+                "directory, or odradek.audit.enabled=false"
             ) from error
         settings = AuditSettings(config.bytes_max, config.files_max, config.refusals_files_max)
         audit_log = self._audit_log = AuditLog(self._env, self._log, directory, settings)

@@ -48,7 +48,7 @@ It must be more than two. A new controller gives every broker a new session, eve
 a broker whose disks were replaced holds none of that incarnation's directories.
 """
 DEFAULT_SESSION_SECONDS = 9.0
-"""A session lasts as long as the controllers say, who may have the default where this broker has a shorter one."""
+"""Controllers decide how long a session lasts. They may use the default even if this broker has a shorter one."""
 RIVAL_TIMES = 3
 """The times that another incarnation must have taken this one's registration, over at least `DUPLICATE_SESSIONS`."""
 RIVAL_SEEN_SECONDS_MAX = 1.0
@@ -86,7 +86,9 @@ class LifecycleSettings:
     After that it ends, so that the controllers elect other leaders for the partitions in that directory.
     """
     shutdown_retries_max: int | None = None
-    """`controlled.shutdown.max.retries`: how many heartbeats may go unanswered after the first one of a stop; None: 1."""
+    """`controlled.shutdown.max.retries`: the number of heartbeats that may go unanswered after the first heartbeat
+    of a stop; None means 1.
+    """
     shutdown_backoff_ms: int | None = None
     """`controlled.shutdown.retry.backoff.ms`: how long a stopping broker waits between two heartbeats; None: 200."""
 
@@ -133,8 +135,9 @@ class BrokerLifecycle:
         """Register, then send heartbeats until the broker has left: the controller allowed it, or no controller knows
         it.
 
-        Raises `RegistrationRefused`, also when another live process registers as this broker again and again. Raises
-        `ControllerOutOfReach` when no controller can be reached in time."""
+        Raises `RegistrationRefused`, also when another live process repeatedly registers as this broker. Raises
+        `ControllerOutOfReach` when no controller can be reached in time.
+        """
         self._register_until = self._broker.clock.monotonic() + self._settings.initial_registration_ms / 1000
         await self._register()
         self._register_until = math.inf
@@ -188,8 +191,9 @@ class BrokerLifecycle:
         now = self._broker.clock.monotonic()
         if now >= self._register_until:
             raise ControllerOutOfReach(
-                "no controller has registered this broker within initial.broker.registration.timeout.ms "
-                f"({self._settings.initial_registration_ms} ms): see that the controllers have a leader and can be reached"
+                "no controller has registered this broker within "
+                f"initial.broker.registration.timeout.ms ({self._settings.initial_registration_ms} "
+                "ms): check that the controllers have a leader, and that this broker reaches them"
             )
         for log_dir in self._broker.log_dirs:
             if log_dir.offline_reason is None:
@@ -200,9 +204,10 @@ class BrokerLifecycle:
             )
             if now >= until:
                 raise ControllerOutOfReach(
-                    f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no controller has accepted the report "
-                    f"within log.dir.failure.timeout.ms ({self._settings.log_dir_failure_ms} ms): this broker ends, so that "
-                    "others lead its partitions"
+                    f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no "
+                    "controller has accepted the report within log.dir.failure.timeout.ms "
+                    f"({self._settings.log_dir_failure_ms} ms): this broker ends, so that other "
+                    "brokers lead its partitions"
                 )
 
     async def _watch_rival(self) -> None:
@@ -222,8 +227,9 @@ class BrokerLifecycle:
         if self._rival_times >= RIVAL_TIMES and lasted > DUPLICATE_SESSIONS * self._session_seconds:
             where = ", ".join(f"{each.host}:{each.port}" for each in own.listeners)
             raise RegistrationRefused(
-                f"another process at {where} registers as broker {own.broker_id} with the same directories, again and again: "
-                "one of the two has a copy of the other's disk, and only one may run; this one ends"
+                f"another process at {where} registers as broker {own.broker_id} with the same "
+                "directories, again and again. One of the two nodes runs on a copy of the other node's "
+                "disk, and only one may run: this node ends"
             )
 
     def _was_unregistered(self) -> bool:
@@ -248,7 +254,7 @@ class BrokerLifecycle:
     def metadata_applied(self) -> None:
         """Begin to serve once the metadata that this broker serves shows it unfenced, so that its clients learn of it.
 
-        No answer to a heartbeat is waited for: the controller that has decided it may hang by now.
+        It does not wait for the heartbeat's answer: the controller that decided to unfence it may hang by now.
         """
         own = self._registration()
         if (
@@ -333,13 +339,14 @@ class BrokerLifecycle:
                 code = ErrorCode(response.error_code)
                 if code in FINAL_REFUSALS:
                     raise RegistrationRefused(
-                        f"the controller refuses this broker: {code.name}, {code.message}"
+                        f"the controller refuses to register this broker: {code.name}, {code.message}"
                     )
                 if code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     duplicate_since = clock.monotonic() if duplicate_since is None else duplicate_since
                     if clock.monotonic() - duplicate_since > self._duplicate_seconds:
                         raise RegistrationRefused(
-                            f"another broker with node.id {request.broker_id} is running: each needs its own node.id"
+                            f"another running broker has the node.id {request.broker_id}: give each "
+                            "node its own node.id"
                         )
                 self._log.warning("broker.registration_refused", error=code.name)
             if self._wants_shut_down:
@@ -348,8 +355,8 @@ class BrokerLifecycle:
             await self._pause(RETRY_SECONDS)
 
     def _directories_to_register(self) -> list[bytes]:
-        """List the directories that are online and answer. If all of them hang, all are named, because a registration
-        needs one."""
+        """List the directories that are online and answer. If all of them hang, list all, because a registration
+        needs at least one."""
         online = sorted(each.directory_id for each in self._broker.log_dirs if each.offline_reason is None)
         hung = self._broker.troubles.given_up()
         answering = [each for each in online if each not in hung]
@@ -366,7 +373,8 @@ class BrokerLifecycle:
         broker = self._broker
         failed = [each.directory_id for each in broker.log_dirs if each.offline_reason is not None]
         hung = broker.troubles.given_up()
-        # Reported as offline, the last directory could not come back: a fence is taken back by the next heartbeat.
+        # If the last directory were reported as offline, it could not come back. A fence, however, is lifted by
+        # the next heartbeat.
         all_hang = bool(hung) and len(failed) + len(hung) == len(broker.log_dirs)
         if not all_hang:
             self._reported.update(dict.fromkeys(hung))

@@ -58,7 +58,7 @@ class Certificates:
         for name, security in self._config.security.items():
             if security.tls is not None:
                 if self._open_tls is None:
-                    raise NodeCannotStart(f"listener {name} wants TLS, which this process does not have")
+                    raise NodeCannotStart(f"listener {name} needs TLS, which this process does not have")
                 try:
                     tls = await self._env.workers.run(self._open_tls, security.tls)
                 except TlsRefused as error:
@@ -74,7 +74,7 @@ class Certificates:
         return None if found is None else found.tls
 
     def apply(self, dynamic: Mapping[str, str]) -> None:
-        """Have the listeners go by these dynamic values of the broker, soon."""
+        """Let the listeners soon apply these dynamic values of the broker."""
         for name, listener in self._listeners.items():
             try:
                 listener.wanted = self._settings(name, dynamic)
@@ -138,7 +138,7 @@ class Certificates:
             listener.warned_at = now
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """Return by listener: days until its certificate ends (if it has one), reloads, and changes that were refused."""
+        """Return for each listener: days until its certificate expires (if it has one), reloads, and refused changes."""
         now = self._env.clock.wall_ms() / 1000
         found: dict[str, dict[str, float]] = {}
         for name, listener in self._listeners.items():

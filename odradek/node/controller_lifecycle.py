@@ -52,6 +52,8 @@ async def register_controller(
                 log.info("controller.registered")
                 return
             if code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION):
-                raise RegistrationRefused(f"the cluster refuses this controller: {response.error_message}")
+                raise RegistrationRefused(
+                    f"the active controller refuses to register this controller: {response.error_message}"
+                )
             log.warning("controller.registration_failed", error=code.name)
         await clock.sleep_until(clock.monotonic() + RETRY_SECONDS)

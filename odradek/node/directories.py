@@ -64,7 +64,7 @@ class Directories:
         self.metadata_root: Dir
         """The directory that holds the metadata log."""
         self._loading: list[Event] = []
-        """One for each directory whose logs are being opened, set when that has ended."""
+        """One event for each directory whose logs are being opened; it is set when they are open."""
         self.metadata_directory_id: bytes
         """The second part of a voter's identity, beside its node id. A voter whose disk was wiped is another voter
         (KIP-853)."""
@@ -87,7 +87,7 @@ class Directories:
         if not self.log_dirs:
             may_come = any(isinstance(failure, DiskError) for failure in failed.values())
             refusal = NodeCannotStartYet if may_come else NodeCannotStart
-            raise refusal(f"no log directory can be used: {'; '.join(self.unavailable.values())}")
+            raise refusal(f"none of the log directories can be used: {'; '.join(self.unavailable.values())}")
         self._check()
         self._open_metadata_root()
 
@@ -110,9 +110,10 @@ class Directories:
             directory.bound_calls(seconds, looks=looks)
 
     def _adopt_if_blank(self, path: str, context: LogDirContext) -> bool:
-        """Take a blank disk in the place of another into service, if the operator wants that; or log it.
+        """Take a blank disk into service in the place of another, if the operator allows it; otherwise log it.
 
-        Its replicas begin anew, and others fill them: the controller knows by the new id that the old disk is gone.
+        Its replicas begin empty, and leaders fill them. The new directory id shows the controller that the old disk
+        is gone.
         """
         env = self._env
         try:
@@ -170,14 +171,15 @@ class Directories:
     def _way_out(self, path: str) -> str:
         """Return the advice for a directory that is not there. A node that has others has been formatted once."""
         if path == self._config.metadata_log_dir or not self.log_dirs:
-            return "`odradek storage format` does that"
-        return "mount its disk; `odradek storage adopt` takes a blank one in its place into service"
+            return "`odradek storage format` formats it"
+        return "mount its disk, or run `odradek storage adopt` to use a blank disk in its place"
 
     def _check(self) -> None:
         config = self._config
         if len({log_dir.directory_id for log_dir in self.log_dirs}) != len(self.log_dirs):
             raise NodeCannotStart(
-                "two log directories have the same directory.id, so one is a copy of the other: remove it from log.dirs"
+                "two log directories have the same directory.id, so one of the two is a copy of the "
+                "other: remove the copy from log.dirs"
             )
         clusters = {log_dir.cluster_id: None for log_dir in self.log_dirs}
         if len(clusters) != 1:
@@ -189,10 +191,11 @@ class Directories:
                 )
 
     def _open_metadata_root(self) -> None:
-        """Open the directory of the metadata log: one of the log directories, or its own, which is locked here."""
+        """Open the directory of the metadata log: one of the log directories, or a separate one, which is locked here."""
         path = self._config.metadata_log_dir
         if path in self.by_path:
-            # Apart from what partitions do there: the quorum's tasks know how to wait for a write, and for nothing else.
+            # Keep it apart from the partitions' calls: the quorum's tasks can wait for a write, and for nothing
+            # else.
             self.metadata_root = self._env.open_dir(path)
             self._bound_calls(self.metadata_root, looks=False)
             self.metadata_directory_id = self.by_path[path].directory_id
@@ -202,8 +205,8 @@ class Directories:
         meta = read_meta_properties(root)
         if (meta.cluster_id, meta.node_id) != (self.cluster_id, self._config.node_id):
             raise NodeCannotStart(
-                f"{path} was formatted for node {meta.node_id} of cluster {meta.cluster_id}, the log directories for "
-                f"node {self._config.node_id} of cluster {self.cluster_id}"
+                f"{path} was formatted for node {meta.node_id} of cluster {meta.cluster_id}, but the "
+                f"log directories are for node {self._config.node_id} of cluster {self.cluster_id}"
             )
         self.metadata_root, self.metadata_directory_id = root, meta.directory_id
 
@@ -215,7 +218,7 @@ class Directories:
     def clean_shutdown_broker_epoch(self) -> int:
         """The broker epoch under which all directories were closed cleanly, else -1."""
         epochs = [log_dir.clean_shutdown_broker_epoch for log_dir in self.log_dirs]
-        # What an unavailable directory held may be lost: such a start is not a clean one.
+        # An unavailable directory may have lost records, so such a start does not count as clean.
         if self.unavailable or len(set(epochs)) != 1 or epochs[0] is None:
             return -1
         return epochs[0]
@@ -246,10 +249,11 @@ class Directories:
             log_dir.stop_loading()
 
     async def close(self, broker_epoch: int, wait_until: float) -> list[str]:
-        """Sync and close all directories; return the directories whose device does not answer by `wait_until`.
+        """Sync and close all directories. Return the directories whose device does not answer by `wait_until`.
 
-        These, and a directory that fails meanwhile, get no clean-shutdown marker; all other directories get theirs.
-        If the broker was never registered, `broker_epoch` is -1. Then the epoch of the last clean shutdown stays.
+        The returned directories, and those that fail meanwhile, get no clean-shutdown marker. All other directories
+        get one. If the broker was never registered, `broker_epoch` is -1. Then the epoch of the last clean shutdown
+        stays.
         """
         for loaded in self._loading:
             await loaded.wait()
@@ -262,7 +266,7 @@ class Directories:
             try:
                 if _hangs(log_dir):
                     left_behind.append(log_dir.path)
-                    raise DiskHung(log_dir.path, log_dir.path, "close", 0, "the device does not answer")
+                    raise DiskHung(log_dir.path, log_dir.path, "close", 0, "the disk does not answer")
                 await self._env.workers.run(log_dir.close_clean, broker_epoch)
             except DiskError as error:
                 self._log.error("node.directory_not_closed", directory=log_dir.path, error=str(error))

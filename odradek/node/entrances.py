@@ -36,7 +36,7 @@ from odradek.serving.node_env import NodeEnv
 __all__ = ["Entrances", "World"]
 
 STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
-"""What TLS may add to the bytes of a login: 700 records of any size, where a login has a dozen."""
+"""The bytes that TLS may add to those of a login: 700 records of any size, while a login has a dozen."""
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ class Entrances:
         self.certificates = Certificates(config, env, log, world.open_tls)
         self.handshakes = Handshakes(env)
         self.peer_handshakes = Handshakes(env)
-        """Those of nodes with each other, whose turns no client takes."""
+        """TLS handshakes between nodes: clients cannot take their turns."""
         self._by_listener: dict[str, Entrance] = {}
         self._config = config
         self._env = env
@@ -92,7 +92,9 @@ class Entrances:
         from odradek.security.oauth.verifier import Verifier
 
         if self._world.fetch_document is None:
-            raise NodeCannotStart(f"listener {name} wants keys of an issuer, which this process cannot fetch")
+            raise NodeCannotStart(
+                f"listener {name} needs the keys of a token issuer, which this process cannot fetch"
+            )
         verifier = Verifier(
             self._env, self._log, settings, self._world.fetch_document, self._env.new_workers(1)
         )
@@ -118,7 +120,10 @@ class Entrances:
         login, tokens = security.node_login, None
         if login is not None and login.token_request is not None:
             if self._world.open_tokens is None:
-                raise NodeCannotStart(f"listener {listener} wants tokens, which this process cannot fetch")
+                raise NodeCannotStart(
+                    f"listener {listener} needs tokens to log in to other nodes, which this process "
+                    "cannot fetch"
+                )
             tokens = self._world.open_tokens(login.token_request)
         return SecuredEnv(
             self._env,
@@ -178,7 +183,7 @@ class Entrances:
         )
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Return by listener: clients that have yet to show who they are, and clients that were refused since the start."""
+        """Return for each listener the clients that have not logged in yet, and the clients refused since the start."""
         return {
             name: {"half_open": each.half_open, "failed": each.failed}
             for name, each in self._by_listener.items()
@@ -206,7 +211,9 @@ class Entrances:
         return base64.b64encode(self._env.new_uuid() + self._env.new_uuid()).decode().rstrip("=")
 
     def _secret_for_salts(self) -> bytes:
-        """Return the secret behind the salts of users who do not exist: the same on all brokers if the file has one."""
+        """Return the secret from which the salts of unknown users are made. It is the same on all brokers if the
+        file has one.
+        """
         text = self._config.get_str(SCRAM_SECRET)
         if text:
             return hashlib.sha256(text.encode()).digest()
@@ -235,12 +242,13 @@ class ServerEncryption:
             certificate = secured.peer_certificate()
             name = None if certificate is None else self._name_in(certificate)
         except (TlsFailed, MalformedName) as error:
-            raise NotAuthenticated(f"TLS: {error}") from error
+            raise NotAuthenticated(f"the TLS handshake failed: {error}") from error
         secured.overhead_left = STRANGERS_OVERHEAD_BYTES_MAX
         principal = None if name is None else self._rules.principal(name)
         if name is not None and principal is None:
             raise NotAuthenticated(
-                "no rule of ssl.principal.mapping.rules matches the certificate's name", tls_subject=name
+                "none of the ssl.principal.mapping.rules matches the name in the client's certificate",
+                tls_subject=name,
             )
         return secured, principal, name
 
@@ -248,9 +256,9 @@ class ServerEncryption:
         """Return the name in a certificate that counts now. Raises `NotAuthenticated`, `MalformedName`."""
         name = distinguished_name(subject_of(certificate))
         if refusal := refusal_by_time(certificate, self._agreed_clock.moment()):
-            raise NotAuthenticated(f"TLS: {refusal}", tls_subject=name)
+            raise NotAuthenticated(f"the TLS handshake was refused: {refusal}", tls_subject=name)
         return name
 
     def let_in(self, conn: Conn) -> None:
-        assert isinstance(conn, TlsConn), "`handshake` made it"
+        assert isinstance(conn, TlsConn), "the handshake must have made the TLS session"
         conn.overhead_left = None

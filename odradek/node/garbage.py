@@ -15,8 +15,8 @@ STARTING_THRESHOLD = 100_000
 """A start makes a million objects that stay, and hardly any garbage. With the usual threshold, collections look at
 them again and again: a sixth of the CPU time of a start with 10,000 partitions."""
 SERVING_THRESHOLDS = (700, 10, 100)
-"""CPython's thresholds, except for the last, which is 10 there. A long request makes 200,000 objects, and a full
-collection in the middle of it would look at all of them."""
+"""CPython's thresholds, except for the last, which is 10 in CPython. A long request makes 200,000 objects, and a
+full collection in the middle of it would visit all of them."""
 THAW_EVERY = 100
 
 

@@ -16,7 +16,7 @@ from odradek.wire.messages.fetch import FetchRequest
 __all__ = ["ListenersCharging"]
 
 _UNITS_OF_A_WAIT = 4
-"""The wait of a client is judged by three accounts. One account is a unit of work, of about 3 us."""
+"""Three accounts bound the wait of a client. Checking one account is a unit of work, of about 3 us."""
 
 
 class ListenersCharging:
@@ -34,7 +34,7 @@ class ListenersCharging:
         broker.quotas.listeners.append(self._apply)
 
     def follow(self, services: ConnectionServices, *, is_of_nodes: bool) -> None:
-        """Charge the clients of these connections; `is_of_nodes`: they are brokers alone."""
+        """Charge the clients of these connections. With `is_of_nodes`, all of them are brokers."""
         charging = Charging(
             self._broker.quotas,
             is_of_nodes=is_of_nodes,
@@ -58,8 +58,8 @@ class ListenersCharging:
                 broker.tasks.start_soon(rest.run)
 
     def _judge(self) -> Work[None]:
-        """Judge all waits and accounts by the present quotas. A change that comes meanwhile is followed from there on,
-        and then from the beginning: so changes one after the other keep nobody waiting."""
+        """Apply the present quotas to all waits and accounts. A change that comes meanwhile applies to the rest of
+        this round, and starts another round. So a series of changes keeps nobody waiting."""
         broker, judged = self._broker, 0
         while judged != self._changes:
             judged = self._changes

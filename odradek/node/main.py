@@ -19,6 +19,7 @@ from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.metadata_quorum.config.log_levels import LogLevels
 from odradek.metadata_quorum.image.metadata_image import InvalidMetadata
 from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.raft.recoveries import LogLeftBehind
 from odradek.metadata_quorum.replica.meta_properties import NotALogDirectory
 from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.node.broker_lifecycle import RegistrationRefused
@@ -84,8 +85,8 @@ def serve(
         return NEEDS_OPERATOR
     except OSError as error:
         complain(
-            f"cannot read {config_path}: {error.strerror}: name the properties file that this node was formatted "
-            "with (`odradek storage format`)"
+            f"cannot read {config_path}: {error.strerror}. Name the properties file with which this "
+            "node was formatted (`odradek storage format`)"
         )
         return NEEDS_OPERATOR
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -113,10 +114,12 @@ def _needs_operator(reason: BaseException) -> bool:
 def _with_remedy(reason: BaseException) -> str:
     """Write the last line of a node that ends: the reason, and for a damaged metadata log the way out."""
     text = str(reason)
-    if isinstance(reason, MetadataLogCorrupt) and "restore" not in text:
+    has_its_own = isinstance(reason, LogLeftBehind) or "restore" in text
+    if isinstance(reason, MetadataLogCorrupt) and not has_its_own:
         text += (
-            ". Restore this node's metadata directory from a copy; or, while the other controllers have a leader, move "
-            f"{METADATA_LOG_DIRECTORY} and {BEGUN_FILE} out of it: the node fetches the log from them"
+            ". Restore this node's metadata directory from a copy. Or, while the other controllers "
+            f"have a leader, move {METADATA_LOG_DIRECTORY} and {BEGUN_FILE} out of the directory: the "
+            "node then fetches the log from the other controllers"
         )
     return text
 

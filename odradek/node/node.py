@@ -160,7 +160,7 @@ class Node:
     # -- start ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Come up to the point where this node does what its roles are."""
+        """Start the node, up to the point where it serves its roles."""
         clock = self._env.clock
         started_at = clock.monotonic()
         self._tasks.start_soon(self._watch_failure)
@@ -197,8 +197,7 @@ class Node:
             self._directories.stop_loading()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts for `started`: node id, addresses, cluster id, and the port of the metrics page where there is
-        one."""
+        """Return the facts for `started`: node id, addresses, cluster id, and the port of the metrics page, if any."""
         return {
             "node": self._config.node_id,
             "addresses": list(self._addresses),
@@ -223,7 +222,7 @@ class Node:
 
     @property
     def servers(self) -> Sequence[Server]:
-        """One for each listener that is served."""
+        """The servers of all listeners that are served."""
         return self._servers
 
     # -- the quorum -----------------------------------------------------------------------------------------------
@@ -527,7 +526,7 @@ class Node:
         self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
-        """Run what the controller's answers have woken: requests at the broker of the same process."""
+        """Run the requests that the controller's answers have woken, at the broker in the same process."""
         if self._broker is not None:
             self._broker.run_woken()
 
@@ -601,9 +600,9 @@ class Node:
             self._lifecycle.heartbeat_now()
         directories = self._directories
         if self._metadata_log is not None and log_dir.path == directories.metadata_root.path:
-            self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
+            self._fail(f"the directory of the metadata log, {log_dir.path}, is offline: {reason}")
         elif all(each.offline_reason is not None for each in directories.log_dirs):
-            self._fail(f"all log directories are offline, the last one because of {reason}")
+            self._fail(f"all log directories are offline; the last one failed because of: {reason}")
 
     def _metadata_disk_hangs(self) -> None:
         """End the node as a failed sync would. The call that hangs is not waited for."""
@@ -667,9 +666,9 @@ class Node:
         self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))
 
     async def _close_metadata_log(self, log: MetadataLog) -> None:
-        """Close the metadata log. If its disk refuses, the logs of partitions are still to be closed.
+        """Close the metadata log. If its disk refuses, the logs of partitions are still closed.
 
-        Nothing is lost: what the quorum was promised has been synced before. The next start recovers the log.
+        Nothing is lost: all that this node promised to the quorum was synced before. The next start recovers the log.
         """
         try:
             await self._env.workers.run(log.close)

@@ -1,4 +1,4 @@
-"""A starting node's lines about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
+"""A starting node's log lines about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
     """Return the reason why there is no newest image yet, as one line."""
     copy = quorum.peers.own_copy.found_at
     if copy is not None:
-        return f"a process with the same directory id answers at {copy}: this node takes no part beside a copy of its disk"
+        return (
+            f"a process at {copy} has the same directory id, so one of the two disks is a copy: this "
+            "node takes no part in the quorum until that process stops"
+        )
     if quorum.leader_id is not None:
-        return f"catching up with the metadata log of controller {quorum.leader_id}"
+        return f"this node is fetching the metadata log from controller {quorum.leader_id}"
     voters = quorum.voters.voters
     if voters:
         who = ", ".join(str(voter.key.node_id) for voter in voters)
-        return f"no controller is active: a majority of the voters {who} must be running and reach each other"
+        return f"no controller is active: a majority of the voters {who} must run and reach each other"
     servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
-    return f"none of the controllers at {servers} has said yet who leads"
+    return f"none of the controllers at {servers} has said yet who leads the quorum"
 
 
 def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> None:
@@ -56,7 +59,7 @@ def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> N
 
 
 def _of_a_voter(node_id: int) -> str:
-    return f"node.id {node_id} is that of a controller which votes: each node needs its own node.id"
+    return f"node.id {node_id} belongs to another controller that votes: give each node its own node.id"
 
 
 def _address(quorum: RaftQuorum, node_id: int) -> str:
@@ -77,11 +80,12 @@ def log_role(quorum: RaftQuorum, config: NodeConfig, log: Log) -> None:
     if voter is None:
         log.info(
             "quorum.not_a_voter",
-            reason=f"`odradek quorum add {config.node_id}` lets this controller vote",
+            reason=f"this controller has no vote: `odradek quorum add {config.node_id}` gives it one",
         )
     elif not voter.key.matches(quorum.settings.me):
         log.warning(
             "quorum.other_directory",
-            reason=f"voter {config.node_id} is known by directory {uuid_to_text(voter.key.directory_id)}, not by this one: "
-            f"`odradek quorum remove {config.node_id}`, then `odradek quorum add {config.node_id}`",
+            reason=f"the quorum knows voter {config.node_id} by the directory "
+            f"{uuid_to_text(voter.key.directory_id)}, not by this node's directory: run `odradek "
+            f"quorum remove {config.node_id}`, then `odradek quorum add {config.node_id}`",
         )

@@ -1,6 +1,7 @@
 """The only way to start a node (SHELL: it opens the nursery, and decides nothing).
 
-The simulator calls `run_node` with its own `Env`; everything below this function reaches the world through that.
+The simulator calls `run_node` with its own `Env`; everything below this function reaches the world through that
+`Env`.
 """
 
 from __future__ import annotations

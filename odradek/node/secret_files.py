@@ -1,8 +1,8 @@
-"""Files with secrets, and directories of records, that everybody on the machine may read (SHELL: it looks at files).
+"""Files with secrets, and directories of records, that every user of the machine may read (SHELL: it looks at files).
 
 A node warns of them when it starts.
 
-A file that the group may read is no fault: services often have a group of their own, and a configuration that root owns.
+A file that its group may read is no fault: services often have their own group, and a configuration that root owns.
 """
 
 from __future__ import annotations

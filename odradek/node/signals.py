@@ -55,8 +55,9 @@ class StopSignals:
                 was_starting = self._is_starting()
             if is_first and was_starting and not self.ended.wait(START_STOP_SECONDS_MAX):
                 self._exit(
-                    f"something did not end within {START_STOP_SECONDS_MAX:g} s, a disk that hangs most likely; it is left "
-                    "behind, and the next start will be one after a crash"
+                    f"a call did not end within {START_STOP_SECONDS_MAX:g} s, probably because a disk "
+                    "hangs. The node ends without it, and its next start recovers the logs as after a "
+                    "crash"
                 )
 
     def leave_behind(self, directories: Sequence[str]) -> None:
@@ -65,8 +66,8 @@ class StopSignals:
         def end() -> None:
             if not self.ended.wait(LEAVE_SECONDS):
                 self._exit(
-                    f"calls to {', '.join(directories)} do not come back and are left behind; the next start recovers the "
-                    "logs that are not closed"
+                    f"calls to {', '.join(directories)} do not return, so the node ends without them. "
+                    "The next start recovers the logs that are not closed"
                 )
 
         threading.Thread(target=end, name="leaves a disk behind", daemon=True).start()

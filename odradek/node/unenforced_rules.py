@@ -31,9 +31,10 @@ class UnenforcedRules:
         self._acls = len(access.acls)
         if self._acls and self._config.authorizer is None and not self._config.start_without_acls:
             raise NodeCannotStart(
-                f"the metadata log holds ACLs ({self._acls}), which this node does not enforce: every client may do "
-                "everything. authorizer.class.name enforces them (docs/acls.md). If that is known and wanted, set "
-                f"{START_WITHOUT_ACLS}=true and start again"
+                f"the metadata log holds ACLs ({self._acls}), which this node does not enforce, so "
+                "every client may do everything. Set authorizer.class.name to enforce the ACLs "
+                f"(docs/acls.md). If you want to start without, set {START_WITHOUT_ACLS}=true and "
+                "start again"
             )
         if self._unenforced(image):
             self._log_unenforced(image)
@@ -54,7 +55,7 @@ class UnenforcedRules:
         return bool(self._useless_tokens(image))
 
     def _useless_tokens(self, image: MetadataImage) -> int:
-        """Count the tokens that let nobody in, because this node has no key for them."""
+        """Count the tokens that cannot be used to log in, because this node has no key for them."""
         return len(image.access.delegation_tokens) if self._config.token_secrets is None else 0
 
     def _log_unenforced(self, image: MetadataImage) -> None:

@@ -96,7 +96,7 @@ class Narrator:
         """Disks that take no records now, by broker id as text, as the broker reports them
         (`odradek.troubled.log.dirs`)."""
         self._leaving: set[int] = set()
-        """Brokers that this batch fences. In a batch, the record of the fence comes after those of its consequences."""
+        """Brokers that this batch fences. In a batch, the fencing record comes after the records of its consequences."""
         self._narrations: dict[type[Message], Callable[[Any, int], Iterator[tuple[str, str, str]]]] = {
             metadata_records.RegisterBrokerRecord: self._registered,
             metadata_records.UnregisterBrokerRecord: self._unregistered,
@@ -145,7 +145,7 @@ class Narrator:
         for name, (first, count, replicas) in created.items():
             what = f"has {_counted(count, 'new partition')} with {_counted(replicas, 'replica')}"
             events.append(Event(first, time_ms, "partitions", f"topic {name}", what, epoch))
-        # Records of a broker's change stand behind those of its consequences; people want the cause first.
+        # The records of a broker's change come after those of its consequences; people want the cause first.
         return sorted(events, key=lambda event: (event.kind != "broker", event.offset))
 
     def _sentences(self, record: Message | None, time_ms: int, epoch: int) -> Iterator[tuple[str, str, str]]:
@@ -348,8 +348,8 @@ class Narrator:
         else:
             text = f"is led by {new.leader} instead of {old.leader}, {in_sync}: {self._why(old, new)}"
             text = text.removesuffix(": ")
-        # An unclean election leaves only the leader in sync; so does the last step of a move with the new
-        # replica.
+        # An unclean election leaves only the leader in sync; so does the last step of a move, with the new
+        # replica as leader.
         if new.leader not in (*old.isr, *old.elr, *old.adding) and new.isr == (new.leader,):
             if new.leader in old.last_known_elr and len(old.last_known_elr) > 1:
                 text += "; its log is the longest of those in sync last, and they did not stop cleanly: the newest records may be lost"

@@ -96,10 +96,10 @@ class EventAuthors:
             who = "another controller" if node is None else f"controller {node}"
             of = f"{count} event{'s' if count > 1 else ''} in epoch {epoch}"
             if epoch not in self._epochs:
-                phrases.append(f"{of} (no line of {who} is in the files given)")
+                phrases.append(f"{of} (the given files have no line of {who})")
             else:
                 last = max(event.offset for event in unknown if event.epoch == epoch)
                 phrases.append(
-                    f"{of} (lines of {who} up to offset {last} were rotated away or never written)"
+                    f"{of} (the lines of {who} up to offset {last} were rotated away or never written)"
                 )
         return phrases

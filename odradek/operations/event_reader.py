@@ -1,7 +1,7 @@
-"""The cluster's events, read from the controller that leads the quorum, over changes of the leader. SHELL.
+"""The cluster's events, read from the controller that leads the quorum, also across changes of the leader. SHELL.
 
 The reader remembers the offset up to which it has read the metadata log. When the leader goes, it finds the next one
-and reads on from there. Where the log no longer reaches back that far, a snapshot replaces the missing part.
+and reads on from there. If the log no longer reaches back that far, a snapshot replaces the missing part.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EventReader:
                 return
 
     def read(self, wait_ms: int) -> Iterator[list[Event]]:
-        """Yield the next events, again and again; an empty list where none came within `wait_ms`.
+        """Yield the next events, again and again; an empty list if none came within `wait_ms`.
 
         Raises:
             KafkaError, ClientError: no leader has answered for `timeout_seconds`, or one refuses for good.

@@ -1,8 +1,8 @@
 """Reading the metadata log from the controller that leads the quorum. Operations, PURE.
 
 A reader is a fetcher without an id. It asks as a consumer does, and the leader answers up to the end of its log.
-Records beyond the high watermark may still be lost, so they are left out here. Where the log does not reach back to
-the offset asked for, the answer names a snapshot, which is read in chunks.
+Records beyond the high watermark may still be lost, so they are left out here. If the log begins after the requested
+offset, the answer names a snapshot, which is read in chunks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _BATCH_BYTES_MAX = 64 << 20
 
 @attrs.frozen
 class LogBatch:
-    """A batch: its first offset, the epoch of the leader that wrote it, its time, its records (None: unknown ones)."""
+    """A batch: its first offset, the epoch of the leader that wrote it, its time, and its records (None for unknown
+    ones).
+    """
 
     offset: int
     next_offset: int
@@ -92,7 +94,9 @@ def read_metadata(
     try:
         found = response.responses[0].partitions[0]
     except IndexError:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "metadata log: an empty answer") from None
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer about the metadata log is empty"
+        ) from None
     if found.error_code:
         raise broker_error(found.error_code, None, "metadata log")
     if found.snapshot_id.end_offset >= 0:
@@ -131,7 +135,9 @@ def read_metadata_snapshot(
         try:
             found = response.topics[0].partitions[0]
         except IndexError:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "metadata snapshot: an empty answer") from None
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer about the metadata snapshot is empty"
+            ) from None
         if found.error_code:
             raise broker_error(found.error_code, None, "metadata snapshot")
         chunk = bytes(found.unaligned_records or b"")
@@ -139,7 +145,7 @@ def read_metadata_snapshot(
         if len(data) >= found.size:
             return list(batches_in(bytes(data)))
         if not chunk or found.size > _SNAPSHOT_BYTES_MAX:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "metadata snapshot: it does not end")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata snapshot does not end")
 
 
 def batches_in(data: bytes) -> Iterator[LogBatch]:

@@ -1,7 +1,8 @@
-"""The time for which a client's certificate is valid, by all times that it may be now. PURE.
+"""The validity of a client's certificate, checked against all times that it may be now. PURE.
 
-OpenSSL judges a certificate by the wall clock alone. After a jump that may be wrong, a certificate that has expired must
-not let anybody in. So the client's own certificate is judged again. (Python does not give the certificates above it.)
+OpenSSL checks a certificate by the wall clock alone. A jump of the clock may be wrong, and must not make an expired
+certificate valid. So the client's own certificate is checked again. (Python does not expose the certificates above
+it.)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def refusal_by_time(certificate: bytes, now: Moment) -> str:
     if now.latest_ms // 1000 > not_after_ms // 1000:
         return "the certificate has expired"
     if now.earliest_ms < not_before_ms:
-        return "the certificate does not count yet"
+        return "the certificate is not valid yet"
     return ""
 
 
@@ -40,7 +41,7 @@ def validity_of(certificate: bytes) -> tuple[int, int]:
         _moment(tag, value) for tag, value, _ in elements(inside(signed_fields(certificate)[3][2], SEQUENCE))
     ]
     if len(found) != 2:
-        raise MalformedName("the validity of a certificate is two times")
+        raise MalformedName("the validity of a certificate must consist of two times")
     return found[0], found[1]
 
 
@@ -50,9 +51,9 @@ def _moment(tag: int, value: bytes) -> int:
     if tag == _UTC_TIME and len(text) == 13 and text[:2].isdecimal():
         text = ("19" if int(text[:2]) >= _FIRST_SHORT_YEAR else "20") + text
     elif tag != _GENERALIZED_TIME:
-        raise MalformedName("the validity of a certificate is no time")
+        raise MalformedName("the validity of a certificate has a time that cannot be read")
     try:
         moment = datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
     except ValueError as error:
-        raise MalformedName("the validity of a certificate is no time") from error
+        raise MalformedName("the validity of a certificate has a time that cannot be read") from error
     return int(moment.timestamp()) * 1000

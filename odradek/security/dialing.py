@@ -1,10 +1,10 @@
-"""Connections to listeners that authenticate clients: TLS and a login come before the caller gets them. PORTED.
+"""Connections to listeners that authenticate clients: the caller gets them after TLS and login. PORTED.
 
-`SecuredEnv` is a world whose network connects in this way. Code that connects to other nodes stays as it is, and
-knows no security.
+`SecuredEnv` is an `Env` whose network connects in this way. So code that connects to other nodes needs no knowledge
+of security.
 
-A login may last only so long (KIP-368). Such a connection says from when on another one should take its place. Its
-user then connects again, between two requests.
+A login may have a limited lifetime (KIP-368). Such a connection states the time after which it should be replaced.
+Its user then connects again, between two requests.
 """
 
 from __future__ import annotations
@@ -146,12 +146,12 @@ class SecuredNetwork:
         chosen = await _ask(conn, wire, SaslHandshakeRequest(credentials.mechanism), HANDSHAKE_VERSION)
         if chosen.error_code:
             raise LoginFailed(
-                f"{credentials.mechanism} is refused ({ErrorCode(chosen.error_code).name}); it takes "
-                f"{', '.join(chosen.mechanisms)}"
+                f"the other node refuses logins by {credentials.mechanism} "
+                f"({ErrorCode(chosen.error_code).name}); it accepts {', '.join(chosen.mechanisms)}"
             )
         own_token = ""
         if credentials.needs_token:
-            assert self._tokens is not None, "OAUTHBEARER needs tokens"
+            assert self._tokens is not None, "a login by OAUTHBEARER must have a source of tokens"
             assert self._token_workers is not None
             own_token = await self._token_workers.run(self._tokens)
         client = SaslClient(credentials, self._nonce, own_token)
@@ -186,7 +186,7 @@ async def _ask(conn: Conn, wire: ClientConnection, request: Message, version: in
         await conn.readable()
         count = conn.recv_into(buffer)
         if count == 0:
-            raise ConnectionLost("closed during the login")
+            raise ConnectionLost("the other node closed the connection during the login")
         if count:
             wire.receive_data(buffer[:count])
 

@@ -1,7 +1,8 @@
-"""The name in a certificate as Java prints it (`X500Principal.getName()`, RFC 2253), since rules and ACLs name it so. PURE.
+"""The name in a certificate in Java's format (`X500Principal.getName()`, RFC 2253), because rules and ACLs use this
+format. PURE.
 
-The name is read from the certificate's DER itself. Java takes the bytes of most strings for UTF-8, whatever type they
-claim. It prints attributes that it has no keyword for as the hexadecimal of their DER.
+The name is read from the certificate's DER itself. Java reads the bytes of most strings as UTF-8, whatever type they
+claim. It prints attributes without a keyword as the hexadecimal of their DER.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def signed_fields(certificate: bytes) -> list[tuple[int, bytes, bytes]]:
     body = inside(inside(certificate, SEQUENCE), SEQUENCE)
     fields = [element for element in elements(body) if element[0] != _VERSION]
     if len(fields) < 5:
-        raise MalformedName("a certificate without a subject")
+        raise MalformedName("the certificate has no subject")
     return fields
 
 
@@ -67,7 +68,7 @@ def distinguished_name(name: bytes) -> str:
 def _attribute(pair: bytes) -> str:
     found = list(elements(pair))
     if len(found) != 2 or found[0][0] != _OID:
-        raise MalformedName("an attribute is a type and a value")
+        raise MalformedName("an attribute of the certificate's name must be a type and a value")
     number = _dotted(found[0][1])
     tag, value, whole = found[1]
     keyword = _KEYWORDS.get(number)
@@ -97,7 +98,7 @@ def _dotted(value: bytes) -> str:
             numbers.append(number)
             number = 0
     if not numbers:
-        raise MalformedName("an empty object identifier")
+        raise MalformedName("the certificate's name has an empty object identifier")
     first = min(numbers[0] // 40, 2)
     return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 
@@ -105,7 +106,7 @@ def _dotted(value: bytes) -> str:
 def inside(data: bytes, tag: int) -> bytes:
     element = next(elements(data), None)
     if element is None or element[0] != tag:
-        raise MalformedName(f"expected an element of type {tag:#x}")
+        raise MalformedName(f"the certificate lacks an element of type {tag:#x} where one is due")
     return element[1]
 
 
@@ -115,7 +116,7 @@ def elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     while at < len(data):
         start = at
         if at + 2 > len(data):
-            raise MalformedName("an element is cut off")
+            raise MalformedName("an element of the certificate is cut off")
         tag, size = data[at], data[at + 1]
         at += 2
         if size >= 0x80:
@@ -123,6 +124,6 @@ def elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             size = int.from_bytes(data[at : at + count])
             at += count
         if at + size > len(data):
-            raise MalformedName("an element is cut off")
+            raise MalformedName("an element of the certificate is cut off")
         yield tag, data[at : at + size], data[start : at + size]
         at += size

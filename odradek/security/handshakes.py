@@ -33,19 +33,21 @@ T = TypeVar("T")
 WAITING_MAX = 256
 """Handshakes that wait for their turn."""
 STEP_BYTES_MAX = 4 * 1024
-"""Bytes that are received for one step: most flights, or 150 key updates behind the last one."""
+"""Bytes that are received for one step: most flights fit, or 150 key updates behind the last flight."""
 OTHERS_SHARE = 7
 IDLE_PASS_SECONDS = 0.0002
 """A pass of the event loop that takes less has nothing to do."""
 IDLE_PASSES = 3
-"""Idle passes in a row that show an idle loop. One is not enough: tasks of one pass run in any order."""
+"""The number of idle passes in a row that count as an idle loop. One is not enough, because tasks of one pass run
+in any order.
+"""
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""Bytes that a peer may send before the handshake is done; the longest chain of certificates has a tenth of it."""
+"""Bytes that a peer may send before the handshake is done; the longest chain of certificates needs a tenth of it."""
 RECORD_BYTES_MAX = 16 * 1024 + 2048
 SERVER_HELLO_BYTES = 256
 _IS_TLS_1_3 = bytes.fromhex("002b00020304")
 _RETRIES = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-_TOO_MANY = "too many handshakes wait for their turn"
+_TOO_MANY = "too many TLS handshakes wait for their turn"
 _RECORD_TYPES = frozenset((20, 21, 22, 23))
 _FIRST_TYPES = frozenset((21, 22))
 """An alert, which a server may begin with, or a handshake."""
@@ -74,7 +76,9 @@ class RecordBounds:
         if first and data[0] not in _FIRST_TYPES:
             raise TlsFailed(_not_tls(data))
         if self.received > HANDSHAKE_BYTES_MAX:
-            raise TlsFailed(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake is done")
+            raise TlsFailed(
+                f"the peer sent more than {HANDSHAKE_BYTES_MAX} bytes before the end of its TLS handshake"
+            )
         at = 0
         while at < len(data):
             if self.missing:
@@ -93,7 +97,7 @@ class RecordBounds:
         kind, version, _, high, low = self.head
         size = high << 8 | low
         if kind not in _RECORD_TYPES or version != 3 or not 0 < size <= RECORD_BYTES_MAX:
-            raise TlsFailed("these are no records of TLS")
+            raise TlsFailed("the peer sent bytes that are no TLS records")
         self.missing = size
         self.head = b""
 
@@ -101,15 +105,16 @@ class RecordBounds:
 def _not_tls(data: memoryview) -> str:
     """Name the likely mistake behind a first byte that TLS does not use."""
     if data[0] == 0:
-        return "the peer speaks plaintext where TLS is spoken: set security.protocol to SSL or SASL_SSL there"
+        return "the peer speaks plaintext to a TLS listener: set its security.protocol to SSL or SASL_SSL"
     return "the peer does not speak TLS"
 
 
 def _finished_comes_next(flight: bytes) -> bool:
-    """True if the peer's next step is the Finished of TLSv1.3: 60 us, where its key exchange in TLSv1.2 takes 100.
+    """True if the peer's next step is the Finished of TLSv1.3, which costs 60 us. The key exchange of TLSv1.2 costs
+    100 us.
 
-    A ServerHello names that version in an extension. A HelloRetryRequest looks the same but for its fixed "random"
-    (RFC 8446, section 4.1.3); the whole key exchange is still to come behind it.
+    A ServerHello names that version in an extension. A HelloRetryRequest differs only in its fixed "random" (RFC
+    8446, section 4.1.3). The whole key exchange follows it.
     """
     begin = flight[:SERVER_HELLO_BYTES]
     return _IS_TLS_1_3 in begin and _RETRIES not in begin
@@ -164,9 +169,9 @@ class WaitingByHost:
         return self.count < WAITING_MAX or self._of(host) + 1 < self._of(self._host_with_most())
 
     def add(self, host: str, waiter: _Waiter) -> _Waiter | None:
-        """Add a handshake, for which there is room; returns the handshake that loses its place to it, if any.
+        """Add a handshake, for which there is room. Return the handshake that loses its place to it, if any.
 
-        That is the last handshake of the address that has the most.
+        The loser is the last handshake of the address that has the most.
         """
         given_up = None
         if self.count >= WAITING_MAX:
@@ -204,7 +209,7 @@ class WaitingByHost:
 
 
 class _Turns:
-    """One thing at a time in one worker, address by address, with room for other work between."""
+    """Runs one function at a time in a worker, address by address, with room for other work between."""
 
     def __init__(self, env: Env) -> None:
         self._workers = env.new_workers(1)
@@ -332,7 +337,9 @@ class Handshakes:
             count = conn.recv_into(self.scratch.view[:STEP_BYTES_MAX])
         if count == 0:
             raise ConnectionLost(
-                "closed during the handshake" if bounds.received else "closed without a word"
+                "the peer closed the connection during the TLS handshake"
+                if bounds.received
+                else "the peer closed the connection without sending anything"
             )
         return self.scratch.view[:count]
 

@@ -15,7 +15,9 @@ IDLE_RECORDS_MAX = 100
 IDLE_PER_SECOND = 1.0
 """Records without plain bytes that may come each second on top of it."""
 RECORD_BYTES = 640
-"""A longer record counts as several, so that all of them together have 64 KiB at most: one may hold hundreds of tickets."""
+"""A record counts as one up to this size; a longer one counts as several, so that all together have 64 KiB at most.
+A record may hold hundreds of tickets.
+"""
 IDLE_BYTES_MAX = 64 * 1024
 PLAIN_BYTE_WORTH = 64
 """The encrypted bytes that one of data accounts for: more than a record of a byte has, in TLS 1.3 and 1.2."""

@@ -1,7 +1,7 @@
 """JAAS lines as Kafka's configurations have them: `CLASS FLAG name="value" ...;`. PURE.
 
-Only classes of Kafka's own are known, by name. Of their options, `username` and `password` are the client's. With
-`user_NAME="PASSWORD"` a server names those whom it lets in by PLAIN.
+Only Kafka's own classes are known, by name. The options `username` and `password` are for a client. With
+`user_NAME="PASSWORD"` a server lists the users that may log in by PLAIN.
 """
 
 from __future__ import annotations
@@ -58,21 +58,23 @@ def parse_jaas(text: str) -> JaasLine:
     """Parse one login module and its options. Raises `MalformedJaas`."""
     tokens = [*_tokens(text)]
     if (";", True) in tokens[:-1]:
-        raise MalformedJaas("expected one login module, with one semicolon at its end")
+        raise MalformedJaas("the value must name one login module, with one semicolon at its end")
     if len(tokens) < 3 or tokens[-1] != (";", True):
-        raise MalformedJaas('expected CLASS required name="value" ...; with a semicolon at its end')
+        raise MalformedJaas(
+            'the value must have the form CLASS required name="value" ...; with a semicolon at its end'
+        )
     (module, is_mark), (flag, _) = tokens[:2]
     if is_mark or not module:
-        raise MalformedJaas("expected the class of a login module at the beginning")
+        raise MalformedJaas("the value must begin with the class of a login module")
     if flag.lower() not in _FLAGS:
         raise MalformedJaas(f"the word after the class must be one of {', '.join(_FLAGS)}")
     options: dict[str, str] = {}
     rest = tokens[2:-1]
     if len(rest) % 3:
-        raise MalformedJaas('expected options of the form name="value"')
+        raise MalformedJaas('the options must have the form name="value"')
     for (name, is_no_name), equals, (value, is_mark) in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
         if is_no_name or equals != ("=", True) or is_mark:
-            raise MalformedJaas('expected options of the form name="value"')
+            raise MalformedJaas('the options must have the form name="value"')
         options[name] = value
     return JaasLine(module, options)
 
@@ -84,7 +86,7 @@ def _tokens(text: str) -> Iterator[tuple[str, bool]]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise MalformedJaas("a quotation mark has no partner")
+            raise MalformedJaas("a quotation mark is not closed")
         position = _after_gap(text, match.end())
         double, single, mark, word = match.groups()
         if mark is not None:
@@ -106,5 +108,5 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def _after_gap(text: str, position: int) -> int:
     gap = _GAP.match(text, position)
-    assert gap is not None, "it matches nothing at least"
+    assert gap is not None, "the pattern must match at least an empty text"
     return gap.end()

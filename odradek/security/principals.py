@@ -32,7 +32,7 @@ _Part: TypeAlias = str | int
 
 @attrs.frozen
 class _Rule:
-    """One rule; `pattern` None: the name as it is."""
+    """One rule. If `pattern` is None, it keeps the name as it is."""
 
     pattern: Any
     """A pattern of re2, which has no types."""
@@ -44,7 +44,7 @@ class _Rule:
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        # As Java's `replaceAll`: each place is replaced, also an empty one at the end.
+        # As in Java's `replaceAll`, each match is replaced, also an empty one at the end.
         found, end = [], 0
         for match in self.pattern.finditer(name):
             found.append(name[end : match.start()])
@@ -80,7 +80,8 @@ def _parsed(text: str) -> Iterator[_Rule]:
         match = _RULE.match(text, position)
         if match is None:
             raise MalformedRule(
-                "expected DEFAULT or RULE:PATTERN/REPLACEMENT/[LU], several separated by commas"
+                "the value must be DEFAULT or RULE:PATTERN/REPLACEMENT/[LU], or several of these, "
+                "separated by commas"
             )
         position = match.end()
         if match[1] is not None:
@@ -89,7 +90,7 @@ def _parsed(text: str) -> Iterator[_Rule]:
         try:
             pattern = re2.compile(match[2], _QUIET)
         except re2.error as error:
-            raise MalformedRule(f"the pattern {match[2]!r} is not one: {error}") from None
+            raise MalformedRule(f"the pattern {match[2]!r} is not a regular expression: {error}") from None
         yield _Rule(pattern, tuple(_parts(match[3], pattern)), match[4])
 
 
@@ -108,7 +109,7 @@ def _parts(replacement: str, pattern: Any) -> Iterator[_Part]:
         elif match[1] is not None:
             yield from _numbered(match[1], pattern)
         else:
-            raise MalformedRule(f"a lone $ in the replacement {replacement!r}: write \\$")
+            raise MalformedRule(f"the replacement {replacement!r} has a single $: write \\\\$")
     yield replacement[end:]
 
 
@@ -123,4 +124,6 @@ def _numbered(digits: str, pattern: Any) -> Iterator[_Part]:
     elif pattern.groups:
         yield f"${digits}"
     else:
-        raise MalformedRule(f"the pattern {pattern.pattern!r} has no groups, but its replacement names one")
+        raise MalformedRule(
+            f"the pattern {pattern.pattern!r} has no groups, but its replacement names a group"
+        )

@@ -41,7 +41,7 @@ class Credentials:
 
 
 class SaslClient:
-    """One exchange: `first`, then `answer` to each of the server's tokens until it gives None."""
+    """One exchange: call `first`, then `answer` with each of the server's tokens until it returns None."""
 
     def __init__(self, credentials: Credentials, nonce: Callable[[], str], token: str = "") -> None:
         """`nonce` gives random text; `token` is for OAUTHBEARER."""
@@ -76,7 +76,7 @@ class SaslClient:
         if self._scram is None:
             if not token or not self._credentials.needs_token:
                 return None
-            self._refusal = f"the token is refused: {bytes(token[:200]).decode('ascii', 'replace')}"
+            self._refusal = f"the server refuses the token: {bytes(token[:200]).decode('ascii', 'replace')}"
             return _REFUSED
         try:
             if not self._has_proved:
@@ -84,5 +84,5 @@ class SaslClient:
                 return self._scram.final(token)
             self._scram.check(token)
         except ScramError as error:
-            raise LoginFailed(f"{self._credentials.mechanism}: {error}") from error
+            raise LoginFailed(f"the login by {self._credentials.mechanism} failed: {error}") from error
         return None

@@ -117,8 +117,9 @@ class Login:
         token_of: Callable[[str, ScramMechanism, bool], TokenLogin | None] = lambda *_: None,
         forms: Callable[[], SaltForms] = lambda: NO_USERS,
     ) -> None:
-        """`keys_of` gives a user's SCRAM keys for a mechanism's number; `nonce` random text; `now` seconds; `token_of`
-        the delegation token of an id (KIP-48). Its last argument is false if it may raise `KeysMissing`. `forms` gives the forms of the users' salts."""
+        """`keys_of` returns a user's SCRAM keys for a mechanism's number. `nonce` returns a random text, `now` the
+        time in seconds. `token_of` returns the delegation token of an id (KIP-48); its last argument is false if it
+        may raise `KeysMissing`. `forms` returns the forms of the users' salts."""
         self._forms = forms
         self._settings = settings
         self._keys_of = keys_of
@@ -160,12 +161,16 @@ class Login:
 
     @property
     def refusal(self) -> str:
-        """The reason to close the connection now, before its next request; empty: it goes on."""
+        """The reason to close the connection now, before its next request; empty if it stays open."""
         if self.is_refused:
             return self.failure
         if self.is_renewing:
-            return "a request amid the renewal of the login"
-        return "the login has expired and was not renewed" if self._now() > self.expires_at else ""
+            return "the client sent another request before the renewal of its login was complete"
+        return (
+            "the client's login has expired, and the client did not renew it"
+            if self._now() > self.expires_at
+            else ""
+        )
 
     @property
     def is_renewing(self) -> bool:
@@ -189,19 +194,24 @@ class Login:
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
         elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
-            self._fail("a handshake while tokens are exchanged")
+            self._fail("the client sent a SaslHandshake in the middle of its login")
             return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
         names = list(self._settings.mechanisms)
         if request.mechanism not in names:
-            self._fail(f"mechanism {request.mechanism[:64]!r} is not enabled")
+            self._fail(f"the client asks for the mechanism {request.mechanism[:64]!r}, which is not enabled")
             return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, names)
         if self.principal and request.mechanism != self.mechanism:
-            self._fail(f"a login by {self.mechanism} is to be renewed by {request.mechanism}")
+            self._fail(
+                f"the client logged in by {self.mechanism} and wants to renew the login by "
+                f"{request.mechanism}"
+            )
             return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, names)
         self.mechanism = request.mechanism
         self._scram = self._token = self._bearer_login = None
         if self.mechanism == OAUTHBEARER:
-            assert self._settings.new_bearer_login is not None, "the mechanism is enabled"
+            assert self._settings.new_bearer_login is not None, (
+                "an enabled mechanism must have its part of the server"
+            )
             self._bearer_login = self._settings.new_bearer_login()
         mechanism = MECHANISMS.get(self.mechanism)
         if mechanism is not None:
@@ -211,7 +221,8 @@ class Login:
 
     def _scram_server(self, mechanism: ScramMechanism) -> ScramServer:
         def token_keys_of(token_id: str) -> ServerKeys | None:
-            # A stranger's first message costs the loop little; one who was let in may renew a login at once.
+            # The first message of an unknown client must cost the loop little. A client that has logged in may
+            # renew its login at once.
             at_once = bool(self.principal) or self._token is not None
             token = self._token = self._token_of(token_id, mechanism, at_once)
             return None if token is None else token.keys
@@ -227,13 +238,13 @@ class Login:
 
     def ask_out_of_turn(self) -> None:
         """End the login, because the client asks for something else amid its tokens."""
-        self._fail("another request amid the tokens of a login")
+        self._fail("the client sent another request in the middle of its login")
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         """Answer a token; look at `state` afterwards."""
         if self.state is not LoginState.TOKEN:
             if self.state is not LoginState.DONE:
-                self._fail("a token before the handshake")
+                self._fail("the client sent a token before its SaslHandshake")
             return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, _ALREADY)
         try:
             answer = self.take_token(request.auth_bytes)
@@ -270,11 +281,11 @@ class Login:
             self.claimed = scram.user
         except ScramError as error:
             self.claimed = scram.user
-            raise LoginRefused(self._generic(), f"{self.mechanism}: {error}") from error
+            raise LoginRefused(self._generic(), f"the login by {self.mechanism} failed: {error}") from error
         if scram.authorization_id and scram.authorization_id != scram.user:
             raise LoginRefused(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                f"{self.mechanism}: another authorization id than the user",
+                f"the login by {self.mechanism} asks for another authorization id than its user",
             )
         return scram.user, answer, scram.is_done
 
@@ -284,7 +295,9 @@ class Login:
             self.claimed = login.claimed_name
         except BearerLoginFailed as error:
             self.claimed = login.claimed_name
-            raise LoginRefused(error.answer or self._generic(), f"{self.mechanism}: {error}") from error
+            raise LoginRefused(
+                error.answer or self._generic(), f"the login by {self.mechanism} failed: {error}"
+            ) from error
         return login.principal_name, answer, bool(login.principal_name)
 
     def _plain(self, token: bytes) -> str:
@@ -294,25 +307,30 @@ class Login:
         if parts != 3:
             raise LoginRefused(
                 f"Invalid SASL/PLAIN response: expected 3 tokens, got {parts}",
-                f"PLAIN: {parts} parts where there should be 3",
+                f"the login by PLAIN has {parts} parts where there should be 3",
             )
         authorization_id, user, password = token.decode(errors="replace").split("\0")
         self.claimed = user
         if not user:
-            raise LoginRefused("Authentication failed: username not specified", "PLAIN: no user")
+            raise LoginRefused(
+                "Authentication failed: username not specified", "the login by PLAIN names no user"
+            )
         if not password:
-            raise LoginRefused("Authentication failed: password not specified", "PLAIN: no password")
+            raise LoginRefused(
+                "Authentication failed: password not specified", "the login by PLAIN has no password"
+            )
         expected = self._settings.plain_users.get(user)
         # Compare digests: the time to compare texts would reveal their lengths.
         is_right = hmac.compare_digest(_digest(expected or ""), _digest(password))
         if not is_right or expected is None:
             raise LoginRefused(
-                "Authentication failed: Invalid username or password", "PLAIN: invalid credentials"
+                "Authentication failed: Invalid username or password",
+                "the login by PLAIN has a wrong user or password",
             )
         if authorization_id and authorization_id != user:
             raise LoginRefused(
                 "Authentication failed: Client requested an authorization id that is different from username",
-                "PLAIN: another authorization id than the user",
+                "the login by PLAIN asks for another authorization id than its user",
             )
         return user
 
@@ -322,7 +340,7 @@ class Login:
 
     def _succeed(self, principal: str, token: TokenLogin | None) -> None:
         if self.principal and principal != self.principal:
-            self._fail("another principal asks for the renewal")
+            self._fail("the client renews its login as another principal")
             raise LoginRefused(
                 f"Cannot change principals during re-authentication from {_dotted(self.principal)}: {_dotted(principal)}",
                 self.failure,

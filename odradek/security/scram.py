@@ -150,20 +150,22 @@ class ScramServer:
     def answer(self, message: bytes) -> bytes:
         """Answer the client's next message. Raises `ScramError`; the exchange has then ended."""
         if self.is_done:
-            raise ScramError("a message after the last one")
+            raise ScramError("the peer sent a message after the last message of the login")
         text = _decoded(message)
         return self._answer_final(text) if self._keys is not None else self._answer_first(text)
 
     def _answer_first(self, text: str) -> bytes:
         match = _CLIENT_FIRST.match(text)
         if match is None:
-            raise ScramError("the first message is malformed")
+            raise ScramError("the client's first message is malformed")
         self._header, authorization_id, self._first, name, nonce, extensions = match.groups()
         if self._first.startswith("m="):
-            # RFC 5802, section 5.1: it stands for an extension that both ends must know.
-            raise ScramError("an extension that is mandatory")
+            # RFC 5802, section 5.1: `m=` announces an extension that both ends must know.
+            raise ScramError(
+                "the client's first message has a mandatory extension, and no extensions are supported"
+            )
         if len(nonce) > NONCE_MAX:
-            raise ScramError("the nonce is too long")
+            raise ScramError("the client's nonce is too long")
         self.user = _unescape(name)
         self.authorization_id = _unescape(authorization_id or "")
         self.by_token = _TOKEN_LOGIN.search(extensions) is not None
@@ -179,7 +181,7 @@ class ScramServer:
         return (self._token_keys_of if self.by_token else self._keys_of)(self.user)
 
     def _keys_of_nobody(self) -> ServerKeys:
-        """Make up the keys of a user who does not exist: the same at every broker, and at each attempt."""
+        """Make up the keys of a user who does not exist. They are the same at every broker, and at each attempt."""
         name = f"{self._mechanism.name} {self.user}".encode()
         form = self._forms.of_nobody(self._mechanism.number, self._salt_secret, name)
         if self.by_token:
@@ -193,12 +195,12 @@ class ScramServer:
         self.is_done = True
         match = _CLIENT_FINAL.match(text)
         if match is None:
-            raise ScramError("the final message is malformed")
+            raise ScramError("the client's final message is malformed")
         without_proof, binding, nonce, proof_text = match.groups()
         if not hmac.compare_digest(nonce, self._nonce):
-            raise ScramError("the nonce is another one")
+            raise ScramError("the client's final message has a wrong nonce")
         if _from_base64(binding) != self._header.encode():
-            raise ScramError("the channel binding is another one")
+            raise ScramError("the client's final message has another channel binding than its first message")
         proof = _from_base64(proof_text)
         signed = f"{self._first},{self._server_first},{without_proof}".encode()
         signature = mechanism.hmac(keys.stored_key, signed)
@@ -237,10 +239,11 @@ class ScramClient:
             raise ScramError("the server's first message is malformed")
         nonce, salt, iterations = match[1], _from_base64(match[2]), int(match[3])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ScramError("the server did not add to the nonce")
+            raise ScramError("the server did not add its part to the nonce")
         if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
             raise ScramError(
-                f"the server asks for {iterations} iterations; allowed are {ITERATIONS_MIN} to {CLIENT_ITERATIONS_MAX}"
+                f"the server asks for {iterations} iterations, and {ITERATIONS_MIN} to "
+                f"{CLIENT_ITERATIONS_MAX} are allowed"
             )
         salted = mechanism.salted_password(self._password, salt, iterations)
         client_key = mechanism.hmac(salted, b"Client Key")
@@ -256,25 +259,29 @@ class ScramClient:
         if match is None:
             raise ScramError("the server's final message is malformed")
         if match[1] is not None:
-            raise ScramError(f"the server refuses: {match[1]}")
+            raise ScramError(f"the server refuses the login: {match[1]}")
         if not hmac.compare_digest(_from_base64(match[2]), self._signature):
-            raise ScramError("the server does not know the password: it is not who it claims to be")
+            raise ScramError(
+                "the server does not know the password, so another program may pose as the server"
+            )
 
 
 def _decoded(message: bytes) -> str:
     if len(message) > MESSAGE_BYTES_MAX:
-        raise ScramError(f"a message of {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are taken")
+        raise ScramError(
+            f"the peer sent a message of {len(message)} bytes, and at most {MESSAGE_BYTES_MAX} are allowed"
+        )
     try:
         return bytes(message).decode()
     except UnicodeDecodeError as error:
-        raise ScramError("the message is not UTF-8") from error
+        raise ScramError("the peer's message is not UTF-8") from error
 
 
 def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (Base64Error, ValueError) as error:
-        raise ScramError("the message is not base64 where it should be") from error
+        raise ScramError("the peer's message has a field that is not base64") from error
 
 
 def _escape(name: str) -> str:

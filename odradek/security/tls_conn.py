@@ -34,8 +34,8 @@ HEADER_BYTES = 5
 _unpack_size = struct.Struct(">H").unpack_from
 RECEIVE_BYTES = 128 * 1024
 SPARE_BYTES = 8 * 1024
-"""A receive stops when it has fed this number of bytes more than it got plain ones. The records of one feed are at
-most 600 key updates, which take 3 ms, or 700 of a byte.
+"""A receive stops when the bytes fed exceed the plain bytes received by this number. The records of one feed are at
+most 600 key updates, which take 3 ms, or 700 records of a byte.
 """
 SEND_BYTES = 128 * 1024
 """Plain bytes that are encrypted before they are sent together. A peer that takes nothing holds so much memory."""
@@ -77,17 +77,15 @@ class TlsConn:
     def __init__(
         self, conn: Conn, tls: TlsSession, clock: Clock, scratch: Scratch, head: bytes = b"", missing: int = 0
     ) -> None:
-        """`head` has the first bytes of a record's header that have come already, which `tls` has not been fed.
-        `missing` bytes of a record that it has been fed in part are still to come.
+        """`head` has the first bytes of a record's header, which have arrived but were not fed to `tls`. `missing`
+        is the number of bytes still to come of a record that `tls` has in part.
         """
         self._conn = conn
         self._held = head
-        """Bytes that have come and were not fed: a part of a header, or whole records that wait for the next
-        receive.
-        """
+        """Received bytes that were not fed yet: a part of a header, or whole records that wait for the next receive."""
         self._missing = missing
         self._begun = 0
-        """The bytes of that record which have come."""
+        """The bytes of that record that have arrived."""
         self._unread = 0
         """Fed records that may still have plain bytes to be read."""
         self._idle = IdleRecords()
@@ -122,7 +120,7 @@ class TlsConn:
         await self._conn.writable()
 
     def wait_for(self, count: int) -> None:
-        """Do nothing: some of these bytes may be in here already, so a wait for them could last for ever."""
+        """Do nothing: some of these bytes may be here already, so waiting for them could last for ever."""
 
     def recv_into(self, buffer: memoryview) -> int | None:
         if isinstance(self._end, TlsFailed):
@@ -157,19 +155,19 @@ class TlsConn:
         assert self.overhead_left is not None
         self.overhead_left -= count
         if self.overhead_left < 0:
-            raise ConnectionCut("TLS: too many small records")
+            raise ConnectionCut("TLS: the peer sends too many small records")
 
     def _receive(self, room: int) -> tuple[memoryview | None, bool]:
-        """Receive encrypted bytes into the scratch; also returns whether the connection below has no more just now.
+        """Receive encrypted bytes into the scratch. Also return True if the connection below has no more bytes now.
 
-        Bytes that were held back come first. The end of the stream is empty; None: it would block.
+        Bytes that were held back come first. An empty view is the end of the stream; None means that it would block.
         """
         view, begin = self._scratch.view, len(self._held)
         view[:begin] = self._held
         if begin >= HEADER_BYTES:
             return view[:begin], False
-        # Take only so much that it surely fits the buffer once it is decrypted, with a record that has come
-        # in part.
+        # Receive only as much as surely fits the buffer after decryption, together with a record that has
+        # arrived in part.
         wanted = min(RECEIVE_BYTES, max(room - RECORD_BYTES, FEED_BYTES))
         count = self._conn.recv_into(view[begin : begin + wanted])
         if not count:
@@ -244,7 +242,7 @@ class TlsConn:
     def _count_idle(self, records: int, encrypted_bytes: int) -> None:
         """Count records that brought no plain bytes. Raises `ConnectionCut`."""
         if not self._idle.allow(records, encrypted_bytes, self._clock.monotonic()):
-            raise ConnectionCut("TLS: the peer sends records without data")
+            raise ConnectionCut("TLS: the peer sends many records without data")
 
     def _decrypt(self, buffer: memoryview, filled: int) -> tuple[int, bool]:
         """Take all plain bytes that are there: bytes in the buffer, and whether the stream has ended."""
@@ -279,7 +277,7 @@ class TlsConn:
         if self._unsent is None or len(self._unsent) < ANSWERS_BYTES_MAX + SEND_BYTES:
             self._push([])
         else:
-            raise ConnectionCut("TLS: the peer takes none of its answers")
+            raise ConnectionCut("TLS: the peer does not read what this node sends")
 
     def _push(self, records: list[Buffer]) -> bool:
         """Send encrypted bytes over the connection below, the oldest first; true when all are gone."""
@@ -330,7 +328,7 @@ class TlsConn:
         return taken
 
     def _cork(self, records: list[Buffer], plain: int) -> bool:
-        """Keep the records of a small answer for what follows it; false if they are not small."""
+        """Keep the records of a small answer, to send them with the next bytes. Return False if they are not small."""
         if self._unsent is not None or plain > RECORD_BYTES:
             return False
         self._unsent = memoryview(b"".join(records))
@@ -345,11 +343,17 @@ class TlsConn:
             return taken
         data = file.pread(min(count, SEND_BYTES), offset)
         if not data:
-            raise DiskError("", file.path, "read", 0, f"ends before {offset + count}")
+            raise DiskError(
+                "",
+                file.path,
+                "read",
+                0,
+                f"the file ends before position {offset + count}, up to which bytes were to be sent",
+            )
         return self.send((data,))
 
     def close(self) -> None:
-        """Say close_notify, if there is room for it just now, and close."""
+        """Send close_notify, if there is room for it now, and close."""
         if not self._end and self._unsent is None:
             self._end = True
             self._tls.finish()

@@ -1,8 +1,8 @@
 """Delegation tokens (KIP-48): their secrets, logins by them, and the right to see them. PURE.
 
-A token has an id, which is no secret, and an HMAC of it, which is. The key of the HMAC is `delegation.token.secret.key`, the
-same on all nodes and never in the log. So every node that has the key finds the secret of a token by its id. A client
-logs in by SCRAM with the id as user and the HMAC, in base64, as password.
+A token has a public id, and an HMAC of this id as its secret. The key of the HMAC is `delegation.token.secret.key`,
+the same on all nodes and never in the log. So every node that has the key can compute the secret of a token from its
+id. A client logs in by SCRAM with the id as user and the HMAC, in base64, as password.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 LOGINS_MAX = 1000
-"""The number of tokens whose keys are remembered: to make those of one takes milliseconds."""
+"""The number of tokens whose keys are remembered, because making the keys of one takes milliseconds."""
 
 
 class Token(Protocol):
@@ -95,7 +95,7 @@ class KeysMissing(Exception):
 
     def __init__(self, make: Callable[[], ServerKeys], keep: Callable[[ServerKeys], None]) -> None:
         """`make` may be called in any thread; pass its result to `keep`, then ask for the login again."""
-        super().__init__("the keys of a token are to be made")
+        super().__init__("the keys of this delegation token must be computed first")
         self.make = make
         self.keep = keep
 
@@ -104,7 +104,7 @@ class TokenLogins:
     """Logins by tokens on one node. It makes the keys of a token at its first login, which costs milliseconds."""
 
     def __init__(self, secrets: TokenSecrets, salt_secret: bytes) -> None:
-        """`salt_secret` is that of unknown users, so salts do not reveal which tokens exist."""
+        """`salt_secret` is the secret for the salts of unknown users, so that salts do not reveal which tokens exist."""
         self._secrets = secrets
         self._salt_secret = salt_secret
         self._keys: dict[tuple[str, str], ServerKeys] = {}
@@ -118,9 +118,10 @@ class TokenLogins:
         *,
         at_once: bool = True,
     ) -> TokenLogin | None:
-        """Look up the login by a token; None for an unknown or expired token. Raises `KeysMissing` unless `at_once`.
+        """Look up the login by a token. Return None for an unknown or expired token. Raise `KeysMissing` unless
+        `at_once`.
 
-        `now_ms` is the latest time that it may be, so that a clock that jumps lets in no token that has expired.
+        `now_ms` is the latest possible time. So a clock that jumps never lets in an expired token.
         """
         if token is None or is_expired(token, now_ms):
             return None

@@ -1,4 +1,4 @@
-"""The API versions that this node speaks: those in the table, and only those, are advertised.
+"""The API versions that this node supports: the versions in the table, and no others, are advertised.
 
 An entry binds decoder, encoder and handler of one API version. It is built when the first such request comes, so
 message classes load at first use. It also counts requests and bytes in plain numbers: the connection loop adds to
@@ -73,15 +73,15 @@ class ApiEntry:
         a request of more elements. Compiled for the first such frame.
         """
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
-        """The decoder like `decode` for frames with up to `ELEMENTS_MAX` elements, beside the loop; it returns the
-        request and how many elements it has."""
+        """The decoder like `decode`, for frames with up to `ELEMENTS_MAX` elements, in a worker. It returns the
+        request and the number of its elements."""
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
         self.errors: ErrorCounts = {}
         """Error codes in responses, each occurrence counted."""
         self.latencies = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
         """Answered requests by latency; their sum is the number of requests answered."""
         self.latency_seconds = 0.0
-        """The sum of these latencies: from the turn that took a request out of the buffer until its answer left for the socket."""
+        """The sum of all latencies: from the turn that took a request out of the buffer until the socket got its answer."""
         self.answered_in_turn = 0
         """Answers of the turn under way, whose latency is not known yet."""
         self.unanswered = 0
@@ -90,7 +90,7 @@ class ApiEntry:
         """Answered requests that had to wait, by themselves or behind another that waited."""
         self.request_bytes = 0
         self.elements = 0
-        """Array elements of the requests that were decoded beside the loop."""
+        """Array elements of the requests that workers decoded."""
         self.response_bytes = 0
 
     def _decode_first_large(self, frame: Any, offset: int) -> tuple[Any, int]:
@@ -145,11 +145,16 @@ class ApiTable:
     def _build(self, api_key: int, version: int) -> ApiEntry:
         handler = self._handlers.get(api_key)
         if handler is None:
-            raise RemoteProtocolError(f"request with API key {api_key}, which this node does not serve")
+            raise RemoteProtocolError(
+                f"the client sent a request with API key {api_key}, which this node does not serve"
+            )
         low, high = self._served[api_key]
         if not low <= version <= high:
             if api_key == ApiKey.API_VERSIONS:
                 return self._unsupported
-            raise RemoteProtocolError(f"{ApiKey(api_key).name} version {version}; served are {low} to {high}")
+            raise RemoteProtocolError(
+                f"the client sent {ApiKey(api_key).name} version {version}, and this node serves the "
+                f"versions {low} to {high}"
+            )
         entry = self._entries[(api_key << 16) | version] = ApiEntry(api_key, version, handler)
         return entry

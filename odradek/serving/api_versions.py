@@ -1,4 +1,4 @@
-"""ApiVersions: what this node serves, and the features that the cluster has agreed on."""
+"""ApiVersions: the APIs that this node serves, and the features of the cluster."""
 
 from __future__ import annotations
 

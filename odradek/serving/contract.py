@@ -50,7 +50,7 @@ class Login(Protocol):
 
     @property
     def refusal(self) -> str:
-        """The reason to close the connection now, before its next request; empty: it goes on."""
+        """The reason to close the connection now, before its next request; empty if it stays open."""
 
     def handshake(self, request: Any, version: int) -> Any: ...
 
@@ -82,7 +82,7 @@ class Delayed:
     parks: ClassVar[bool] = False
     """True if it may wait long, as a Fetch does: a connection may have only a few of these at once."""
     keeps_request: ClassVar[bool] = True
-    """True if it keeps its request, or about as many bytes, until it is answered."""
+    """True if the delayed answer keeps its request, or about as many bytes, until it is sent."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -118,7 +118,7 @@ class Suspend:
 
     run: Callable[[], Awaitable[Any]]
     is_long: bool = False
-    """True if the answer may be so large that it is encoded beside the loop."""
+    """True if the answer may be so large that a worker encodes it."""
 
 
 class Outcome(Enum):
@@ -174,12 +174,12 @@ class ClientQuota(Protocol):
 
     @property
     def fetch_bytes_max(self) -> int | None:
-        """The most bytes of one fetch; None where no quota holds."""
+        """The most bytes of one fetch; None if no quota applies."""
 
 
 class Context:
-    """The client that asks, and how it asks. There is one per connection; `client_id` and `api_version` are those of
-    the current request.
+    """The client that asks, and its connection. There is one per connection; `client_id` and `api_version` are
+    those of the current request.
 
     A handler that outlives its dispatch takes a copy (`for_later`).
     """
@@ -233,7 +233,8 @@ class Context:
         connection = self if self.of_connection is None else self.of_connection
         if self.number < connection.appended:
             raise AssertionError(
-                f"request {self.number} of a connection appends after its request {connection.appended}"
+                f"request {self.number} of a connection appends records after its later request "
+                f"{connection.appended}"
             )
         connection.appended = self.number
         return connection
@@ -251,4 +252,4 @@ class Context:
 
 
 Handler: TypeAlias = Callable[[Context, Never], Result]
-"""Handles the requests of its own API and of no other (`Never`): the API table pairs the two."""
+"""Handles the requests of its own API and of no other (`Never`); the API table pairs API and handler."""

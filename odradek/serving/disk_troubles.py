@@ -33,9 +33,7 @@ A dynamic configuration of one broker, there while such a command runs, or after
 """
 TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 DEMOTED_LOG_DIRS = "odradek.demoted.log.dirs"
-"""A dynamic configuration of one broker: paths of its directories whose replicas should not lead, as an operator
-wants.
-"""
+"""A dynamic configuration of one broker: paths of its directories whose replicas should not lead, chosen by an operator."""
 
 
 class Trouble(Enum):
@@ -44,12 +42,12 @@ class Trouble(Enum):
     HUNG = "hung"
     FULL = "full"
     DEMOTED = "demoted"
-    """The broker knows of no trouble: an operator wants replicas elsewhere to lead."""
+    """The broker has no trouble with the directory: an operator wants replicas elsewhere to lead."""
 
 
 @attrs.frozen
 class TroubledDirectory:
-    """One directory of a broker; `since_ms` by its wall clock."""
+    """One directory of a broker, and its trouble. `since_ms` is by the broker's wall clock."""
 
     directory_id: bytes
     trouble: Trouble

@@ -127,7 +127,7 @@ class LongWork:
         self._rest_until = 0.0
         self._turns_before = 0
         self.asker: _Asker | None = None
-        """The part whose request is being handled, which knows who pays for a share that begins now."""
+        """The part whose request is being handled. It knows which client pays for a share that begins now."""
         self.turns = 0
         """Turns of connections: each adds one."""
         self.seconds = 0.0
@@ -143,8 +143,8 @@ class LongWork:
         return self._is_taken
 
     def beside(self, worker: _Worker) -> LongWork:
-        """Make an object for work of the same node with a thread and turns of its own: neither waits for the
-        other's pieces.
+        """Make another object for long work of the same node, with its own thread and its own turns. The two never
+        wait for each other's pieces.
         """
         return LongWork(self.clock, self._new_event, worker, self.meter, self)
 
@@ -160,7 +160,7 @@ class LongWork:
         """Wait for a turn of long work.
 
         A request that finds no piece under way, or that `_leave` wakes, first lets connections have the loop, then
-        chooses. By that time, the request of the last piece waits again, and may have the smallest share.
+        chooses. By then, the request that ran the last piece waits again, and may have the smallest share.
         """
         share.taken = max(share.taken, self._floor)
         self.in_progress += 1
@@ -263,8 +263,8 @@ class Share:
             work._leave()
 
     def _pay(self, took: list[float]) -> None:
-        """Charge the client for the processor time of a piece, which is less than its duration: threads wait for
-        each other.
+        """Charge the client for the processor time of a piece. It is less than the duration, because threads wait
+        for each other.
         """
         if self.payer is not None and took:
             self.payer(took[0], self._work.clock.monotonic())

@@ -1,4 +1,4 @@
-"""Empty parts that many answers share: a list without elements, a leader that is unknown. PURE.
+"""Empty parts that many answers share: a list without elements, an unknown leader. PURE.
 
 They are mutable, as all parts of messages are, and must never be changed: a change would show in the answers to all
 clients. Tests and the simulator poison requests; there, `assert_unchanged` runs after each frame.
@@ -25,4 +25,4 @@ def assert_unchanged() -> None:
     """Raise `AssertionError` if a shared part has changed."""
     for part, was in _SHARED:
         if part != was:
-            raise AssertionError(f"answers share {was!r}, and one of them has made {part!r} of it")
+            raise AssertionError(f"answers share the part {was!r}, and one of them changed it to {part!r}")

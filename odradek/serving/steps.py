@@ -44,13 +44,13 @@ SCANT_UNITS = 100
 
 
 class _Workers(Protocol):
-    """Threads: `ports.Workers`, or somebody who counts what they do."""
+    """Threads: `ports.Workers`, or an object that counts their work."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T: ...
 
 
 class Pace:
-    """The account of one request that waits: its shares of long work, all of them paid by its client."""
+    """The account of one waiting request: its shares of long work, which its client pays."""
 
     __slots__ = ("_shares", "long_work", "share")
 
@@ -70,9 +70,10 @@ class Pace:
 
 
 class Answers(Delayed):
-    """Answers to several questions. Work that yields them goes on when all have come, with a list in the order asked.
+    """Answers to several questions. Work that yields them goes on when all have come. It gets a list of them in the
+    order of the questions.
 
-    They are the result of a request that waits for them, until the work has made its response.
+    A request that waits for them has them as its result, until the work has made its response.
     """
 
     __slots__ = ("_driver", "_runner", "missing", "values")
@@ -105,7 +106,7 @@ class Answers(Delayed):
     def _follow(self, driver: StepDriver, result: Result) -> None:
         """Answer as the work behind the wait does, now or later."""
         if isinstance(result, Suspend):
-            assert driver.tasks is not None, "work that asks needs tasks"
+            assert driver.tasks is not None, "long work that asks other nodes must have tasks"
             driver.tasks.start_soon(self._follow_later, driver, result)
         elif not isinstance(result, Delayed):
             self.complete(result)
@@ -134,11 +135,11 @@ Work: TypeAlias = Generator[int, None, T]
 
 async def TURN(pace: Pace) -> None:  # noqa: N802  # a constant to those who yield it
     """End a stretch of a few milliseconds. The next one is a piece of long work."""
-    raise AssertionError("the driver takes a turn together with the stretch behind it")
+    raise AssertionError("TURN must not be awaited: the driver joins it with the work that follows")
 
 
 def until(deadline: float) -> Wait:
-    """Wait for a time of the node's clock. One in the past lets other requests have their turns once."""
+    """Wait for a time of the node's clock. A time in the past lets other requests have one turn each."""
     return lambda pace: pace.long_work.clock.sleep_until(deadline)
 
 
@@ -175,10 +176,11 @@ _IDLE: list[Runner] = []
 
 
 def _run_all() -> Generator[Any, Any, None]:
-    """Run one work after the other: is sent work, gives its waits, is sent what comes of them, gives its result.
+    """Run one work after the other: receive a work, yield its waits, receive their results, yield the work's result.
 
-    The end of a generator raises `StopIteration`, which costs as much as all else that a small request needs of this
-    module. A generator that delegates to another one gets its result without that. While it does, `gi_yieldfrom` is set.
+    The end of a generator raises `StopIteration`, which costs as much as everything else that this module does for a
+    small request. A generator that delegates to another generator gets its result without that exception. While it
+    delegates, `gi_yieldfrom` is set.
     """
     came = None
     while True:
@@ -214,8 +216,8 @@ class StepDriver:
         self.tasks = tasks
 
     def begin(self, work: Steps[Result], *, is_long: bool = False) -> Result:
-        """Return the result of work that does not wait, else what goes on with it: a `Suspend`, or `Answers` that are
-        missing. `is_long` is the answer's."""
+        """Return the result of work that does not wait. Otherwise return the object that continues it: a `Suspend`,
+        or the `Answers` that it waits for. `is_long` marks that object as long work."""
         runner = _IDLE.pop() if _IDLE else _new_runner()
         came: Any = runner.send(work)
         if runner.gi_yieldfrom is not None:
@@ -225,7 +227,7 @@ class StepDriver:
         return result
 
     def first_slice(self, runner: Runner, came: Any, is_long: bool = False) -> Result:
-        """Run for one slice at once, and return what `begin` does."""
+        """Run the first slice at once, and return what `begin` returns."""
         came = self._end_slice(runner, came, SCANT_UNITS if self._long_work.is_busy else SLICE_UNITS)
         if runner.gi_yieldfrom is None:
             if not _IDLE:
@@ -289,13 +291,14 @@ class StepDriver:
 def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
     """Return the response if one slice is enough, else a `Suspend` that goes on with it.
 
-    State may change between two slices. So a description takes the image once, and looks up each partition when it comes to it.
+    State may change between two slices. So a description takes the image once, and looks up each partition only when
+    its turn comes.
     """
     return StepDriver(long_work).begin(work, is_long=True)
 
 
 def run_through(work: Work[T]) -> T:
-    """Do all of it at once, in a worker thread, where it does not hold up the loop."""
+    """Do all the work at once, in a worker thread, where it does not hold up the loop."""
     try:
         while True:
             next(work)

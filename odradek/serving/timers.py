@@ -61,7 +61,7 @@ class Timers:
         return timer
 
     def next_turn(self, action: Callable[[], Any]) -> None:
-        """Call `action` soon, in a turn of its own: others have the loop in between."""
+        """Call `action` soon, in a turn of its own, after other work has had the loop."""
         self.at(self._clock.monotonic(), action)
 
     def note_cancelled(self) -> None:

@@ -1,7 +1,7 @@
-"""Shared by schedules of a coordinator alone: a partition of three replicas, and a host on each broker. PURE.
+"""Shared by schedules that test a coordinator alone: a partition of three replicas, and a host on each broker. PURE.
 
 The partition is that of `sim.alone.replication_alone`. Each broker has a coordinator, whose shard begins and ends as
-leadership comes and goes. It loads its log beside all that goes on.
+leadership comes and goes. It loads its log while other events go on.
 """
 
 from __future__ import annotations

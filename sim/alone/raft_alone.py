@@ -108,7 +108,7 @@ class _Run:
     # --- steps
 
     def _deliver(self, *, keep: bool = False) -> None:
-        """Deliver some messages, mostly old ones first; those that cross the cut are lost."""
+        """Deliver some messages, mostly old ones first. Messages that cross the cut are lost."""
         cluster, random = self._cluster, self._random
         for _ in range(random.randint(1, 8)):
             if not cluster.letters:
@@ -193,7 +193,7 @@ class _Run:
     # --- the end
 
     def _heal(self) -> None:
-        """Start all nodes on a sound network: one of them must lead, and its records must be committed everywhere."""
+        """Start all nodes on a healthy network: one of them must lead, and its records must be committed everywhere."""
         cluster = self._cluster
         for node_id, node in cluster.nodes.items():
             if node.core is None:

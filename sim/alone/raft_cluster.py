@@ -51,7 +51,7 @@ def must(holds: bool, promise: str) -> None:
 
 @attrs.frozen
 class Question:
-    """A request on its way. Who asked in which life: a node that restarted wants no answer to it."""
+    """A request on its way, with its sender and the sender's life: a node that restarted wants no answer to it."""
 
     sender: int
     life: int

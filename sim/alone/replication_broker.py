@@ -1,4 +1,4 @@
-"""One broker with its one replica, for schedules of replication alone: what it does is what the product's shells do.
+"""One broker with its one replica, for schedules of replication alone: it does what the product's shells do.
 
 PURE.
 

@@ -1,4 +1,6 @@
-"""The controller of a schedule of replication alone: who leads, who is in sync, which brokers are unfenced. PURE."""
+"""The controller in a schedule of replication alone: it knows the leader, the in-sync replicas and the unfenced
+brokers. PURE.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ class Controller:
         return self._next_epoch
 
     def fence(self, node_id: int) -> None:
-        """Fence a broker, which stops leading. It stays in sync only as the last one."""
+        """Fence a broker, which stops leading. It stays in sync only if it is the last in-sync replica."""
         if node_id in self._brokers:
             self._brokers[node_id] = (self._brokers[node_id][0], False)
         state = self.state

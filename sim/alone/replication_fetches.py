@@ -49,7 +49,7 @@ class Fetches:
                 return
             fetching.answer = leader.serve(fetching)
             if not self._is_awaited(node, fetching):
-                self._under_way.remove(fetching)  # it was given up; the leader has counted it all the same
+                self._under_way.remove(fetching)  # the fetch was given up, but the leader has counted it
             return
         self._under_way.remove(fetching)
         if self._is_awaited(node, fetching):

@@ -1,4 +1,4 @@
-"""`python -m sim --census DIR`: which named states of the product the runs of a campaign have reached. SHELL.
+"""`python -m sim --census DIR`: prints the named states of the product that the runs of a campaign have reached. SHELL.
 
 Exit status 4: a certain state was missed, or 2,000 seeds have missed a state that has neither a driver nor a reason.
 64: the command was not understood. Otherwise 0.

@@ -46,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str]) -> int:
-    """Run a campaign; the exit status is that of the worst run since the command began.
+    """Run a campaign. The exit status is that of the worst run since the command began.
 
     It is 4 if all went well, and there were enough seeds to expect a named state that none of them has reached.
     """

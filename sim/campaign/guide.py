@@ -1,6 +1,6 @@
 """The code that a campaign has executed so far, and the options that reached new code. SHELL.
 
-It is kept in `coverage.json` in the campaign's directory, so that the next campaign goes on from there.
+`coverage.json` in the campaign's directory keeps both, so that the next campaign continues from there.
 """
 
 from __future__ import annotations

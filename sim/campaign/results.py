@@ -1,7 +1,7 @@
 """The file of a campaign's results: JSON lines, one for each run and each failure that was made smaller. PURE.
 
-A line is written when its run has ended. So a campaign that is killed loses only what was under way. A last line that
-is torn is passed over. Of two lines with one seed the later one counts.
+A line is written when its run has ended. So a campaign that is killed loses only the runs under way. A torn last line
+is ignored. If two lines have the same seed, the later line counts.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class Results:
         return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
 
     def next_seeds(self, first: int, commit: str) -> Iterator[int]:
-        """Yield seeds to run: those that failed with other code, then all from `first` on without a result yet. It
-        never ends.
+        """Yield seeds to run: first those that failed with other code, then all from `first` on that have no result
+        yet. It never ends.
         """
         again = [
             outcome.seed

@@ -1,7 +1,7 @@
-"""A failing run made smaller: options are taken away one by one as long as it still fails the same way. PURE.
+"""A failing run made smaller: options are removed one by one as long as it still fails in the same way. PURE.
 
-Greedy, after delta debugging (Zeller, 2002): each step of `RunOptions.simpler` is tried; what keeps the failure
-stays. A step that failed once is left alone from then on: it rarely depends on the others, and each try costs a run.
+Greedy, after delta debugging (Zeller, 2002): each step of `RunOptions.simpler` is tried, and kept if the failure
+stays. A step that removed the failure is not tried again: it rarely depends on other steps, and each try costs a run.
 """
 
 from __future__ import annotations

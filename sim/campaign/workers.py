@@ -1,8 +1,8 @@
 """Processes that run seeds side by side. SHELL.
 
 A worker is a process that runs one job after the other (`sim.campaign.worker`). Starting Python and loading a node
-costs as much as a tenth of a run. It is replaced by a new one from time to time, and when it died or came to no end.
-Each has a hash seed of its own: a run that hung on the order of a set would not replay.
+costs as much as a tenth of a run. It is replaced by a new one from time to time, and also when it has died or does
+not end. Each worker has its own hash seed: a run that depended on the order of a set would not replay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The named states of the product: what reaches each of them, and where it is seen.
+"""The named states of the product: the cause of each, and the place where it is reached.
 
-A row for each name that the product gives to `reached` (`odradek/named_states.py`). The sentence says what must happen
-until a run comes there. `tests/sim/census/` holds that each call has a row, and each row one call.
+A row for each name that the product gives to `reached` (`odradek/named_states.py`). The sentence says what must
+happen for a run to reach it. `tests/sim/census/` holds that each call has a row, and each row one call.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ STATES: Mapping[str, str] = {
     "serving.timer_met_a_bug": "A timer's function raises an error.",
     "serving.long_work_cancelled": "A connection ends while its request waits for a turn.",
 }
-"""What reaches a state, by its name: area, dot, what the defence has done."""
+"""The cause of each state, by its name: area, dot, and the reaction of the defence."""
 
 CERTAIN: frozenset[str] = frozenset(
     {

@@ -53,7 +53,7 @@ __all__ = ["Access", "is_allowed"]
 
 
 def is_allowed(rules: Sequence[Acl], principal: str, operation: Operation, topic: str) -> bool:
-    """True if the rules grant an operation on a topic to a principal: one allows, and none denies."""
+    """True if the rules grant an operation on a topic to a principal: some rule allows it, and none denies it."""
     found = {
         rule.permission_type
         for rule in rules
@@ -149,9 +149,7 @@ class Access:
             self._see(process, image)
 
     def _catch_up(self, process: _Replayed) -> None:
-        """Record an image whose other listeners were called first: they may have answered requests that waited for
-        it.
-        """
+        """Record an image now: listeners that ran before this one may have answered requests that waited for it."""
         metadata = process.node.metadata
         if metadata is not None and metadata.committed_image.access is not process.images[-1][1]:
             self._see(process, metadata.committed_image)

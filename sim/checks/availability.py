@@ -56,7 +56,7 @@ class _Controller:
 
 
 class Availability:
-    """The check that no leader or coordinator is away for too long: it looks four times a second."""
+    """The check that no leader or coordinator is missing for too long. It looks four times a second."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -67,7 +67,7 @@ class Availability:
         self.longest = self._outages.longest
         self._quorum: Outage | None = None
         self._voters: dict[tuple[tuple[int, bytes], ...], None] = {}
-        """The sets of voters that living nodes know: a single one, unless an operator has just changed them."""
+        """The sets of voters that living nodes know: only one, unless an operator has just changed the voters."""
         self._voters_since = 0.0
         self._controller: _Controller | None = None
         self._last_controller: _Controller | None = None
@@ -161,7 +161,8 @@ class Availability:
         if last is None:
             return "other"
         if last.env.lost_power:
-            # It reports that as soon as it is back, unless it ends again, or a link is cut, before that.
+            # The broker reports that as soon as it is back, unless it ends again, or a link is cut, before
+            # that.
             return "without power"
         return self._why(last.member, last.node, has_lost_reach=True)
 
@@ -257,7 +258,7 @@ class Availability:
                     ):
                         self._servers[key] = Server(key, member, broker, partition, now)
                     if image.brokers[partition.leader].fenced:
-                        # It has restarted, and serves no client until the controller unfences it.
+                        # The broker has restarted, and serves no client until the controller unfences it.
                         self._loading.pop(key, None)
                     elif topic.name == OFFSETS_TOPIC:
                         self._look_at_coordinator(key)
@@ -283,7 +284,7 @@ class Availability:
         image: MetadataImage,
         living: Mapping[int, tuple[Member, Node]],
     ) -> Broker | None:
-        """Find the broker that leads a partition by the metadata, awake, and within reach of the quorum's leader.
+        """Find the broker that leads a partition by the metadata, if it is awake and can reach the quorum's leader.
 
         A new process of that broker has to be registered: with other disks it waits for the session of the former
         one.
@@ -310,8 +311,8 @@ class Availability:
     def _is_led_by_a_bad_disk(
         self, outage: Outage, partition: PartitionImage, living: Mapping[int, tuple[Member, Node]]
     ) -> bool:
-        """True if the leader's disk has hung or been full since the last look, or it became leader so: reporting
-        that takes a while.
+        """True if the leader's disk has hung or been full since the last look, or was so when it became leader.
+        Reporting this takes a while.
         """
         if partition.leader not in living:
             return False

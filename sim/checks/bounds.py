@@ -23,7 +23,8 @@ WORK_PIECES = 2
 
 JOIN_GRACE_SECONDS = 5.0
 """A member gives up a JoinGroup this long after the rebalance timeout (Kafka's rule). On a connection that the
-network has forgotten it waits so long; then it finds the coordinator over another one, within a request timeout.
+network has forgotten it waits that long; then it finds the coordinator over another connection, within a request
+timeout.
 """
 
 HANGS = "with a disk that hangs"
@@ -46,7 +47,7 @@ class Timeouts:
     full: float
     """The time after which a broker reports that a disk is full."""
     weather: float
-    """What the weather may add to a few steps in a row."""
+    """The time that the weather may add to a few steps in a row."""
     unnoticed: float
     """The time for which followers may not notice that the leader's process has closed its connections."""
 

@@ -1,4 +1,4 @@
-"""High watermarks against `min.insync.replicas`: below it nothing is committed (KIP-966). PURE.
+"""High watermarks against `min.insync.replicas`: with fewer in-sync replicas, no record is committed (KIP-966). PURE.
 
 The minimum is the one of the leader's own image. Two looks that follow each other must both find the in-sync replicas
 too few, in the same partition epoch and with the same minimum. Then the high watermark may not have moved between them.

@@ -1,4 +1,4 @@
-"""The watch over the quorum: what it says is committed is asked again and again, and compared with before. PORTED."""
+"""The watch over the quorum: it repeatedly reads the committed records, and compares them with earlier reads. PORTED."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class AnswerByTime:
     timestamp_ms: int
     offset: int
     committed: int
-    """What was committed when the question was asked."""
+    """The committed offset when the question was asked."""
     log_start_offset: int
     """Where the log began when the answer was sent, at the latest."""
 

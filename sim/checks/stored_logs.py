@@ -1,7 +1,7 @@
 """The ends of logs by their bytes: in the page cache, or on the platter. PURE.
 
-Files are walked from batch to batch, and a walk goes on where the last one ended. A file that was cut and written again
-is walked anew: the last header that was read is no longer at its place.
+Files are walked from batch to batch, and a walk goes on where the last one ended. A file that was cut and written
+again is walked from its beginning: the last header read is no longer in its place.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ class StoredMarks:
         try:
             offsets = self._offsets(inode)
         except MalformedCheckpoint:
-            # The storm has spoiled it, so it says nothing, and its broker recovers all of its logs.
+            # The storm has spoiled the checkpoint, so it has no offsets, and its broker recovers all of its
+            # logs.
             return
         for (topic, partition), offset in offsets.items():
             where = f"{path}/{topic}-{partition}"

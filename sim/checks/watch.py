@@ -80,7 +80,7 @@ GUARDED_APIS = (
     *(ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH),
     *(ApiKey.CREATE_TOPICS, ApiKey.CREATE_ACLS),
 )
-"""What `sim.checks.access` hears."""
+"""The APIs that `sim.checks.access` listens to."""
 _SLOTS_MAX = SLOTS_MAX + FRAMES_PER_TURN
 _HELD_BYTES_MAX = HELD_BYTES_MAX + ANSWER_BYTES_MAX
 _QUEUED_BYTES_MAX = SEND_QUEUE_BYTES_MAX + ANSWER_BYTES_MAX

@@ -50,7 +50,7 @@ class Replicas(list[Hosted]):
     def __init__(self) -> None:
         super().__init__()
         self.moved: list[Hosted] = []
-        """Those whose state, or their broker's image, was another one at the look before, and those that are new."""
+        """New replicas, and those whose state, or whose broker's image, has changed since the last look."""
         self.moved_keys: set[TopicIdPartition] = set()
         """Their partitions, and partitions of which a replica is gone."""
 
@@ -60,7 +60,7 @@ class Replicas(list[Hosted]):
 
 
 def moved_of(hosted: Sequence[Hosted]) -> Sequence[Hosted]:
-    """List the replicas that have moved since the last look; all, where nobody knows which those are."""
+    """List the replicas that have changed since the last look, or all if the changed ones are unknown."""
     return hosted.moved if isinstance(hosted, Replicas) else hosted
 
 

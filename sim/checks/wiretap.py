@@ -1,7 +1,7 @@
 """A tap on all connections of a world: requests and answers as messages, at the moment when they are sent. PURE.
 
-Checks say which APIs they listen to. A listener is shown each request when its last byte is sent, and the answer to it
-when that one's last byte is sent. Bytes that make no message are left to the node that gets them.
+Checks name the APIs that they listen to. A listener gets each request when its last byte is sent, and each answer
+when the answer's last byte is sent. Bytes that make no message are left to the node that gets them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The table of all knobs: constants with their lowest value and the highest drawn one; and how a run draws them. PURE.
+"""The table of all knobs: constants with their lowest value and the highest drawn value. It also draws the knobs of
+a run. PURE.
 
-Highest values are those that the data of a run still reaches. Production has larger ones.
+The data of a run still reach the highest value. Production has larger values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A client that asks where partitions begin and end, and which offset has a time, all the time. PORTED.
+"""A client that keeps asking where partitions begin and end, and which offset belongs to a time. PORTED.
 
-It believes nothing: `sim.checks.served_offsets` hears the answers of all clients, and judges them.
+It checks nothing itself: `sim.checks.served_offsets` gets the answers of all clients, and checks them.
 """
 
 from __future__ import annotations

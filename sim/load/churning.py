@@ -1,7 +1,7 @@
 """Topics that come and go in a storm: of several segments, removed by retention, read by time, deleted. PORTED.
 
-No record that is written here is promised to a client. What it is for: segments are rolled, indexed, looked through,
-flushed and removed, and topics deleted under tasks that are at work on their files.
+No client is promised any record written here. The purpose is that segments are rolled, indexed, searched, flushed and
+removed, and that topics are deleted under tasks that use their files.
 """
 
 from __future__ import annotations

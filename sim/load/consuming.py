@@ -1,7 +1,7 @@
 """The product's own consumer in a scenario: alone, near a replica, or in a group. PORTED.
 
-What it must do beside what `sim.history` asks: a consumer of its own reads every offset once, in order. A group reads
-every acknowledged record at least once. Once all is well, both come to the end.
+It must do more than `sim.history` checks: a consumer alone reads every offset once, in order. A group reads every
+acknowledged record at least once. Once all is well, both come to the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A workload of a user's own, beside those of `cluster_scenario`: what it must have. PORTED.
+"""A user's own workload, beside those of `cluster_scenario`, and its required coroutines. PORTED.
 
 A file of Python says `workload = SomethingWithThreeCoroutines()`, and `python -m sim --seed N --workload FILE` runs it in the
 storm of the seed. docs/simulation.md has an example.

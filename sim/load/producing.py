@@ -41,7 +41,9 @@ class ProduceConfig:
 
 @attrs.frozen
 class RecordToSend:
-    """One record on its way; `partition` None: by key, or any. `timestamp_ms` since 1970."""
+    """One record to send. With `partition` None, the producer chooses it by key, or freely. `timestamp_ms` counts
+    from 1970.
+    """
 
     topic: str
     value: bytes | None
@@ -55,7 +57,7 @@ class RecordToSend:
 class Delivery:
     """The outcome of one batch: `indexes` are the places of its records in the list that was passed.
 
-    `base_offset` is the first record's offset, -1 where the broker does not say (acks=0, or a repetition whose
+    `base_offset` is the first record's offset, -1 if the broker does not report it (acks=0, or a repetition whose
     original was acknowledged long ago). `error` is None when it was acknowledged.
     """
 

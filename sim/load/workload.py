@@ -44,7 +44,7 @@ and is still in the ISR (`replica.lag.time.max.ms`).
 FETCH_WAIT_MS, SLOW_FETCH_WAIT_MS = 500, 10_000
 SLOW_REST_SECONDS = 20.0
 SLOW_SESSION_MS, SLOW_HEARTBEAT_MS, SLOW_POLL_INTERVAL_MS = 45_000, 12_000, 90_000
-"""What members of groups have in runs that last for hours."""
+"""The group members' settings in runs that last for hours."""
 IN_FLIGHT_MAX = 200
 """Records of one async producer that have no outcome yet, at most."""
 
@@ -295,7 +295,7 @@ class Workload:
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
         """Read everything back and hold it against the history. Raises `SafetyViolation`."""
         partitions = self.partitions
-        # Longer than a request may wait: its bytes may be late by more than that, and then it is repeated.
+        # Longer than a request may wait: if its bytes are later than that, the request is repeated.
         seconds = END_SECONDS_MAX
         starts = await client.run(
             list_offsets(client.core, dict.fromkeys(partitions, EARLIEST), timeout=seconds)

@@ -1,7 +1,7 @@
 """Counts of the answers in a run: API x version x error code, counted where a node encodes its answers. PURE.
 
-The nodes' own tables of handlers count already (`odradek.serving.api_table`). A process that ends hands its figures
-over, so that a run has those of all its processes.
+The nodes' own tables of handlers count answers already (`odradek.serving.api_table`). A process adds its counts when
+it ends, so that a run has the counts of all its processes.
 """
 
 from __future__ import annotations

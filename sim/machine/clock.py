@@ -22,7 +22,7 @@ from sim.machine.events import Agenda, Owner, Timer
 from sim.machine.waiting import Signal, Waiter, checkpoint
 
 EVENTS_WITHOUT_A_TASK_MAX = 1000
-"""The most events in a row that happen behind trio's back: they wake no task."""
+"""The largest number of events in a row that wake no task, and so stay hidden from trio."""
 ROUNDS_WITHOUT_TIME_MAX = 200_000
 """Rounds of trio's loop in which virtual time may stand still."""
 EPOCH_MS = 1_750_000_000_000

@@ -61,9 +61,9 @@ class Shape:
     replicas: int = 3
     """The replication factor of everything."""
     voters: int = 0
-    """The number of brokers that vote where no machine is only a controller; 0: all of them."""
+    """The number of brokers that vote if no machine is only a controller; 0 means all of them."""
     racks: int = 0
-    """The number of racks, over which brokers are spread in turns; 0: each broker is in a rack of its own."""
+    """The number of racks, to which brokers are assigned in turns; 0 gives each broker its own rack."""
     broker_log_dirs: tuple[int, ...] = ()
     """Log directories of each broker, in order; empty: `log_dirs` of them everywhere."""
     guarded: int = 0
@@ -407,10 +407,11 @@ class Cluster:
             world.crash(member.name, "random")  # what was written must be durable
 
     def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
-        """Put empty disks in the places of a dead node's, and format them for a node that joins an existing cluster.
+        """Replace disks of a dead node by empty disks, and format them for a node that joins an existing cluster.
 
-        A machine that keeps some of its disks keeps its power too: they are changed while it runs, as in a JBOD host. Were
-        their page caches lost, this would be a loss of power, after which another broker has to stay up.
+        A machine that keeps some of its disks keeps its power, too: disks are changed while it runs, as in a JBOD
+        host. If their page caches were lost, this would count as a loss of power, and another broker would have to
+        stay up.
         """
         world = self.world
         disk = world.machine(member.name).disk

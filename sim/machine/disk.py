@@ -75,12 +75,12 @@ _REASONS = {
     errno.EFBIG: "File too large",
     errno.EMFILE: "Too many open files",
     errno.ENOMEM: "Cannot allocate memory",
-    errno.EWOULDBLOCK: "another process holds it",
+    errno.EWOULDBLOCK: "another process has locked the directory",
 }
 
 
 _NEED_DESCRIPTORS = frozenset({"create", "list"})
-"""Operations that open a file or a directory. A file that is there is opened at its first use (`SimFile`)."""
+"""Operations that open a file or a directory. An existing file is opened at its first use (`SimFile`)."""
 
 
 @attrs.define
@@ -120,8 +120,8 @@ class SimDisk:
         self.spared: frozenset[str] = frozenset()
         """Operations that dead devices still answer, from memory: a file system may know sizes and names by heart."""
         self.silent_roots: dict[str, float] = {}
-        """Log directories whose devices answer nothing, and until when: the loop's calls that are bounded raise
-        `DiskHung` as long as they are listed."""
+        """Log directories whose devices do not answer, each with the time until then. As long as they are listed,
+        bounded calls of the loop raise `DiskHung`."""
         self.unsettled: dict[str, Callable[[], None]] = {}
         """The ends of the loop's calls that were not answered in time, by log directory: see `SimDir.in_time`."""
         self.bounded_roots: dict[str, None] = {}
@@ -169,7 +169,7 @@ class SimDisk:
     # --- what a test asks
 
     def fail_at(self, number: int, errno: int) -> None:
-        """Fail the operation with this number (the first is 1); one operation, not the later ones."""
+        """Fail the operation with this number (the first is 1), and no later operation."""
         self._fail_at[number] = errno
 
     def fail_next(

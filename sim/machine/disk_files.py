@@ -154,7 +154,7 @@ class SimFile:
     def unpin(self) -> None:
         self._references -= 1
         if self._references < 0:
-            raise ValueError(f"{self.path} has been released more often than pinned")
+            raise ValueError(f"{self.path} was released more often than it was pinned")
         if self._references == 0 and self._generation == self._disk.generation:
             self._inode.handles -= 1
             self._disk.release(self._inode)

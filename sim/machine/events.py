@@ -1,4 +1,4 @@
-"""The agenda of the virtual world: what happens when, in an order that only the seed decides."""
+"""The events of the virtual world and their times, in an order that only the seed decides."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Agenda:
         return timer
 
     def advance(self, limit: float) -> bool:
-        """Go to the next event, if it is due by `limit`, and let it happen. False: there is none."""
+        """Go to the next event, if it is due by `limit`, and let it happen. Return False if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= limit:
             entry = heappop(heap)

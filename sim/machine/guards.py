@@ -1,4 +1,4 @@
-"""The settings of clusters that ask who a client is, and judge what it may do. PURE.
+"""The settings of clusters that authenticate and authorize clients. PURE.
 
 Clients of the load stay on the plaintext listener, where everybody is `User:ANONYMOUS`, a super user. Beside it each
 broker has a listener with SASL, whose users have only the rights that an operator gives them.

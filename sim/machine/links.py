@@ -44,7 +44,7 @@ REPEAT_SECONDS_MIN = 1.0
 LATE_SECONDS_MAX = (0.2, 2.0, 15.0)
 """The longest delays of a late request; each is as likely."""
 FREQUENT_SHARE = 0.02
-"""The share of frequent requests that may arrive twice, beside that of the others."""
+"""The share of frequent requests that may arrive twice; other requests have their own share."""
 _FREQUENT = frozenset((ApiKey.FETCH, ApiKey.BROKER_HEARTBEAT))
 _NAMES: Mapping[int, str] = {key.value: key.name.lower() for key in ApiKey}
 _OF_LOGINS = frozenset((ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))

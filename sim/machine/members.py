@@ -100,7 +100,7 @@ class Member:
         """True if the fault model was broken on purpose: then it may fail for any reason that it logs."""
         self.failures: list[str] = []
         self.answers = AnswerCounts()
-        """What its processes answered, once they have ended."""
+        """The answers of its processes that have ended."""
         self._errors = 0
         self.node: Node | None = None
         """The node of its process, for the checks; of a dead process, the remains."""

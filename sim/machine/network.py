@@ -99,7 +99,7 @@ class Fabric(Links):
         self.severed: dict[tuple[str, str], float] = {}
         """The time at which connections between two hosts were forgotten last."""
         self.may_close_late = True
-        """True while the notice of a closed connection may be late, as the weather says: until a storm is over."""
+        """True while the notice of a closed connection may be late, as the weather decides; False after a storm."""
         self.on_sent: Callable[[SimConn, bytes], None] | None = None
         """Called with an end and the bytes that it has sent. It only looks."""
         self.repeats: Repeats | None = None
@@ -151,7 +151,7 @@ class Fabric(Links):
         return severed // 2
 
     def reset_forgotten(self) -> None:
-        """Let both ends of each connection that the network has forgotten hear of it: a firewall that answers again."""
+        """Notify both ends of each connection that the network has forgotten, like a firewall that answers again."""
         for conn in self._connections:
             if not conn.is_heard:
                 self.agenda.at(self.agenda.now, partial(conn.reset, "reset on the way"), conn.node)
@@ -190,7 +190,7 @@ class SimConn:
         self.host_name = host.name
         self.peer_name = peer_host.name
         self.is_heard = True
-        """False: the network has forgotten this connection, and lets nothing of it pass."""
+        """False if the network has forgotten this connection, and drops all its bytes."""
         self._gives_up = False
         self._unanswered: bytes | None = None
         """The correlation id of the request with whose answer the connection is lost."""
@@ -235,14 +235,14 @@ class SimConn:
         return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
 
     def wait_for(self, count: int) -> None:
-        # As in Linux, a wait never exceeds the buffer. A sender waits for a third of it to be free, and may
-        # not know of a quarter: it may have filled only this much.
+        # As in Linux, a wait never exceeds the buffer. A sender waits until a third of it is free, and may not
+        # notice a quarter, so only this much may be filled.
         self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
         if self._is_readable():
             self._readable.wake()
 
     async def writable(self) -> None:
-        # As in Linux: not for every byte of room, or a stream would become segments of one byte.
+        # As in Linux, do not announce every byte of room, or a stream would become segments of one byte.
         enough = max(1, self._fabric.weather.socket_buffer_bytes // 3)
         if self._window >= enough or self._lost or self._closed:
             await checkpoint()
@@ -340,7 +340,7 @@ class SimConn:
             late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
             peer._late_until = max(peer._late_until, self._fabric.agenda.now + late)
         if self._received:  # the kernel resets when it must throw away what was not read
-            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+            self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
         else:
             self._transmit(peer.end, peer.node, self.line)
         self._readable.wake()
@@ -371,7 +371,7 @@ class SimConn:
         """Reset a connection that the kernel does not know; to a machine without power it is sent again later."""
         peer = self.peer
         if self._host.up:
-            self._transmit(lambda: peer.reset("reset by peer"), peer.node)
+            self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node)
         elif wait > RETRANSMISSION_SECONDS_MAX:
             peer.reset("timed out")
         else:
@@ -413,7 +413,7 @@ class SimConn:
         self._fabric.forget(self)
         if not silent:
             peer = self.peer
-            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+            self._transmit(lambda: peer.reset("the peer reset the connection"), peer.node, self.line)
 
     def _is_repeated(self, repeats: Repeats, data: bytes) -> bool:
         """Lose the connection so that a request arrives twice, if that is chosen. True: these bytes are lost with it."""

@@ -65,9 +65,9 @@ class SimEnv:
         self.host = host
         self.alive = True
         self.lost_power = False
-        """It ended with the power of its machine, so its peers heard nothing."""
+        """True if the process ended because its machine lost power, so that its peers got no notice."""
         self.paused = False
-        """Nothing happens to it now: it is stopped, or at work (`sim.machine.toil`)."""
+        """True if nothing happens to it now: it is stopped, or at work (`sim.machine.toil`)."""
         self.stopped = False
         """Paused until `resume`."""
         self.has_descriptors = True
@@ -107,7 +107,9 @@ class SimEnv:
         return SimCompanion(self, factory, args)
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
-        if not self.alive:  # killed before its first step: what it opened now would be a living process's
+        if (
+            not self.alive
+        ):  # killed before its first step: anything that it opened now would belong to a living process
             raise NodeCrashed
         return self.disk.open_dir(path, create)
 

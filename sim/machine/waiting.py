@@ -44,7 +44,7 @@ def _suspend(message: WaitTaskRescheduled) -> Generator[WaitTaskRescheduled, Any
 
 
 class Signal:
-    """A condition that tasks of one node wait for. They are woken in the order of their waits."""
+    """A condition that tasks of one node wait for. Tasks are woken in the order of their waits."""
 
     __slots__ = ("_owner", "_tasks")
 

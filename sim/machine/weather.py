@@ -16,7 +16,7 @@ REPEATS_PROBABILITY = 0.35
 """The share of runs in which requests between nodes arrive twice."""
 LIGHT_SPIKE_PROBABILITY = 0.001
 SEGMENTS_PER_WINDOW = 8
-"""Segments that may be late for each full buffer on its way: four that open the window, and about as many of data."""
+"""Segments that may be late for each full buffer under way: four that open the window, and about as many with data."""
 CARRIED_MIN = 200_000
 """Bytes per second that a connection must carry for a follower to keep up with the loads of a run."""
 

@@ -103,7 +103,7 @@ class World:
         self._refutation: Exception | None = None
 
     def _stream(self, name: str) -> Random:
-        """Make a source of randomness of its own, so that one part's draws do not shift another's."""
+        """Make a separate source of randomness, so that one part's draws do not shift another part's."""
         return Random(f"{self.seed}/{name}")
 
     @property
@@ -286,7 +286,7 @@ class World:
         env.hangs_until = max(env.hangs_until, self.now + seconds)
 
     def silence(self, name: str, root: str, seconds: float) -> None:
-        """Let a log directory answer none of the loop's calls for so long, or until the process ends.
+        """Let a log directory answer none of the loop's calls for `seconds`, or until the process ends.
 
         That holds for bounded calls (`Dir.bound_calls`); any other call is a panic.
         """
@@ -335,7 +335,7 @@ class World:
         await woken.wait()
 
     async def wait(self, event: Event, seconds: float) -> None:
-        """Wait for an event, but no longer than that."""
+        """Wait for an event, but at most `seconds`."""
         with trio.CancelScope() as scope:
             timer = self.agenda.at(self.now + seconds, scope.cancel)
             await event.wait()

@@ -70,7 +70,9 @@ In the other runs a node that waits on such a connection gives up by itself, aft
 READ_SECONDS_MAX = 120.0
 """Time from the end of all writing until every reader has read everything."""
 TRANSACTIONS_SECONDS_MAX = 60.0
-"""Time from the end of all clients until no transaction is open: its timeout, the next look for it, its markers."""
+"""Time from the end of all clients until no transaction is open: the transaction timeout, the next look for expired
+ones, and the markers.
+"""
 CLIENTS = 2
 """Producers of a run whose options are not given."""
 STOP_SECONDS_MAX = 120.0

@@ -113,7 +113,7 @@ class Scenario:
     async def _main(self) -> Mapping[str, int]:
         world = self.world
         format_node(world, self.config)
-        world.crash(NODE, "random")  # what the format has written must be durable
+        world.crash(NODE, "random")  # the files that the format has written must be durable
         await self._member.start()
         load = self.load
         admin = load.client("admin")

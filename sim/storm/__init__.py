@@ -1,1 +1,1 @@
-"""Troubles of a run: what breaks, when, and within which fault model."""
+"""Troubles of a run: their kinds, their times, and the fault model that bounds them."""

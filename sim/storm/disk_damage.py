@@ -122,8 +122,8 @@ async def _start_again(storm: Storm, member: Member, random: Random) -> None:
 
 
 async def rotting_disks(storm: Storm, random: Random) -> None:
-    """Flip bits of one machine's replicas, and often let another machine lose its own, so that a reader must meet
-    them.
+    """Flip bits of one machine's replicas, and often let another machine lose its replicas, so that a reader must
+    meet the damage.
     """
     world, atlas = storm.world, storm.atlas
     while await storm.calm(random, 12.0):
@@ -239,4 +239,4 @@ DISK_TROUBLES: Mapping[str, Trouble] = {
 }
 """Troubles by their word in `StormPlan.kinds`."""
 FILE_TROUBLES: Mapping[str, Trouble] = {"spoil": spoiled_files}
-"""The same, drawn behind all others."""
+"""The same for files, drawn after all other troubles."""

@@ -224,7 +224,7 @@ def _voters(member: Member) -> Sequence[Voter]:
 
 
 async def eligible_leaders(storm: Storm, random: Random) -> None:
-    """Freeze followers until one is eligible. Then take the last replica in sync away, and let the others go on."""
+    """Freeze followers until one is eligible. Then stop the last in-sync replica, and let the frozen ones go on."""
     while await storm.calm(random, 12.0):
         image = newest_image(storm)
         if image is None:

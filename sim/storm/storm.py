@@ -84,7 +84,7 @@ class Storm:
         self._voter_away: Member | None = None
         """The node whose disk is new, and which does not vote again."""
         self.lost_power: Member | None = None
-        """The broker whose page cache is gone, and whose replicas may not be in sync yet."""
+        """The broker that has lost its page cache, and whose replicas may not be in sync yet."""
         self._without_cache: frozenset[str] = frozenset()
         """The names of all such brokers: another may lose its disk while one has rot."""
         self._replica_sets: frozenset[frozenset[str]] = frozenset()
@@ -94,7 +94,7 @@ class Storm:
         self.died_since: tuple[str, ...] = ()
         """The brokers that have died since, with that one among them."""
         self.doomed: set[str] = set()
-        """Nodes whose end is planned, though they are up: they keep nothing for the others."""
+        """Nodes that will be ended, although they are still up: no other node may rely on them."""
 
     async def run(self) -> None:
         """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
@@ -177,7 +177,7 @@ class Storm:
         running = member.running
         assert running is not None
         self.begin(f"{how} {member.name} {why}".rstrip())
-        # Who is asked to stop leaves the ISRs first, long before its process has ended (seed 368).
+        # A broker that is asked to stop leaves the ISRs first, long before its process has ended (seed 368).
         self.note_death(member)
         if how == "stop" and member.serves():
             member.ask_to_stop()
@@ -244,8 +244,8 @@ class Storm:
             self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
     def may_die(self, member: Member) -> bool:
-        """True if, without this node, each partition has a broker that stayed up since one of its brokers lost its
-        page cache."""
+        """True if, without this node, each partition still has a broker that was up ever since one of its brokers
+        lost its page cache."""
         if self.lost_power is None or member not in self.cluster.brokers:
             return True
         return self._keeps_a_replica(member, self._without_cache)
@@ -314,9 +314,10 @@ class Storm:
         return True
 
     def paths_to_lose(self, member: Member) -> tuple[str, ...]:
-        """List the directories that a node may lose: without the directory that has its promises to the quorum.
+        """List the directories that a node may lose: all but the directory with its promises to the quorum.
 
-        That one may go, too, if the voter can be replaced by its new self (KIP-853), one after the other.
+        That directory may be lost, too, if the voter can be replaced by one with a new directory (KIP-853), one voter
+        at a time.
         """
         paths = member.config.log_dirs
         if self._operator.is_voter(member) and (

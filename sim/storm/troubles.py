@@ -2,8 +2,8 @@
 
 PORTED.
 
-Disks keep what they hold, so all of them may befall any machine at any time. Those that a storm has are drawn from
-the seed (`sim.options`). Each is a task of its own, as in `sim.storm.storm`.
+Disks keep their contents, so each kind may hit any machine at any time. The kinds in a storm are drawn from the seed
+(`sim.options`). Each is a task of its own, as in `sim.storm.storm`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decisions topic: made, checked and read by the driver and the tasks of exactly-once writes. SHELL.
+"""The decisions topic: created and checked by the driver of exactly-once writes, and read by driver and tasks. SHELL.
 
 Its markers say which batch each task of each query has committed (`markers.py`). It is compacted: a marker stays
 until its task writes another. Segments are small, since a new process reads a whole partition.
@@ -81,7 +81,7 @@ class Decisions:
         config = attrs.evolve(settings.client_config(), api_timeout=self.timeout)
         self.client = Client(properties["bootstrap.servers"], config=config, timeout_ms=settings.max_block_ms)
         self._logs: dict[tuple[bytes, str], MarkerLog] = {}
-        """What was read of each query below the last stable offset."""
+        """The markers read so far of each query, below the last stable offset."""
 
     def __enter__(self) -> Decisions:
         return self
@@ -107,8 +107,8 @@ class Decisions:
         [found] = self.client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)])
         if found.error is None and found["cleanup.policy"].value != "compact":
             raise ValueError(
-                f"the topic '{self.topic}' has cleanup.policy={found['cleanup.policy'].value} and would lose what the sink"
-                " has to remember: set cleanup.policy=compact."
+                f"the topic '{self.topic}' has cleanup.policy={found['cleanup.policy'].value}, so it "
+                "would lose what the sink must remember: set cleanup.policy=compact."
             )
 
     def transaction_timeout_max_ms(self) -> int | None:
@@ -161,8 +161,8 @@ class Decisions:
     def last_settled(self, query: str, batch: int, seconds: float) -> Decision | None:
         """Return the last decision, as `last` does. An earlier batch that is not complete is read again, for `seconds` at most.
 
-        The driver's FINISH is answered before the markers of its transaction are in the log (KIP-98). Where a leader
-        moves, they come late, and the next batch has begun.
+        The coordinator answers the driver's FINISH before the markers of the transaction are in the log (KIP-98). If
+        a leader moves, they come late, when the next batch has begun.
         """
         deadline = time.monotonic() + seconds
         while True:

@@ -143,7 +143,9 @@ class MarkerLog:
                 self._apply(self._records(buf, place))
 
     def add_unstable(self, buf: memoryview, end: int) -> None:
-        """Take batches between the last stable offset and `end`: they count once their transaction's end is seen."""
+        """Take batches between the last stable offset and `end`. They count once the end of their transaction has
+        been read.
+        """
         for place, header in self._batches(buf):
             if header.base_offset >= end:
                 return

@@ -87,8 +87,8 @@ def free_slots(core: ClientCore, query: str, task: int, first: int, timeout: flo
         if first >= _SLOTS_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"{_SLOTS_MAX} transactions of task {task} of {query} are open: end them by"
-                " `odradek spark two-phase`",
+                f"task {task} of {query} has {_SLOTS_MAX} open transactions, and no more are allowed: "
+                "end them by `odradek spark two-phase`",
             )
 
 
@@ -131,7 +131,7 @@ def open_slots(
             )
             break
         except KafkaError as error:
-            # A broker has left meanwhile: other coordinators have its transactions now, and are asked again.
+            # A broker has left meanwhile, so other coordinators have its transactions now: ask all again.
             wake_at = core.now + core.backoff(attempt)
             if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or wake_at >= deadline:
                 raise
@@ -167,7 +167,7 @@ def end_transactions(
     deadline = core.now + timeout
     for begin in range(0, len(wanted), _AT_A_TIME):
         pending = list(wanted[begin : begin + _AT_A_TIME])
-        # One whose answer was lost may have ended, and another attempt may have its slot.
+        # A slot whose answer was lost may have ended, and another attempt may have taken it.
         certain = set(pending) if all_open else set[Prepared]()
         attempt = 0
         while pending:
@@ -190,8 +190,8 @@ def _end_once(
     certain: set[Prepared],
     deadline: float,
 ) -> Operation[tuple[list[Prepared], Exception]]:
-    """Try each once; return those to try again, and one of their errors. Transactions that were sent leave `certain`:
-    from then on an earlier attempt may have ended them.
+    """Try to end each transaction once. Return those to try again, and one of their errors. Transactions that were
+    sent leave `certain`: from then on an earlier attempt may have ended them.
     """
     from odradek.wire.messages.end_txn import EndTxnRequest
 
@@ -272,8 +272,8 @@ def _is_still_open(
     if commit and (is_aborted or (was_open and not is_committed)):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
-            f"transactional id {name}: its transaction was decided to be committed, and was aborted by another program:"
-            f" rows of task {wanted.task} of {query} are lost",
+            f"the sink decided to commit the transaction of transactional id {name}, but another "
+            f"program aborted it: rows of task {wanted.task} of {query} are lost",
         )
     return False
 

@@ -1,7 +1,8 @@
-"""A hash of rows that does not know their order, to compare what two attempts at a task have written. PURE.
+"""A hash of rows that does not depend on their order, to compare the rows that two attempts at a task have written. PURE.
 
-Each column gives a 64-bit number per row, and a row's number is mixed from those. Their sum modulo 2**64 is the hash. Short values are read word by word over all rows at once, since an object for each row would cost more than to
-write it. The hash finds other rows; it is no defence against an enemy.
+Each column gives a 64-bit number per row, and a row's number is mixed from those. Their sum modulo 2**64 is the hash.
+Short values are read word by word over all rows at once, since an object for each row would cost more than to write
+it. The hash detects different rows; it does not protect against attackers.
 """
 
 from __future__ import annotations

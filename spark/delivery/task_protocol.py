@@ -135,18 +135,19 @@ class TaskProtocol:
             what = (
                 f"{stored.rows} rows, and this attempt has {found.rows}"
                 if found.rows != stored.rows
-                else f"{stored.rows} rows, and this attempt has as many others"
+                else f"{stored.rows} rows, and this attempt has as many rows with other contents"
             )
             raise ProgressError(
-                f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}: end it with the plan and"
-                " the number of tasks that it was begun with. A plan that cannot repeat them needs delivery=two-phase, from"
-                " the next batch on; delivery=at-least-once ends this one, and doubles the rows that are committed."
+                f"batch {self.batch} of {self.query} is committed for task {self.task} with {what}. "
+                "End this batch with the plan and the number of tasks with which it began. A plan that "
+                "cannot repeat its rows needs delivery=two-phase, from the next batch on; "
+                "delivery=at-least-once ends this batch, and doubles the rows that are committed."
             )
         self._leave(Step.COMPARE, Step.REPORT)
 
     def _leave(self, expected: Step, following: Step) -> None:
         if self.step is not expected:
-            raise AssertionError(f"{expected.name} ended in {self.step.name}")
+            raise AssertionError(f"the step {expected.name} ended while the step {self.step.name} was due")
         self.step = following
 
 
@@ -161,12 +162,12 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         newest = max(newest, marker.batch)
     if newest > batch:
         way_out = (
-            "the checkpoint is older than the topic, so take the newest checkpoint, or a new one"
+            "the checkpoint is older than the topic, so use the newest checkpoint, or a new checkpoint"
             if attempt.consecutive
-            else "txnVersion may only grow"
+            else "txnVersion must only grow"
         )
         raise ProgressError(
-            f"{query} is at batch {newest} in the topic, and batch {batch} is to be written: {way_out}."
+            f"the topic has batch {newest} of {query} already, and batch {batch} would be written: {way_out}."
         )
     if marker is not None and marker.batch == batch:
         return False
@@ -180,9 +181,10 @@ def judge(attempt: TaskProtocol, marker: Marker | None, newest: int = -1, begun:
         return True
     has = "no progress" if last < 0 else f"batch {last}"
     raise ProgressError(
-        f"the topic has {has} of {query}, and batch {batch} is next: batches are missing in its progress. If the query had"
-        " another decisionsTopic before, give the option decisionsTopic that the query has had before. If the missing batches"
-        " were written without progress (delivery=at-least-once), set the option adoptCheckpoint=true once."
+        f"the topic has {has} of {query}, and batch {batch} is next, so batches are missing in its "
+        "progress. If the query had another decisionsTopic before, set the option decisionsTopic to "
+        "that topic. If the missing batches were written without progress (delivery=at-least-once), "
+        "set the option adoptCheckpoint=true once."
     )
 
 
@@ -192,6 +194,7 @@ def check_topics(query: str, batch: int, before: TopicIds, now: TopicIds) -> Non
     for name, topic_id in now:
         if known.get(name, topic_id) != topic_id != _NO_ID:
             raise ProgressError(
-                f"the topic '{name}' was deleted and made anew since batch {batch} of {query}, so the rows of that batch are"
-                " gone: to go on with the new topic, set the option adoptCheckpoint=true once."
+                f"the topic '{name}' was deleted and created again since batch {batch} of {query}, so "
+                "the rows of that batch are gone: to go on with the new topic, set the option "
+                "adoptCheckpoint=true once."
             )

@@ -105,30 +105,33 @@ def judge_decision(
         return False
     if decision is not None and decision.batch > batch:
         way_out = (
-            "the checkpoint is older than the topic, so take the newest checkpoint, or a new one"
+            "the checkpoint is older than the topic, so use the newest checkpoint, or a new checkpoint"
             if consecutive
-            else "txnVersion may only grow"
+            else "txnVersion must only grow"
         )
         raise ProgressError(
-            f"{query} is decided up to batch {decision.batch}, and batch {batch} is to be written: {way_out}."
+            f"batches of {query} are decided up to batch {decision.batch}, and batch {batch} would be "
+            f"written: {way_out}."
         )
     last = -1 if decision is None else decision.batch
     if last + 1 == batch or adopt or not consecutive:
         return True
     has = "no decision" if decision is None else f"a decision about batch {last}"
     raise ProgressError(
-        f"the topic has {has} of {query}, and batch {batch} is next: decisions are missing. If the query had another"
-        " decisionsTopic before, give the option decisionsTopic that the query has had before. If the missing batches were"
-        " written without decisions (another delivery), set the option adoptCheckpoint=true once."
+        f"the topic has {has} of {query}, and batch {batch} is next, so decisions are missing. If the "
+        "query had another decisionsTopic before, set the option decisionsTopic to that topic. If the "
+        "missing batches were written without decisions (another delivery), set the option "
+        "adoptCheckpoint=true once."
     )
 
 
 def check_mode(attempt: TaskProtocol, decision: Decision | None) -> None:
-    """Raise `ProgressError` if an exactly-once task is of a batch that two-phase delivery has begun or decided."""
+    """Raise `ProgressError` if an exactly-once task belongs to a batch that two-phase delivery has begun or decided."""
     if decision is not None and (decision.batch >= attempt.batch or not decision.is_complete):
         raise ProgressError(
-            f"batch {decision.batch} of {attempt.query} was decided with delivery=two-phase, and batch {attempt.batch} is to"
-            " be written: end it with delivery=two-phase, and change the option behind it."
+            f"batch {decision.batch} of {attempt.query} was decided with delivery=two-phase, and batch "
+            f"{attempt.batch} would be written: end that batch with delivery=two-phase, and change the "
+            "option afterwards."
         )
 
 
@@ -146,8 +149,9 @@ def last_of(
         return decision
     if newest.batch == batch:
         raise ProgressError(
-            f"batch {batch} of {query} was begun with delivery=exactly-once, and tasks have committed rows of it: end it with"
-            " delivery=exactly-once and the same number of tasks, and change the option behind it."
+            f"batch {batch} of {query} began with delivery=exactly-once, and tasks have committed rows "
+            "of it: end the batch with delivery=exactly-once and the same number of tasks, and change "
+            "the option afterwards."
         )
     first = markers.get(0, newest)
     return Decision(newest.batch, first.summary, is_complete=True, topics=first.topics)
@@ -183,8 +187,8 @@ class AttemptProtocol:
         )
         if is_open and decision is not None and not decision.is_complete:
             raise ProgressError(
-                f"batch {decision.batch} of {self.query} is decided and not complete: another driver is at work, so run"
-                f" batch {self.batch} again."
+                f"batch {decision.batch} of {self.query} is decided but not complete, because another "
+                f"driver is at work: run batch {self.batch} again."
             )
         if self.step is AttemptStep.LOOK:
             self.step = AttemptStep.CLAIM if is_open else AttemptStep.COUNT
@@ -213,7 +217,7 @@ class AttemptProtocol:
 
     def _leave(self, expected: AttemptStep, following: AttemptStep) -> None:
         if self.step is not expected:
-            raise AssertionError(f"{expected.name} ended in {self.step.name}")
+            raise AssertionError(f"the step {expected.name} ended while the step {self.step.name} was due")
         self.step = following
 
 
@@ -305,7 +309,7 @@ class DriverProtocol:
 
     @property
     def superfluous(self) -> tuple[Prepared, ...]:
-        """The transactions to end: those that were listed, or that an abort drops."""
+        """The transactions to end: the listed ones, or those that an abort drops."""
         return self.listed if self.step is DriverStep.SWEEP else self.reported
 
     def swept(self) -> None:
@@ -329,14 +333,15 @@ class DriverProtocol:
         stored, found = self.decision.summary, self.summary
         if stored == found:
             return
-        what = "as many others" if found.rows == stored.rows else str(found.rows)
+        what = "as many rows with other contents" if found.rows == stored.rows else str(found.rows)
         raise ProgressError(
-            f"batch {self.batch} of {self.query} was decided with {stored.rows} rows, and this run has {what}: either the"
-            " checkpoint is from a backup, so take the newest or a new one, or the plan gives other rows when it is"
-            " repeated, so set the option adoptCheckpoint=true to keep those that are there."
+            f"batch {self.batch} of {self.query} was decided with {stored.rows} rows, and this run has "
+            f"{what}. If the checkpoint comes from a backup, use the newest or a new checkpoint. If "
+            "the plan gives other rows when it runs again, set the option adoptCheckpoint=true to keep "
+            "the rows that are there."
         )
 
     def _leave(self, expected: DriverStep, following: DriverStep) -> None:
         if self.step is not expected:
-            raise AssertionError(f"{expected.name} ended in {self.step.name}")
+            raise AssertionError(f"the step {expected.name} ended while the step {self.step.name} was due")
         self.step = following

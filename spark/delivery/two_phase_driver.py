@@ -20,11 +20,11 @@ _CLOSE_SECONDS_MAX = 1.0
 
 
 def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtocol) -> None:
-    """Take a batch from its reports to its end, committed or aborted; `topic` is the decisions topic.
+    """Take a batch from its tasks' reports to its end, committed or aborted. `topic` is the decisions topic.
 
     Raises:
         ProgressError: the batch contradicts the last decision, or its rows differ from those decided.
-        RuntimeError: it did not reach its end, in one sentence. To run it again is safe.
+        RuntimeError: the batch did not reach its end; the text is one sentence. Running it again is safe.
     """
     try:
         with Decisions(properties, topic) as decisions:
@@ -38,12 +38,12 @@ def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtoc
         is_late = isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH
         if is_late or isinstance(error, ProducerFencedError):
             raise RuntimeError(
-                f"another driver of {protocol.query} has taken over, so this one ends: {error}"
+                f"another driver of {protocol.query} has taken over, so this driver ends: {error}"
             ) from error
         how = "aborted" if protocol.aborts else "committed"
         raise RuntimeError(
-            f"batch {protocol.batch} of {protocol.query} is not {how} to its end: {str(error).rstrip('.')}; the next run"
-            " goes on with it."
+            f"batch {protocol.batch} of {protocol.query} could not be {how} completely: "
+            f"{str(error).rstrip('.')}; the next run of the query goes on with it."
         ) from error
     protocol.check_rows()
 

@@ -1,7 +1,8 @@
-"""`odradek spark two-phase`: what queries of two-phase delivery have left open, and the end of what they left. SHELL.
+"""`odradek spark two-phase`: lists the transactions that queries of two-phase delivery have left open, and ends
+them. SHELL.
 
-A query that is started again ends by itself what it had left. This is for the queries of yesterday. Their transactions
-have no timeout, and committed readers wait for them.
+A query that is started again ends its own open transactions. This command is for queries that will never be started
+again. Their transactions have no timeout, and committed readers wait for them.
 """
 
 from __future__ import annotations
@@ -112,16 +113,17 @@ def main(words: Sequence[str] | None = None) -> int:
     for each in given.option:
         name, equals, value = each.partition("=")
         if not equals or not name.startswith("kafka."):
-            parser.error(f"--option {each}: it is kafka.KEY=VALUE")
+            parser.error(f"--option {each} is not valid: write kafka.KEY=VALUE")
         properties[name.removeprefix("kafka.")] = value
     try:
         with Decisions(properties, given.decisions_topic) as decisions:
             if given.end is not None:
                 if not end_query(decisions, properties, given.end):
                     raise ValueError(
-                        f"the query {given.end} has no transaction open: without --end all are listed"
+                        f"the query {given.end} has no open transaction: leave out --end to list the "
+                        "queries with open transactions"
                     )
-                print(f"{given.end}: what was decided is committed, the rest is aborted")
+                print(f"{given.end}: its decided transactions are committed, all others are aborted")
             else:
                 _print(left_open(decisions))
     except (KafkaError, ClientError, ProgressError, RuntimeError, ValueError) as error:
@@ -132,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _print(found: list[LeftOpen]) -> None:
     if not found:
-        print("no query has a transaction open")
+        print("no query has an open transaction")
         return
     now_ms = time.time_ns() // 1_000_000
     print(f"{'QUERY':44} {'OPEN':>5} {'SINCE':>9}  LAST DECISION")
@@ -144,5 +146,6 @@ def _print(found: list[LeftOpen]) -> None:
             last = f"batch {each.decision.batch}, {'not complete' if each.is_half_done else 'complete'}"
         print(f"{each.query:44} {each.transactions:>5} {f'{seconds} s':>9}  {last}")
     print(
-        "A stream, or a batch job with txnAppId, ends these when it is started again. Others need --end QUERY."
+        "A stream, or a batch job with txnAppId, ends these transactions when it is started again. For "
+        "other queries, use --end QUERY."
     )

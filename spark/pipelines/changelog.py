@@ -34,9 +34,9 @@ _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 
 
 def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, keep: int = 2) -> Landed | None:
-    """Make the next version of the table, if there are new records; returns the newest version. Raises `Failed`.
+    """Make the next version of the table, if there are new records. Return the newest version. Raises `Failed`.
 
-    Of older versions `keep - 1` stay for their readers.
+    `keep - 1` older versions stay for their readers.
     """
     with landing.locked():
         landed = landing.landed()
@@ -45,14 +45,14 @@ def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, ke
         topic_id, bounds = topics.bounds(topic)
         if last is not None and (last.topic, last.topic_id) != (topic, topic_id):
             raise Failed(
-                f"{landing.table} was made of the topic '{last.topic}' as it was before it was deleted or renamed: begin"
-                " another table"
+                f"{landing.table} holds an earlier topic '{last.topic}', which was deleted or renamed "
+                "since: load into another table"
             )
         number = 0 if last is None else last.number + 1
         ranges = landing.plan(number, topic_id, partial(_behind, topic, bounds, last))
         fresh = sum(end - first for first, end in ranges.values())
         if not fresh:
-            line.step("nothing has come since the last refresh")
+            line.step("no records have come since the last refresh")
             return last
         with line.tasks(topics.spark, f"version {number}"):
             made = landing.land(number, topic, topic_id, ranges, partial(_write, topics, topic, ranges, last))
@@ -83,8 +83,8 @@ def _behind(topic: str, bounds: Ranges, last: Landed | None) -> Ranges:
         first = begin if last is None or index not in last.ranges else last.ranges[index][1]
         if first < begin:
             raise Failed(
-                f"changes are lost: {topic}-{index} begins at offset {begin}, and the table ends at {first}: begin another"
-                " table"
+                f"changes are lost: {topic}-{index} now begins at offset {begin}, and the table ends "
+                f"at offset {first}: load into another table"
             )
         ranges[index] = (first, max(first, end))
     return ranges

@@ -45,8 +45,8 @@ class DeltaLoads:
         found = self._versions(topic_id, partitions)
         if not found:
             raise Failed(
-                f"{self._path} was made of another topic than '{topic}', or of one of this name that was deleted since:"
-                " load it into another table"
+                f"{self._path} holds another topic than '{topic}', or an earlier topic of this name: "
+                "load into another table"
             )
         return found
 
@@ -82,7 +82,7 @@ class DeltaLoads:
             raise Failed(f"the Delta table {self._path} cannot be written: {error}") from error
         self._table = self._delta.DeltaTable(self._path)
         if self._versions(topic_id, list(ends)) != dict(ends):
-            raise self._other_writer("its offsets are others by now")
+            raise self._other_writer("the table's offsets have changed")
 
     def _versions(self, topic_id: str, partitions: Sequence[int]) -> dict[int, int]:
         found = {
@@ -91,7 +91,9 @@ class DeltaLoads:
         return {index: end for index, end in found.items() if end is not None}
 
     def _other_writer(self, reason: str) -> Failed:
-        return Failed(f"another job has written to {self._path} meanwhile: start again ({reason})")
+        return Failed(
+            f"another job has written to {self._path} during this load: start this job again ({reason})"
+        )
 
 
 def _application(topic_id: str, partition: int) -> str:

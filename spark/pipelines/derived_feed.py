@@ -70,7 +70,7 @@ def start(
     records_per_batch: int | None = None,
     every_seconds: float | None = None,
 ) -> StreamingQuery:
-    """Start the query; without `every_seconds` it ends by itself when it has read everything."""
+    """Start the query. Without `every_seconds`, it ends by itself when it has read everything."""
     bounded = {} if records_per_batch is None else {"maxOffsetsPerTrigger": str(records_per_batch)}
     records = topics.read_stream(source, startingOffsets="earliest", **bounded)
     writer = (
@@ -92,7 +92,9 @@ def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
     if topics.format == "odradek":
         return {"delivery": delivery or EXACTLY_ONCE}
     if delivery == EXACTLY_ONCE:
-        raise Failed(f"--delivery {delivery}: the sink of the format {topics.format} writes at least once")
+        raise Failed(
+            f"--delivery {delivery} is not possible: the format {topics.format} writes at least once"
+        )
     return {}
 
 

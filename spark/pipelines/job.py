@@ -1,7 +1,7 @@
 """The parts that all jobs share: their arguments, a Spark session, and access to the cluster.
 
-A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` makes a command
-of it that `odradek spark NAME` and `spark-submit FILE` start alike.
+A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` turns it into a
+command, which both `odradek spark NAME` and `spark-submit FILE` start.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def main_of(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[SparkSession, argparse.Namespace], int],
 ) -> Callable[..., int]:
-    """Make the command of a job: it parses, starts Spark (in a program that has a session already: takes that), and runs."""
+    """Make the command of a job: it parses the arguments, starts Spark (or takes the session that the program
+    already has), and runs the job.
+    """
 
     def main(words: Sequence[str] | None = None) -> int:
         parser = argparse.ArgumentParser(
@@ -121,7 +123,9 @@ class Topics:
 
     @property
     def _reading(self) -> dict[str, str]:
-        """Jobs read what was committed, unless the user says otherwise: aborted records do not belong into a table."""
+        """Options that make jobs read only committed records, unless the user says otherwise: aborted records do
+        not belong into a table.
+        """
         return {_ISOLATION: "read_committed", **self.options}
 
     def _client(self, topic: str) -> Client:
@@ -143,7 +147,7 @@ class Topics:
     def check_id(self, topic: str, topic_id: str) -> None:
         """Raise `Failed` if the topic has another id by now: the records read meanwhile may be of both topics."""
         if self.bounds(topic)[0] != topic_id:
-            raise Failed(f"the topic '{topic}' was deleted and made anew while it was read")
+            raise Failed(f"the topic '{topic}' was deleted and created again while this job read it")
 
     def write(self, frame: DataFrame, topic: str) -> None:
         """Append a batch to one topic. A job that is repeated appends it again."""
@@ -162,7 +166,7 @@ class Topics:
                 is_committed = self._reading[_ISOLATION] == "read_committed"
                 ends = client.list_offsets(dict.fromkeys(keys, LATEST), isolation_level=int(is_committed))
         except Exception as error:
-            raise Failed(f"the topic '{topic}' cannot be looked up at {self.bootstrap}: {error}") from error
+            raise Failed(f"the topic '{topic}' cannot be described at {self.bootstrap}: {error}") from error
         return found.topic_id.hex(), {key.partition: (begins[key].offset, ends[key].offset) for key in keys}
 
 
@@ -176,6 +180,6 @@ def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
     for word in arguments.option:
         key, sign, value = word.partition("=")
         if not sign:
-            raise Failed(f"--option {word}: expected KEY=VALUE")
+            raise Failed(f"--option {word} is not valid: expected KEY=VALUE")
         options[key] = value
     return Topics(spark, arguments.format, options)

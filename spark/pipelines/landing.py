@@ -82,12 +82,13 @@ def table_path(text: str) -> Path:
         return Path(text)
     if scheme.lower() in _OBJECT_STORES:
         raise Failed(
-            f"{text} is in an object store, where no rename is atomic: name a directory that is mounted here"
+            f"{text} is in an object store, which cannot rename atomically: name a directory that is "
+            "mounted on this machine"
         )
     if scheme.lower() == "file" and rest.startswith("/"):
         return Path(rest.removeprefix("//"))
     if rest.startswith("//"):
-        raise Failed(f"{text} is no directory that is mounted here")
+        raise Failed(f"{text} is not a directory that is mounted on this machine")
     return Path(text)
 
 
@@ -132,8 +133,8 @@ class Landing:
     def plan(self, number: int, topic_id: str, wanted: Callable[[], Ranges]) -> Ranges:
         """Plan the ranges of step `number`: those of a crashed attempt, else `wanted`, noted for a later attempt.
 
-        Empty ranges are left out: the step will have some once records have come. Raises `Failed` when the attempt was
-        about a topic of another id: its offsets mean other records.
+        Empty ranges are left out: the step gets ranges once records have come. Raises `Failed` if the earlier attempt
+        read a topic with another id, because its offsets mean other records.
         """
         path = self.table / "_plan.json"
         if path.exists():
@@ -141,8 +142,8 @@ class Landing:
             if noted["number"] == number:
                 if noted.get("topic_id", topic_id) != topic_id:
                     raise Failed(
-                        f"a load into {self.table} was under way when its topic was deleted and made anew: load the topic"
-                        " into another table"
+                        f"a load into {self.table} was not finished when its topic was deleted and "
+                        "created again: load the topic into another table"
                     )
                 return _ranges(noted["ranges"])
         ranges = wanted()

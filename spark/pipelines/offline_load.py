@@ -148,9 +148,9 @@ def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
 def _check_kind(wanted: Wanted) -> None:
     """Raise `Failed` where the directory has a table of the other kind."""
     if not wanted.is_delta and (wanted.table / "_delta_log").exists():
-        raise Failed(f"{wanted.table} is a Delta table: say --delta")
+        raise Failed(f"{wanted.table} is a Delta table: add --delta")
     if wanted.is_delta and any(wanted.table.glob("load=*")):
-        raise Failed(f"{wanted.table} has loads of Parquet: --delta needs a table of its own")
+        raise Failed(f"{wanted.table} has loads of Parquet, and --delta needs another table")
 
 
 def _behind(bounds: Ranges, last: Landed | None) -> int:
@@ -166,8 +166,8 @@ def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> Non
         raise Failed(f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}'")
     if last.topic_id != topic_id:
         raise Failed(
-            f"the topic '{wanted.topic}' was deleted and made anew since the last load: its offsets mean other records now,"
-            " so load it into another table"
+            f"the topic '{wanted.topic}' was deleted and created again since the last load, so its "
+            "offsets mean other records: load it into another table"
         )
 
 
@@ -180,7 +180,8 @@ def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
         first = begin if last is None or index not in last.ranges else last.ranges[index][1]
         if first < begin:
             raise Failed(
-                f"records are lost: {wanted.topic}-{index} begins at offset {begin}, and the table ends at {first}"
+                f"records are lost: {wanted.topic}-{index} now begins at offset {begin}, and the table "
+                f"ends at offset {first}"
             )
         ranges[index] = (first, max(first, end))
     if wanted.max_records is None:

@@ -1,4 +1,6 @@
-"""The pictures that jobs draw: PNG files, by matplotlib (the extra `spark` brings it; without it the job says so)."""
+"""The pictures that jobs draw: PNG files, by matplotlib. The extra `spark` installs it; without it the job prints a
+hint.
+"""
 
 from __future__ import annotations
 

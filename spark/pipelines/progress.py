@@ -1,7 +1,7 @@
-"""One line on the terminal that says how far a job is, while it runs.
+"""One line on the terminal that shows the progress of a running job.
 
-On a terminal the line is written over; into a file or a pipe goes one line for each step. Figures of a streaming query
-come from its own progress, those of a batch from Spark's status tracker.
+On a terminal the line is overwritten. A file or a pipe gets one line for each step. Figures of a streaming query come
+from its own progress, those of a batch from Spark's status tracker.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _figures(progress: Any) -> dict[str, Any]:
 
 
 def _lag(source: Any) -> int | None:
-    """Read the number of records that the source is behind; None if it does not say."""
+    """Read the number of records by which the source is behind; None if it does not report it."""
     text = source["latestOffset"]
     latest = json.loads(text) if isinstance(text, str) else text
     if isinstance(latest, dict) and "@lag" in latest:

@@ -24,8 +24,8 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
 
     Raises:
         OptionError: bounds that do not fit the partitions.
-        ReadError: a start behind its end, a topic that is not there.
-        DataLoss: offsets that are asked for and are not there, unless `failOnDataLoss` is off.
+        ReadError: a start behind its end, or a missing topic.
+        DataLoss: requested offsets are missing, unless `failOnDataLoss` is off.
         KafkaError, ClientError: the cluster does not answer.
     """
     view = ClusterView(options)
@@ -51,7 +51,7 @@ def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[Off
         start, end = starts[key], ends[key]
         if start > end:
             raise ReadError(
-                f"{options.starting.what} of {key} ({start}) lies behind {options.ending.what} ({end})"
+                f"{options.starting.what} of {key} is {start}, which lies behind {options.ending.what}, {end}"
             )
         begin, behind = _there(options, key, (start, end), (earliest[key], latest[key]))
         ranges.append(OffsetRange(*key, begin, behind, partition.topic_id))
@@ -67,15 +67,17 @@ def _there(
     lost = []
     if start < log[0] and start < end:
         lost.append(
-            f"offsets {start} to {min(log[0], end) - 1} of {key} are not there: its log begins at {log[0]}"
+            f"offsets {start} to {min(log[0], end) - 1} of {key} do not exist: its log begins at "
+            f"offset {log[0]}"
         )
     if end > log[1] and start < end:
         lost.append(
-            f"offsets {max(log[1], start)} to {end - 1} of {key} are not there: its log ends at {log[1]}"
+            f"offsets {max(log[1], start)} to {end - 1} of {key} do not exist: its log ends at offset "
+            f"{log[1]}"
         )
     for text in lost:
         if options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false goes on without them")
+            raise DataLoss(f"{text}; failOnDataLoss=false continues without these records")
         _LOGGER.warning("%s", text)
     begin = min(max(start, log[0]), end)
     return begin, max(min(end, log[1]), begin)

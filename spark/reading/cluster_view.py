@@ -2,8 +2,7 @@
 
 SHELL.
 
-Everything is asked over one blocking client, made at the first question, since readers are pickled before they are
-used.
+One blocking client asks all questions. It is made at the first one, because readers are pickled before they are used.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def new_client(options: SourceOptions) -> Client:
             timeout_ms=settings.default_api_timeout_ms,
         )
     except ValueError as error:
-        raise OptionError(f"option kafka.*: {error}") from None
+        raise OptionError(f"an option kafka.* is not valid: {error}") from None
 
 
 class ClusterView:
@@ -93,8 +92,8 @@ class ClusterView:
         except BrokerUnavailable as error:
             where = self._options.properties["bootstrap.servers"]
             raise ReadError(
-                f"no broker can be asked: {error} (look at kafka.bootstrap.servers={where}, kafka.security.protocol"
-                " and kafka.ssl.*)"
+                f"no broker answers: {error} (check kafka.bootstrap.servers={where}, "
+                "kafka.security.protocol and kafka.ssl.*)"
             ) from None
 
     # Which partitions
@@ -130,7 +129,7 @@ class ClusterView:
             return found
         for key in options.assigned:
             if key not in found and all_must_exist:
-                raise ReadError(f"assign names {key}, and there is no such partition")
+                raise ReadError(f"the option assign names {key}, and this partition does not exist")
         return {key: found[key] for key in options.assigned if key in found}
 
     # Offsets
@@ -164,7 +163,8 @@ class ClusterView:
             other = sorted(bound.named ^ frozenset(keys))[0]
             there = "is not read" if other in bound.named else "is missing"
             raise OptionError(
-                f"{bound.what} must name exactly the partitions that are read: {other[0]}-{other[1]} {there}"
+                f"{bound.what} must name exactly the partitions that the query reads: "
+                f"{other[0]}-{other[1]} {there}"
             )
         if bound.everywhere is not None:
             return self.offsets(keys, bound.everywhere)
@@ -183,8 +183,8 @@ class ClusterView:
         without = [key for key, offset in found.items() if offset < 0]
         if without and is_start and not self._options.without_match_latest:
             raise ReadError(
-                f"{without[0]} has no record as young as {bound.what} asks ({times[without[0]]}); "
-                "startingOffsetsByTimestampStrategy=latest starts at its end"
+                f"{without[0]} has no record with the timestamp {times[without[0]]} of {bound.what} or "
+                "later; startingOffsetsByTimestampStrategy=latest starts at the partition's end"
             )
         return found | self.offsets(without, LATEST)
 

@@ -173,7 +173,7 @@ def _read_together(answered: Sequence[tuple[_RangeReader, _Answer]]) -> Iterator
 def _fetch_first(
     readers: Sequence[_RangeReader], settings: ConsumerSettings, client: Client
 ) -> dict[_RangeReader, _Answer]:
-    """Fetch the first bytes of ranges; those without any are left out. Errors are left to the readers."""
+    """Fetch the first bytes of ranges. Ranges without any bytes are left out, and errors are left to the readers."""
     by_key: dict[TopicPartition, _RangeReader] = {}
     for reader in readers:
         by_key.setdefault(TopicPartition(reader.wanted.topic, reader.wanted.partition), reader)
@@ -304,8 +304,8 @@ class _RangeReader:
                     yield piece.rows
         except DecompressionBomb:
             raise ReadError(
-                f"a record batch of {where} from offset {position} on has more than {self._options.batch_bytes_max} bytes, "
-                "decompressed: the option maxBatchBytes allows more"
+                f"a record batch of {where} from offset {position} on decompresses to more than "
+                f"{self._options.batch_bytes_max} bytes: raise the option maxBatchBytes"
             ) from None
         except (CorruptBatch, InvalidRecord) as error:
             raise ReadError(
@@ -438,7 +438,7 @@ class _RangeReader:
             if not self._with_id or topic.topic_id == wanted.topic_id:
                 code = ErrorCode.UNKNOWN_TOPIC_ID if self._with_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 return self._again(position, broker_error(code, None, f"{wanted.topic}-{wanted.partition}"))
-            what = f"topic {wanted.topic} was deleted, and the one that has its name now is another"
+            what = f"topic {wanted.topic} was deleted, and another topic has its name now"
         else:
             what = f"{wanted.topic}-{wanted.partition} does not exist any more"
         return self._lost(position, wanted.end, wanted.end, what)
@@ -452,15 +452,17 @@ class _RangeReader:
             return self._again(position, broker_error(ErrorCode.OFFSET_OUT_OF_RANGE, None, str(self.wanted)))
         if position < begin:
             behind = min(begin, self.wanted.end)
-            return self._lost(position, behind, behind, f"the log of {key} begins at {begin} now")
-        return self._lost(position, self.wanted.end, self.wanted.end, f"the log of {key} ends at {end} now")
+            return self._lost(position, behind, behind, f"the log of {key} now begins at offset {begin}")
+        return self._lost(
+            position, self.wanted.end, self.wanted.end, f"the log of {key} now ends at offset {end}"
+        )
 
     def _lost(self, first: int, behind: int, go_on: int, what: str) -> int:
         text = (
             f"offsets {first} to {behind - 1} of {self.wanted.topic}-{self.wanted.partition} are lost: {what}"
         )
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false goes on without them")
+            raise DataLoss(f"{text}; failOnDataLoss=false continues without these records")
         _LOGGER.warning("%s", text)
         self._progressed()
         return go_on

@@ -1,8 +1,8 @@
-"""Filters of a batch query that save reading: on topic, partition, offset and timestamp. PURE.
+"""Filters of a batch query that reduce reading: on topic, partition, offset and timestamp. PURE.
 
-What bounds a topic, a partition or an offset is kept exactly, and Spark need not look again. A lower bound of the
-timestamp moves the start to the first record that is as young: all records before it are older. Spark looks at the
-rest. Timestamps of a log may fall, so an upper bound saves nothing.
+Filters on topic, partition and offset are applied exactly, so Spark need not check again. A lower bound of the
+timestamp moves the start to the first record that is at least as new; Spark checks the rest. Timestamps of a log may
+fall, so an upper bound saves nothing.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ class Pushed:
 
 
 def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Compute the bounds that the filters (all of which must hold) set, and the filters that Spark has still to
-    apply.
-    """
+    """Compute the bounds that all filters together set, and the filters that Spark still has to apply."""
     pushed = Pushed()
     left = [each for each in filters if not _take(pushed, each)]
     return pushed, left
@@ -129,7 +127,7 @@ def _take_timestamp(pushed: Pushed, one: Any) -> None:
 
 
 def _values(one: Any, kind: type) -> list[Any] | None:
-    """Return the values of a comparison; None where one is of another type."""
+    """Return the values of a comparison; None if a value has another type."""
     values: Iterable[Any] = one.value if isinstance(one, In) else [one.value]
     found = [value for value in values if value is not None]
     return found if all(type(value) is kind or isinstance(value, kind) for value in found) else None

@@ -1,7 +1,7 @@
 """The first Fetch of many small ranges: one request to each leader instead of one for each range. PURE.
 
-It may bring nothing at all. Whatever is missing, or wrong, is fetched again by the range's own reader. That one knows
-what to do about errors.
+It may bring nothing at all. The range's own reader fetches again all that is missing or wrong. That reader handles
+errors.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ _LANE = 1
 
 @attrs.define
 class News:
-    """Waits until a partition has new records: a long poll at every leader, instead of asking for offsets in a loop.
+    """Waits until a partition has new records, by a long poll at every leader instead of asking for offsets in a loop.
 
-    One leader may still hold a Fetch back when another has news. That Fetch is left there, on a lane of its own, and
-    serves the next wait.
+    One leader may still hold its Fetch back when another leader has news. That Fetch stays there, on its own lane,
+    and serves the next wait.
     """
 
     core: ClientCore
@@ -65,7 +65,7 @@ class News:
             FetchRequest(
                 max_wait_ms=wait_ms,
                 min_bytes=1,
-                # At least a whole batch comes, if there is one, and that is enough.
+                # A fetch returns at least one whole batch, if there is one, and that is enough.
                 max_bytes=1,
                 isolation_level=self.isolation_level,
                 topics=list(topics.values()),

@@ -13,7 +13,9 @@ from odradek.wire.topic_partition import TopicPartition
 __all__ = ["BATCH_TASK_RECORDS", "STREAM_TASK_RECORDS", "OffsetRange", "gathered", "rate_limited", "split"]
 
 BATCH_TASK_RECORDS = 25_000
-"""Fewer are read in less time than a few tasks cost. What `gathered` fills a task of a batch query with."""
+"""The records with which `gathered` fills a task of a batch query. Fewer records are read in less time than a few
+tasks cost.
+"""
 
 STREAM_TASK_RECORDS = 5_000
 """As `BATCH_TASK_RECORDS`, for a micro-batch. Never change it alone.
@@ -45,7 +47,8 @@ class OffsetRange:
 def split(
     ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges for the tasks, each of 1 to `records_max` offsets; `partitions_min` or more, if there are as many offsets.
+    """Cut ranges for the tasks, each of 1 to `records_max` offsets. There are at least `partitions_min`, if there
+    are as many offsets.
 
     Without limits there is one for each partition, as in the JVM connector; with limits, larger ones are split into
     more parts.
@@ -64,7 +67,8 @@ def _more_parts(sizes: Sequence[int], parts: Sequence[int], missing: int) -> lis
     """Give `missing` more parts to the ranges with the largest parts."""
     count = list(parts)
     total = sum(sizes)
-    # Parts that are due by size are given at once, the remainder one by one: minPartitions may be large.
+    # Parts that are due by size are given at once, and the remainder one by one, because minPartitions may be
+    # large.
     for place, size in enumerate(sizes):
         due = min(size, math.floor((sum(parts) + missing) * size / total))
         more = max(0, min(due - count[place], missing))
@@ -88,7 +92,8 @@ def gathered(
     tasks_min: int | None = None,
     records_max: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """Gather the ranges of each task: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
+    """Gather the ranges of each task, so that small ranges share a task. There are at least `tasks_min` tasks, if
+    there are as many ranges.
 
     Neighbours are combined up to `task_records` offsets in all, and up to `records_max`.
     """
@@ -110,10 +115,11 @@ def gathered(
 def rate_limited(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Return ends that are `limit` offsets away from the starts, each partition's share being that of its backlog.
+    """Return ends that are `limit` offsets beyond the starts in total. Each partition's share is proportional to
+    its backlog.
 
-    As in the JVM connector, small backlogs have their share rounded up to 1, so that they are never starved. So a
-    batch may exceed the limit by the number of partitions.
+    As in the JVM connector, the share of a small backlog is rounded up to 1, so that it is never starved. So a batch
+    may exceed the limit by the number of partitions.
     """
     sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
     total = sum(sizes.values())

@@ -6,7 +6,7 @@ __all__ = ["DataLoss", "ReadError"]
 
 
 class ReadError(Exception):
-    """A query cannot be planned or read; one sentence."""
+    """A query cannot be planned or read. The text is one sentence."""
 
 
 class DataLoss(ReadError):

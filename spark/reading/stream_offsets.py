@@ -46,7 +46,7 @@ class StreamOffset:
         return self.topic_ids.get(topic, NO_TOPIC_ID)
 
     def to_json(self) -> dict[str, Any]:
-        """Make the JSON object that Spark gets; the same for equal offsets."""
+        """Make the JSON object that Spark gets. Equal offsets give equal objects."""
         written: dict[str, Any] = _nested(self.offsets)
         if self.topic_ids:
             ids = {name: base64.b64encode(each).decode() for name, each in self.topic_ids.items()}
@@ -74,7 +74,9 @@ class StreamOffset:
                 begun=_flat(written["@from"]) if "@from" in written else None,
             )
         except (AttributeError, TypeError, ValueError) as error:
-            raise ReadError(f"the checkpoint has offsets that are not the source's: {written!r}") from error
+            raise ReadError(
+                f"the checkpoint holds offsets that are not of the format odradek: {written!r}"
+            ) from error
 
 
 def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:

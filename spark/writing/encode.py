@@ -88,7 +88,7 @@ def encode(
 ) -> Iterator[EncodedBatch]:
     """Make the batches of these rows, for each partition in the order of its rows; all have the same timestamp.
 
-    A batch has at most `batch_bytes_max` bytes before compression, but for one record that is larger alone. The rows
+    A batch has at most `batch_bytes_max` bytes before compression, unless a single record is larger. The rows
     together must be well below 2 GiB (what one Arrow array of bytes holds).
     """
     if not len(rows):
@@ -242,7 +242,7 @@ def _places(strings: pa.Array) -> _Int64s:
 
 
 def _sizes_and_bytes(strings: pa.Array) -> tuple[_Int64s, pa.Array]:
-    """Return the length of each string, -1 for null as in a record; and the strings with nothing in the place of null."""
+    """Return the length of each string (-1 for null, as in a record), and the strings with nulls left out."""
     if strings.null_count:
         missing = pc.is_null(strings).to_numpy(zero_copy_only=False)
         strings = pc.fill_null(strings, b"")

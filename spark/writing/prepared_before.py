@@ -1,6 +1,6 @@
 """The refusal of a write while transactions that an earlier run prepared (delivery=two-phase) are still open. SHELL.
 
-Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open. So
+Prepared transactions have no timeout, and committed readers wait for them. A run in another mode leaves them open, so
 committed readers would see no later record in those partitions. A process asks once for each query.
 """
 
@@ -41,13 +41,15 @@ def refuse_beside_prepared(plan: SinkPlan, query: str, client: Client | None = N
                 found = own.run(prepared_slots(own.core, query, plan.look_up_ms / 1000))
     except (KafkaError, ClientError) as error:
         raise RuntimeError(
-            f"the brokers do not say what {query} has prepared with delivery=two-phase: {str(error).rstrip('.')}."
+            f"the brokers do not answer which transactions {query} has prepared with "
+            f"delivery=two-phase: {str(error).rstrip('.')}."
         ) from error
     if found:
         raise ProgressError(
-            f"{query} was begun with delivery=two-phase, and {len(found)} of its transactions are prepared: they would hide"
-            f" from committed readers what delivery={plan.delivery.value} writes. Start the query with delivery=two-phase"
-            f" until the batch has ended, or end them: odradek spark two-phase --bootstrap {where} --end {query}"
+            f"{query} began with delivery=two-phase, and has {len(found)} prepared transactions. They "
+            f"would hide from committed readers what delivery={plan.delivery.value} writes. Start the "
+            "query with delivery=two-phase until the batch has ended, or end the transactions: odradek "
+            f"spark two-phase --bootstrap {where} --end {query}"
         )
     while len(_asked) >= _ASKED_MAX:
         del _asked[next(iter(_asked))]

@@ -107,8 +107,8 @@ class SinkPlan:
             return self
         if given is not None and int(given) > timeout_max_ms:
             raise ValueError(
-                f"the option kafka.{_TIMEOUT} ({given}) is above what the brokers allow: take at most their"
-                f" transaction.max.timeout.ms ({timeout_max_ms})."
+                f"the option kafka.{_TIMEOUT} ({given}) is above the brokers' "
+                f"transaction.max.timeout.ms ({timeout_max_ms}): lower the option."
             )
         return attrs.evolve(self, properties={_TIMEOUT: str(timeout_max_ms), **self.properties})
 
@@ -134,7 +134,7 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
     try:
         settings = plan.settings
     except ValueError as error:
-        raise ValueError(f"an option kafka.* is not right: {error}.") from None
+        raise ValueError(f"an option kafka.* is not valid: {error}.") from None
     if settings.partitioner_class is not None:
         raise ValueError(
             "the option kafka.partitioner.class is not supported: give each row its partition in a column"
@@ -144,7 +144,8 @@ def plan_write(options: Mapping[str, str], schema: StructType) -> SinkPlan:
         raise ValueError("the options txnAppId and txnVersion need delivery=exactly-once or two-phase.")
     if plan.delivery is Delivery.TWO_PHASE and f"kafka.{_TIMEOUT}" in given:
         raise ValueError(
-            f"the option kafka.{_TIMEOUT} is of no use with delivery=two-phase: prepared transactions have no timeout."
+            f"the option kafka.{_TIMEOUT} has no use with delivery=two-phase: prepared transactions "
+            "have no timeout."
         )
     if "kafka.max.block.ms" in given:
         return attrs.evolve(plan, look_up_ms=settings.max_block_ms)
@@ -164,7 +165,7 @@ def _check_names(options: Mapping[str, str]) -> None:
             name, [*ours, "kafka.bootstrap.servers"], 1, 0.85 if len(name) > 6 else 0.75
         )
         if near:
-            raise ValueError(f"unknown option '{name}': {ours.get(near[0], near[0])} is the name.")
+            raise ValueError(f"the option '{name}' is unknown: {ours.get(near[0], near[0])} is the name.")
 
 
 def _delivery(options: Mapping[str, str]) -> Delivery:
@@ -173,14 +174,14 @@ def _delivery(options: Mapping[str, str]) -> Delivery:
         return Delivery(text)
     except ValueError:
         raise ValueError(
-            f"the option delivery is exactly-once, two-phase or at-least-once, and not '{text}'."
+            f"the option delivery must be exactly-once, two-phase or at-least-once, not '{text}'."
         ) from None
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
     text = options.get(name.lower(), "false").strip().lower()
     if text not in ("true", "false"):
-        raise ValueError(f"the option {name} is true or false, and not '{text}'.")
+        raise ValueError(f"the option {name} must be true or false, not '{text}'.")
     return text == "true"
 
 
@@ -190,23 +191,23 @@ def _job(options: Mapping[str, str], topic: str | None) -> tuple[str | None, int
     if app is None and version is None:
         return None, 0
     if app is None or version is None or not app.strip():
-        raise ValueError("the options txnAppId and txnVersion are given together, or neither.")
+        raise ValueError("the options txnAppId and txnVersion must be given together, or not at all.")
     if app.strip().startswith(_RESERVED):
         # Transactional ids of two-phase delivery begin with it: a job would end transactions that another has
         # prepared.
         raise ValueError(
-            f"the option txnAppId begins with '{_RESERVED}', which is reserved: take another name."
+            f"the option txnAppId begins with '{_RESERVED}', which is reserved: choose another name."
         )
     if not re.fullmatch(r"\d{1,18}", version.strip()):
-        raise ValueError(f"the option txnVersion is a number from 0 on, and not '{version}'.")
-    # One job may write to several topics under one version, as to several tables of Delta.
+        raise ValueError(f"the option txnVersion must be a number from 0 on, not '{version}'.")
+    # One job may write to several topics with one version, as to several Delta tables.
     return f"{app.strip()}/{topic or '*'}", int(version)
 
 
 def _topic(options: Mapping[str, str]) -> str | None:
     topic = options.get("topic")
     if topic is not None and not topic.strip():
-        raise ValueError("the option 'topic' is empty: it names the topic to write to.")
+        raise ValueError("the option 'topic' is empty: set it to the topic to write to.")
     return topic
 
 
@@ -218,7 +219,7 @@ def _properties(options: Mapping[str, str]) -> dict[str, str]:
     given = {key.removeprefix(_PREFIX): value for key, value in options.items() if key.startswith(_PREFIX)}
     if not given.get(_BOOTSTRAP, "").strip():
         raise ValueError(
-            "the option 'kafka.bootstrap.servers' is missing: it names brokers as HOST:PORT,HOST:PORT."
+            "the option 'kafka.bootstrap.servers' is missing: set it to brokers as HOST:PORT,HOST:PORT."
         )
     for key in _SERIALIZERS:
         if key in given:
@@ -290,7 +291,8 @@ def _columns(schema: StructType, *, has_topic: bool) -> dict[str, int]:
     if "value" not in found:
         there = ", ".join(schema.fieldNames()) or "none"
         raise ValueError(
-            f"the column 'value' is missing: it holds what is written, as string or binary (columns: {there})."
+            "the column 'value' is missing: it must have the records' values as string or binary "
+            f"(columns: {there})."
         )
     if "topic" not in found and not has_topic:
         raise ValueError("no topic is named: set the option 'topic', or give each row a column 'topic'.")

@@ -1,7 +1,7 @@
 """The rows of one task on their way: gathered, encoded, sent, acknowledged. SHELL.
 
-Rows gather to some hundred kilobytes per partition. They become record batches without becoming Python objects
-(`odradek.spark.writing.encode`), and go to the producer.
+Rows are gathered to some hundred kilobytes per partition, and encoded as record batches without making Python objects
+(`odradek.spark.writing.encode`). Then the producer sends them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["CountedRows", "SinkTask", "TaskReport", "Written", "about_topic"]
 
 _GATHERED_BYTES_MAX = 16 << 20
 _ENCODED_BYTES_MAX = 64 << 20
-"""Rows are encoded together up to this; one Arrow array of bytes holds 2 GiB."""
+"""The bytes up to which rows are encoded together; one Arrow array of bytes holds 2 GiB."""
 _ROW_OVERHEAD = 100
 """A batch's header, and a record's numbers."""
 _MASK = (1 << 64) - 1
@@ -43,7 +43,9 @@ _HASHED = ("key", "value", "headers", "topic", "partition")
 
 @attrs.define
 class Written:
-    """The rows written to one partition: their number, first and last offset (-1 where the broker does not say)."""
+    """The rows written to one partition: their number, and first and last offset (-1 if the broker does not report
+    them).
+    """
 
     rows: int = 0
     first_offset: int = -1
@@ -181,7 +183,8 @@ class SinkTask:
             lanes = partitions_of(keys, count, wanted=wanted, keyless=self._spread(topic, count, rows, keys))
         except ValueError as error:
             raise ValueError(
-                f"the column 'partition' has {error}, and the topic '{topic}' has the partitions 0 to {count - 1}."
+                f"the column 'partition' has {error}, but the topic '{topic}' has only the partitions "
+                f"0 to {count - 1}."
             ) from None
         self._check_sizes(topic, rows)
         report = self._report
@@ -217,12 +220,12 @@ class SinkTask:
             )
 
     def _settle(self) -> None:
-        """Take note of the batches that are done. Raises when one of them was not delivered."""
+        """Handle the batches that are done. Raises if one of them was not delivered."""
         while self._sent and self._sent[0].done:
             batch = self._sent.popleft()
             failure = batch.failure()
             if failure is not None:
-                raise RuntimeError(f"rows were not delivered to {batch.lane}: {failure}") from failure
+                raise RuntimeError(f"the rows were not delivered to {batch.lane}: {failure}") from failure
             lane = batch.lane
             written = self._report.written.setdefault(TopicPartition(lane.topic, lane.partition), Written())
             first, last = batch.outcome(0)[0], batch.outcome(batch.record_count - 1)[0]
@@ -266,8 +269,8 @@ class SinkTask:
         if NO_TOPIC_ID in (now, before) or (now == before and planned in (now, NO_TOPIC_ID)):
             return
         raise RuntimeError(
-            f"the topic '{topic}' was deleted and made anew while the query ran, so rows that it had written are gone: start"
-            " the query again to go on with the new topic."
+            f"the topic '{topic}' was deleted and created again while the query ran, so rows that it "
+            "had written are gone: start the query again to go on with the new topic."
         )
 
     def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
@@ -306,7 +309,7 @@ def _headers_of(column: pa.Array | None) -> pa.Array | None:
     lists = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     items = lists.flatten()
     if items.null_count or pc.struct_field(items, "key").null_count:
-        raise ValueError("the column 'headers' has a header without a key: every header has a name.")
+        raise ValueError("the column 'headers' has a header without a key: give every header a key.")
     return lists
 
 

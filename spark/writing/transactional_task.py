@@ -1,4 +1,4 @@
-"""One attempt at a task, in a transaction: the steps of `task_protocol`, done with real producers. SHELL."""
+"""One attempt at a task, in a transaction: performs the steps of `task_protocol` with real producers. SHELL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["decisions_of", "fencing", "transactional_id", "write_once"]
 
 _CLOSE_SECONDS_MAX = 1.0
 _OTHER_MODES = (
-    "delivery=at-least-once needs no transactions, and doubles what this batch has committed already"
+    "delivery=at-least-once needs no transactions, but doubles the rows that this batch has committed already"
 )
 _decisions: dict[tuple[object, ...], Decisions] = {}
 """The last connection that this worker process has used: workers outlive their tasks."""
@@ -51,7 +51,7 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
         seconds = time.monotonic() - started
         if seconds * 1000 >= producer.settings.transaction_timeout_ms:
             return _too_long(protocol, seconds)
-        return f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this one ends: {error}"
+        return f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this attempt ends: {error}"
 
     try:
         return _steps(plan, protocol, producer, iterator)
@@ -87,7 +87,8 @@ def _steps(
     log = decisions.read(protocol.query, key, end)
     if log.is_undecided(protocol.task):
         raise ProgressError(
-            f"a transaction that is none of the sink's holds a marker of task {protocol.task} of {protocol.query}."
+            f"a marker of task {protocol.task} of {protocol.query} is in a transaction that the sink "
+            "did not make."
         )
     check_mode(protocol, log.decision)
     marker = _newest(log.markers.get(protocol.task), log.decision)
@@ -143,10 +144,11 @@ def decisions_of(plan: SinkPlan) -> Decisions:
 
 def _too_long(protocol: TaskProtocol, seconds: float) -> str:
     return (
-        f"task {protocol.task} of {protocol.query} took {seconds:.0f} s, longer than its transaction may, so its rows are"
-        " aborted: raise kafka.transaction.timeout.ms, and the brokers' transaction.max.timeout.ms, until batch"
-        f" {protocol.batch} has ended as it was begun. Smaller tasks, or delivery=two-phase, which has no timeout, are for"
-        " the next batch: in the middle of one, more tasks double rows."
+        f"task {protocol.task} of {protocol.query} took {seconds:.0f} s, longer than its transaction "
+        "may take, so its rows are aborted. Raise kafka.transaction.timeout.ms, and the brokers' "
+        f"transaction.max.timeout.ms, until batch {protocol.batch} has ended as it began. For the next "
+        "batch you may use smaller tasks, or delivery=two-phase, which has no timeout; more tasks in "
+        "the middle of a batch double rows."
     )
 
 
@@ -156,12 +158,13 @@ def _sentence(protocol: TaskProtocol, error: Exception) -> str:
     where = f"task {protocol.task} of {protocol.query}"
     if code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         return (
-            f"{where} is refused its time: set the option kafka.transaction.timeout.ms to at most the brokers'"
-            f" transaction.max.timeout.ms ({_OTHER_MODES})."
+            f"{where} got no transaction, because its timeout is too long: set the option "
+            "kafka.transaction.timeout.ms to at most the brokers' transaction.max.timeout.ms "
+            f"({_OTHER_MODES})."
         )
     if code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         return (
             f"{where} may not use its transactional id: grant WRITE and DESCRIBE on transactional ids that begin with"
             f" 'odradek-spark-' ({_OTHER_MODES})."
         )
-    return f"{where} has not written its rows: {str(error).rstrip('.')} ({_OTHER_MODES})."
+    return f"{where} could not write its rows: {str(error).rstrip('.')} ({_OTHER_MODES})."

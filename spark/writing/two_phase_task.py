@@ -1,4 +1,6 @@
-"""One attempt at a task of the two-phase protocol: claimed, written, prepared, and left to the driver. SHELL."""
+"""One attempt at a task of the two-phase protocol: its transaction is claimed, written, prepared, and left to the
+driver. SHELL.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _CLOSE_SECONDS_MAX = 1.0
 _FEATURE = "transaction.version"
 _LEVEL_MIN = 2
 """The level from which each transaction has an epoch of its own (KIP-890)."""
-_OTHER_MODES = "take delivery=exactly-once or delivery=at-least-once"
+_OTHER_MODES = "use delivery=exactly-once or delivery=at-least-once"
 
 
 def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
@@ -37,8 +39,8 @@ def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
     level = decisions.client.core.cluster.features.get(_FEATURE, 0)
     if level < _LEVEL_MIN:
         raise ValueError(
-            f"delivery=two-phase needs the feature {_FEATURE} at level {_LEVEL_MIN}, and it is {level} at {where}: raise it,"
-            f" or {_OTHER_MODES}."
+            f"delivery=two-phase needs the feature {_FEATURE} at level {_LEVEL_MIN}, but it is at "
+            f"level {level} at {where}: raise the feature, or {_OTHER_MODES}."
         )
     probe = {**plan.look_up_properties, "transactional.id": f"{PREFIX}probe", _TWO_PHASE: "true"}
     producer = Producer(probe)
@@ -48,8 +50,9 @@ def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
         cause = error.__cause__
         if isinstance(cause, KafkaError) and cause.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise ValueError(
-                "delivery=two-phase may not prepare transactions: grant WRITE, DESCRIBE and TWO_PHASE_COMMIT on transactional"
-                f" ids that begin with 'odradek-spark-', or {_OTHER_MODES}."
+                "this user has no right to prepare transactions for delivery=two-phase: grant WRITE, "
+                "DESCRIBE and TWO_PHASE_COMMIT on transactional ids that begin with 'odradek-spark-', "
+                f"or {_OTHER_MODES}."
             ) from None
         unsupported = isinstance(cause, UnsupportedByBroker) or (
             isinstance(cause, KafkaError) and cause.code is ErrorCode.UNSUPPORTED_VERSION
@@ -57,8 +60,8 @@ def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
         if not unsupported:
             raise
         raise ValueError(
-            f"delivery=two-phase needs brokers with two-phase commit (KIP-939), and those at {where} have none: set"
-            f" {_TWO_PHASE}=true on Odradek's nodes, or {_OTHER_MODES}."
+            "delivery=two-phase needs brokers with two-phase commit (KIP-939), and the brokers at "
+            f"{where} lack it: set {_TWO_PHASE}=true on Odradek's nodes, or {_OTHER_MODES}."
         ) from None
     finally:
         producer.close(_CLOSE_SECONDS_MAX)
@@ -67,9 +70,9 @@ def check_two_phase(plan: SinkPlan, decisions: Decisions) -> None:
 def prepare_rows(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
 ) -> TaskReport:
-    """Write the task's rows, and prepare their transaction; `first_slot` is where the attempt looks for a free one.
+    """Write the task's rows, and prepare their transaction. The attempt looks for a free slot from `first_slot` on.
 
-    A decided batch is counted only. A transaction is for tasks that have rows.
+    If the batch is decided, its rows are only counted. Only a task with rows makes a transaction.
 
     Raises:
         ProgressError: the decision contradicts the batch.
@@ -81,10 +84,10 @@ def prepare_rows(
     except (KafkaError, ClientError, RuntimeError) as error:
         fenced = fencing(error)
         if fenced is not None:
-            raise RuntimeError(f"{where} goes on without this attempt: {fenced}") from error
+            raise RuntimeError(f"{where} is continued without this attempt: {fenced}") from error
         if isinstance(error, RuntimeError):
             raise
-        raise RuntimeError(f"{where} has not prepared its rows: {str(error).rstrip('.')}.") from error
+        raise RuntimeError(f"{where} could not prepare its rows: {str(error).rstrip('.')}.") from error
 
 
 def _steps(

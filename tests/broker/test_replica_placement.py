@@ -128,7 +128,7 @@ def test_without_any_directory_nothing_is_made() -> None:
     disks = Disks()
     for log_dir in disks.dirs.values():
         log_dir.go_offline("a test")
-    with pytest.raises(DiskError, match="all log directories are offline"):
+    with pytest.raises(DiskError, match="all log directories of this broker are offline"):
         disks.create(0)
 
 

@@ -52,8 +52,16 @@ def test_a_topics_life_for_people(run: Callable[..., Outcome], fresh_topic: Call
         f"topic {name} does not exist (UNKNOWN_TOPIC_OR_PARTITION)"
     )
     assert run("topic", "delete", name, "--if-exists").code == 0
-    assert run("topic", "delete", name, "no-1", "no-2").refusal().endswith("; not done either: no-1, no-2")
-    assert run("group", "delete", "no-1", "no-2", "no-3").refusal().endswith("; not done either: no-2, no-3")
+    assert (
+        run("topic", "delete", name, "no-1", "no-2")
+        .refusal()
+        .endswith("; for the same reason not done: no-1, no-2")
+    )
+    assert (
+        run("group", "delete", "no-1", "no-2", "no-3")
+        .refusal()
+        .endswith("; for the same reason not done: no-2, no-3")
+    )
 
 
 def test_a_topics_life_for_scripts(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> None:
@@ -147,7 +155,7 @@ def test_keys_headers_and_other_bytes(run: Callable[..., Outcome], topic: str) -
     assert "value" not in second
     assert run("consume", topic, "--key-separator", "\\t", "--max-messages", "1").out == "k\tv:w\n"
     assert run("produce", topic, "--key-separator", ":", stdin=b"a:b\nnothing\n").refusal() == (
-        "line 2 has no key separator ':': 1 line is written, go on from line 2"
+        "line 2 lacks the key separator ':': 1 line is written: go on from line 2"
     )
 
 

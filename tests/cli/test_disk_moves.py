@@ -105,22 +105,22 @@ def test_a_disk_is_emptied_and_takes_no_more(host: Host) -> None:
     plan = host.run("disk", "retire", name, "--dry-run", "--json").json()
     assert {(move["topic"], move["partition"]) for move in plan["moves"]} == before[path]
     assert host.replicas() == before
-    assert "holds it still" in host.run("disk", "retire", name, "--throttle", "100M", "--keep").out
+    assert "has not released it" in host.run("disk", "retire", name, "--throttle", "100M", "--keep").out
     assert host.state(path)["cordoned"]
     assert host.state(path)["retiring"]
     listed = host.run("disk", "list").out
     assert "retiring" in listed
-    assert f"{path} is being retired, it is empty" in listed
+    assert f"{path} is being retired, the directory is empty" in listed
     now = host.replicas()
     assert now[path] == set()
     assert set.union(*now.values()) == set.union(*before.values())
     assert host.run("consume", "words").out.split().count("two") == 9
     assert host.run("topic", "create", "more", "--partitions", "6").code == 0
     assert host.replicas()[path] == set()
-    assert "holds it still" in host.run("disk", "retire", name, "--keep").out, "there is nothing to do"
+    assert "has not released it" in host.run("disk", "retire", name, "--keep").out, "there is nothing to do"
     assert host.run("config", "set", "broker", "1", f"{THROTTLE}=1000000000").code == 0
     said = host.run("disk", "retire", name, "--cancel").out
-    assert "takes replicas again, 0 moves given up" in said
+    assert "accepts replicas again, with 0 moves given up" in said
     assert f"`odradek config unset broker 1 {THROTTLE}`" in said, "a command that was killed has left it"
     assert host.run("config", "unset", "broker", "1", THROTTLE).code == 0
     assert "is not being retired" in host.run("disk", "retire", name, "--cancel").refusal()
@@ -179,7 +179,7 @@ def test_a_retired_disk_is_released(host: Host) -> None:
     """The broker lets go of the empty directory: nothing is open there, all is served on, and the cordon is gone."""
     path = host.paths[1]
     out = host.run("disk", "retire", f"1:{path}").out
-    assert "has let go of it: its disk may be pulled" in out
+    assert "has released it: its disk may be pulled" in out
     told = host.state(path)
     assert (told["released"], told["online"], told["cordoned"], told["retiring"]) == (
         True,
@@ -188,7 +188,7 @@ def test_a_retired_disk_is_released(host: Host) -> None:
         False,
     )
     listed = host.run("disk", "list").out
-    assert f"{path} is released, its disk may be pulled" in listed
+    assert f"{path} is released, so its disk may be pulled" in listed
     (row,) = [each for each in words_of(listed) if "released" in each]
     assert row[2:] == ["-"] * 9 + [path], "a disk that is out of service has no figures"
     page = host.page()

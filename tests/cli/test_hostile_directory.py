@@ -142,7 +142,7 @@ def test_a_folder_of_the_sources_has_no_second_name(name: str) -> None:
         timeout=SECONDS_MAX,
         check=False,
     )
-    said = f"ImportError: {name!r} is a folder of Odradek's sources: import odradek.{name}"
+    said = f"ImportError: {name!r} is only a folder of Odradek's sources: write `import odradek.{name}`"
     assert done.stderr.splitlines()[-1] == said
 
 

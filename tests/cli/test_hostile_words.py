@@ -106,7 +106,7 @@ def test_bytes_that_are_no_text(group: str, value: str, silent: socket.socket) -
             judge(typed, done)
             assert done.code == 2 if "\0" in value or not is_path else done.code in (1, 2), (typed, done)
             if not is_path:
-                assert "is no text in UTF-8" in done.err or "invalid choice" in done.err, (typed, done)
+                assert "is not text in UTF-8" in done.err or "invalid choice" in done.err, (typed, done)
     with pytest.raises(BlockingIOError):
         silent.accept()
 
@@ -200,7 +200,7 @@ def test_a_full_output_is_a_failure(words: tuple[str, ...], redirection: str) ->
     """Also where the output is written only at the end."""
     done = shell(f'"$@" {redirection}', *words)
     assert done.returncode == 1
-    said = b"odradek: the output cannot be written: no space left on its device\n"
+    said = b"odradek: the output cannot be written: the device has no space left\n"
     assert done.stderr == (b"" if "2>" in redirection else said)
 
 
@@ -278,7 +278,7 @@ def test_a_directory_in_the_place_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (b"\xff\xfe\n", "no text in UTF-8"),
+        (b"\xff\xfe\n", "not text in UTF-8"),
         (b"\x04", "no password was typed"),
     ],
 )

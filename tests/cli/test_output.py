@@ -231,23 +231,26 @@ def test_what_is_no_record_names_its_line(line: bytes) -> None:
             b'{"headers":[{"key":"h","val":"v"}]}',
             "there is no field 'val' of a header (did you mean 'value'?)",
         ),
-        (b'{"value":"a","value":"b"}', "it has 'value' twice"),
-        (b'{"value":{"a":1,"a":2}}', "it has 'a' twice"),
-        (b'{"value":"a","value_base64":"YQ=="}', "it has both 'value' and 'value_base64'"),
-        (b'{"value_base64":7}', "its value_base64 is no text"),
-        (b'{"value":NaN}', "NaN is no number of JSON"),
+        (b'{"value":"a","value":"b"}', "the line has 'value' twice"),
+        (b'{"value":{"a":1,"a":2}}', "the line has 'a' twice"),
+        (b'{"value":"a","value_base64":"YQ=="}', "the line has both 'value' and 'value_base64'"),
+        (b'{"value_base64":7}', "its value_base64 is not a text"),
+        (b'{"value":NaN}', "NaN is not a number of JSON"),
         (b'{"value":1e999}', "Out of range float values are not JSON compliant"),
-        (b'{"value":"\\ud800"}', "its value has half a surrogate pair at character 1"),
-        (b'{"key":["\\udfff"]}', "its key has half a surrogate pair at character 3"),
-        (b'{"headers":[{"key":"\\ud800"}]}', "the key of a header has half a surrogate pair at character 1"),
-        (b'{"timestamp":true}', "its timestamp is no number of milliseconds"),
-        (b'{"timestamp":-1}', "its timestamp is no number of milliseconds"),
-        (b'{"timestamp":1.5}', "its timestamp is no number of milliseconds"),
-        (b'{"timestamp":9223372036854775808}', "its timestamp is no number of milliseconds"),
-        (b'{"partition":2147483648}', "its partition is no number"),
-        (b'{"offset":"1"}', "its offset is no number"),
-        (b'{"topic":1}', "its topic is no text"),
-        (b'{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "it is nested too deeply"),
+        (b'{"value":"\\ud800"}', "its value has half of a surrogate pair at character 1"),
+        (b'{"key":["\\udfff"]}', "its key has half of a surrogate pair at character 3"),
+        (
+            b'{"headers":[{"key":"\\ud800"}]}',
+            "the key of a header has half of a surrogate pair at character 1",
+        ),
+        (b'{"timestamp":true}', "its timestamp is not a number of milliseconds"),
+        (b'{"timestamp":-1}', "its timestamp is not a number of milliseconds"),
+        (b'{"timestamp":1.5}', "its timestamp is not a number of milliseconds"),
+        (b'{"timestamp":9223372036854775808}', "its timestamp is not a number of milliseconds"),
+        (b'{"partition":2147483648}', "its partition is not a number"),
+        (b'{"offset":"1"}', "its offset is not a number"),
+        (b'{"topic":1}', "the topic is not a text"),
+        (b'{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "the line is nested too deeply"),
         (b'{"value":' + b"1" * 5000 + b"}", "Exceeds the limit"),
         (b"\xff\xfe{", ""),
     ],
@@ -264,7 +267,7 @@ def test_a_field_is_judged_where_it_is_given(line: bytes, reason: str) -> None:
 def test_headers_in_another_form_are_told_their_own(headers: bytes) -> None:
     """Pairs and maps are what people try first: the error shows what is expected, not what Python stumbled over."""
     with pytest.raises(
-        CliError, match=r'its headers are no list of objects like \{"key": "h", "value": "v"\}'
+        CliError, match=r'its headers are not a list of objects like \{"key": "h", "value": "v"\}'
     ):
         record_of_json(b'{"value":"v","headers":' + headers + b"}", 7)
 

@@ -71,9 +71,12 @@ def test_a_killed_producer_is_found_and_fenced(
     )
     found = run("txn", "find-hanging", "--topic", topic, "--max-transaction-timeout", "0")
     sentence = found.out.splitlines()[-1]
-    assert sentence.startswith(f"{topic}-0: committed readers wait at offset 0, last write ")
-    assert f"Transactional id {name} has it open; its coordinator aborts it in 9m" in sentence
-    command = sentence.partition(" To do so at once: odradek ")[2]
+    assert sentence.startswith(f"{topic}-0: consumers of committed records wait at offset 0, last write ")
+    assert (
+        f"Transactional id {name} has the transaction open; its coordinator aborts the transaction in 9m"
+        in sentence
+    )
+    command = sentence.partition(" To abort it at once: odradek ")[2]
     assert command == f"txn abort --transactional-id {name}"
     assert re.fullmatch(
         f"transactional id {name}: its open transaction on 1 partition is aborted; "
@@ -96,7 +99,9 @@ def test_a_transaction_that_nobody_knows_is_aborted_on_its_partition(
     command = f"odradek txn abort --topic {topic} --partition 0 --start-offset 0"
     assert (document["prospect"], document["held_back"], document["command"]) == ("hanging", 3, command)
     last = run(*words).out.splitlines()[-1]
-    assert last.endswith(f"No coordinator knows producer 7100001, so nobody will end it. Run: {command}")
+    assert last.endswith(
+        f"No coordinator knows producer 7100001, so nobody will end this transaction. Run: {command}"
+    )
     producers = ("txn", "describe-producers", "--topic", topic, "--partition", "0")
     (producer,) = run(*producers, "--json").json()["producers"]
     assert (producer["producer_id"], producer["transaction_start_offset"]) == (7_100_001, 0)
@@ -104,7 +109,7 @@ def test_a_transaction_that_nobody_knows_is_aborted_on_its_partition(
     wrong = run("txn", "abort", "--topic", topic, "--partition", "0", "--start-offset", "1")
     assert wrong.refusal().startswith(f"{topic}-0 has no open transaction that begins at 1: `odradek txn ")
     assert run(*command.split()[1:]).out == (
-        f"{topic}-0: the transaction since offset 0 is aborted (producer id 7100001, epoch 0)\n"
+        f"{topic}-0: the transaction that began at offset 0 is aborted (producer id 7100001, epoch 0)\n"
     )
     (producer,) = run(*producers, "--json").json()["producers"]
     assert producer["transaction_start_offset"] is None
@@ -173,7 +178,7 @@ def test_wrong_usage_is_told_in_one_line(run: Run, topic: str) -> None:
         (("abort",), "name the transaction by --transactional-id, or by --topic, "),
         (("abort", "--topic", "t", "--transactional-id", "x"), "name the transaction by"),
         (("find-hanging", "--partition", "0"), "--partition needs --topic"),
-        (("find-hanging", "--topic", "t", "--broker-id", "1"), "one rules the other out"),
+        (("find-hanging", "--topic", "t", "--broker-id", "1"), "cannot be combined"),
         (("list", "--state", "Open"), "choose from 'Empty', 'Ongoing'"),
     ):
         outcome = run("txn", *words)

@@ -57,13 +57,16 @@ def test_a_prepared_transaction_is_another_systems_to_end(server: ServerProcess,
         assert (found["prospect"], found["transaction_state"]) == ("prepared", "Ongoing")
         assert found["command"] == f"odradek txn abort --transactional-id '{ID}'"
         sentence = run(*FIND).out.splitlines()[-1]
-        assert f"Transactional id {ID} has prepared it, without a timeout: have its system decide" in sentence
+        assert (
+            f"Transactional id {ID} has prepared the transaction, which has no timeout: let its system decide"
+            in sentence
+        )
 
         told = run(*ABORT_HERE).refusal()
         assert told.startswith(
-            f"{TOPIC}-0: transactional id {ID} has this transaction, in Ongoing: `odradek txn abort "
+            f"the transaction on {TOPIC}-0 belongs to transactional id {ID}, in the state Ongoing: `odradek txn abort "
         )
-        assert "--force aborts it on this partition alone" in told
+        assert "With --force it is aborted on this partition alone" in told
         assert run(*FIND, "--json").json()["transactions"] == [
             {**found, "idle_ms": pytest.approx(0, abs=60_000)}
         ]
@@ -86,7 +89,7 @@ def test_a_partition_that_refuses_a_marker_is_named(server: ServerProcess, run: 
 
     told = run("txn", "abort", "--transactional-id", ID, "--timeout", "3").refusal()
     assert told.startswith(
-        f"transactional id {ID}: the end of its transaction is decided and its producer fenced, but "
+        f"transactional id {ID}: its transaction's outcome is decided and its producer fenced, but "
     )
     assert "(CONCURRENT_TRANSACTIONS)" in told
     assert f"`odradek txn describe '{ID}'` names the partitions" in told
@@ -99,11 +102,11 @@ def test_a_partition_that_refuses_a_marker_is_named(server: ServerProcess, run: 
     assert (refused["marker_epoch"], refused["partition_epoch"]) == (epoch + 1, epoch + 9)
     command = f"odradek txn abort --topic {TOPIC} --partition 0 --start-offset 0 --force"
     assert run(*FIND).out.splitlines()[-1] == (
-        f"{TOPIC}-0: refuses the marker of transactional id {ID}, which stays in PrepareAbort: it knows producer epoch "
-        f"{epoch + 9}, above the marker's {epoch + 1}. Give its producer another transactional id. To let committed "
-        f"readers go on, abort there what may be committed elsewhere: {command}"
+        f"{TOPIC}-0 refuses the marker of transactional id {ID}, which stays in PrepareAbort: the partition knows producer epoch "
+        f"{epoch + 9}, above the marker's {epoch + 1}. Give its producer another transactional id. To release "
+        f"consumers of committed records, abort there a transaction that may be committed elsewhere: {command}"
     )
-    assert "in PrepareAbort: wait for its markers" in run(*ABORT_HERE).refusal()
+    assert "in the state PrepareAbort: wait for its markers" in run(*ABORT_HERE).refusal()
     assert "is aborted" in run(*command.split()[1:]).out
     # Nothing is open there any more, but the coordinator is still refused.
     assert "Give its producer another transactional id" in run("txn", "find-hanging").out
@@ -122,4 +125,4 @@ def test_a_partition_that_knows_a_newer_coordinator_is_named(server: ServerProce
     (refused,) = run(*FIND, "--json").json()["refused_markers"]
     assert refused["error"] == "TRANSACTION_COORDINATOR_FENCED"
     assert (refused["marker_coordinator_epoch"], refused["partition_coordinator_epoch"]) == (0, 77)
-    assert "it has a marker of coordinator epoch 77, above 0" in run(*FIND).out
+    assert "the partition has a marker of coordinator epoch 77, above 0" in run(*FIND).out

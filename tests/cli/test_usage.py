@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from odradek.cli.__main__ import build_parser, main
+from odradek.node.main import NEEDS_OPERATOR
 from tests.cli.running import ROOT, command, environment, odradek, odradek_here
 from tests.client.fake_broker import LoopbackBroker
 
@@ -148,10 +149,12 @@ def test_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
     """The line names the command whose help tells more, of a misspelt option too."""
     assert main(["topic", "list", "--bogus"]) == 2
     said = capsys.readouterr().err
-    assert said == "odradek: --bogus is not known here: `odradek topic list --help` shows what there is\n"
+    assert (
+        said == "odradek: the command --bogus does not exist: `odradek topic list --help` shows the options\n"
+    )
     assert main(["topic", "create"]) == 2
     said = capsys.readouterr().err
-    assert said == "odradek: TOPIC is missing: `odradek topic create --help` shows what there is\n"
+    assert said == "odradek: TOPIC is missing: `odradek topic create --help` shows the options\n"
 
 
 def test_nobody_answers() -> None:
@@ -234,7 +237,7 @@ def test_numbers_that_no_request_can_hold(words: tuple[str, ...], capsys: pytest
     ("redirection", "code", "said"),
     [
         (">&-", 0, ""),
-        (">/dev/full", 1, "odradek: the output cannot be written: no space left on its device\n"),
+        (">/dev/full", 1, "odradek: the output cannot be written: the device has no space left\n"),
     ],
 )
 def test_output_that_goes_nowhere(redirection: str, code: int, said: str) -> None:
@@ -255,9 +258,9 @@ def test_output_that_goes_nowhere(redirection: str, code: int, said: str) -> Non
 def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The file, the system's reason in words, what to do."""
     missing = tmp_path / "none.properties"
-    assert main(["server", str(missing)]) == 1
+    assert main(["server", str(missing)]) == NEEDS_OPERATOR
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"odradek: cannot read {missing}: No such file or directory: ")
+    assert line.startswith(f"odradek: cannot read {missing}: No such file or directory. ")
     assert "odradek storage format" in line
 
 
@@ -274,5 +277,5 @@ def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_an_option_of_another_program_is_named_by_its_name_here(words: str, name: str) -> None:
     """Users of Kafka's tools and of rpk type theirs; only a command that has such an option names it."""
     said = odradek_here(*words.split()).err
-    assert "is not known here" in said
-    assert said.partition("; it is called ")[2].partition(":")[0] == name
+    assert "does not exist" in said
+    assert said.partition("; the right name is ")[2].partition(":")[0] == name

@@ -114,5 +114,5 @@ def test_a_live_one_is_not_waited_for_for_ever() -> None:
     """An incarnation that answers in all that time is another live broker."""
     epoch, sessions, why = outcome(lambda at: TAKEN)
     assert epoch == -1
-    assert "another broker with node.id 1 is running" in why
+    assert "another running broker has the node.id 1" in why
     assert DUPLICATE_SESSIONS < sessions < DUPLICATE_SESSIONS + 0.5

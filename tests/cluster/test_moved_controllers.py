@@ -205,7 +205,7 @@ def test_a_copy_of_a_voters_directory_takes_no_part(tmp_path: Path) -> None:
             assert f"127.0.0.1:{copy.controllers[2]}" in told
             assert f"127.0.0.1:{nodes.controllers[2]}" in told
             waits = next(each for each in process.stderr if b"node.waiting" in each).decode()
-            assert "beside a copy of its disk" in waits
+            assert "so one of the two disks is a copy" in waits
             fill(nodes, 0)
             assert nodes.all_are_new()
         finally:

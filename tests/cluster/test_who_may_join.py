@@ -148,7 +148,7 @@ def test_a_broker_with_the_id_of_another() -> None:
         node.format()
         reason = await node.run()
         assert isinstance(reason, RegistrationRefused)
-        assert "another broker with node.id 2 is running" in str(reason)
+        assert "another running broker has the node.id 2" in str(reason)
 
     play(script, controllers=3)
 

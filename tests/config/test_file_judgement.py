@@ -66,7 +66,7 @@ def test_all_problems_at_once() -> None:
         (
             "listener.name.nobody.ssl.client.auth=required",
             "listener.name.nobody.ssl.client.auth",
-            "listener.name.nobody.ssl.client.auth has no effect: there is no such listener, or no such setting of it",
+            "listener.name.nobody.ssl.client.auth has no effect: the node has no such listener, or a listener has no such setting",
         ),
     ],
 )

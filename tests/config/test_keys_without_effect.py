@@ -119,7 +119,7 @@ def test_a_start_names_those_that_the_file_sets_in_one_warning() -> None:
     """An operator who sets one is told that it does nothing."""
     given = {"num.io.threads": "16", "metadata.log.segment.ms": "5", "log.retention.ms": "5"}
     (warning,) = NodeConfig.from_properties(SETTINGS | given).warnings
-    assert warning.startswith("these keys have no effect here: num.io.threads, metadata.log.segment.ms;")
+    assert warning.startswith("these keys have no effect here: num.io.threads, metadata.log.segment.ms.")
 
 
 def test_a_file_without_them_warns_of_nothing() -> None:

@@ -147,13 +147,13 @@ def test_unknown_keys_warn() -> None:
     node = config(log_retention_hour="1", listener_name_other_ssl_keystore_type="PEM")
     assert node.warnings == (
         "unknown key log.retention.hour is ignored",
-        "listener.name.other.ssl.keystore.type has no effect: there is no such listener, or no such setting of it",
+        "listener.name.other.ssl.keystore.type has no effect: the node has no such listener, or a listener has no such setting",
     )
 
 
 BAD: list[tuple[dict[str, str | None], str]] = [
-    ({"odradek_metrics_listener": "9592"}, "odradek.metrics.listener: host:port, or :port"),
-    ({"odradek_metrics_listener": "here:99999"}, "odradek.metrics.listener: host:port"),
+    ({"odradek_metrics_listener": "9592"}, "odradek.metrics.listener: the value must be host:port, or :port"),
+    ({"odradek_metrics_listener": "here:99999"}, "odradek.metrics.listener: the value must be host:port"),
     ({"process_roles": None}, 'Missing required configuration "process.roles"'),
     ({"node_id": None}, 'Missing required configuration "node.id"'),
     ({"node_id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),
@@ -164,7 +164,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"process_roles": "broker,broker"}, "Duplicate role names are not allowed"),
     (
         {"process_roles": "broker"},
-        "Invalid value CONTROLLER for configuration controller.listener.names: must not be one of the listeners",
+        "Invalid value CONTROLLER for configuration controller.listener.names: the name must not be one of the listeners",
     ),
     (
         {"process_roles": "controller"},
@@ -174,10 +174,10 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"log_cleanup_policy": "shred"}, "String must be one of: compact, delete"),
     (
         {"listeners": "localhost:9092"},
-        "Invalid value localhost:9092 for configuration listeners: NAME://host:port",
+        "Invalid value localhost:9092 for configuration listeners: the value must be NAME://host:port",
     ),
-    ({"listeners": "PLAINTEXT://:99999,CONTROLLER://:1"}, "a port is between 0 and 65535"),
-    ({"listeners": "A B://:1"}, "a listener's name has letters, digits"),
+    ({"listeners": "PLAINTEXT://:99999,CONTROLLER://:1"}, "a port must be between 0 and 65535"),
+    ({"listeners": "A B://:1"}, "a listener's name may have letters, digits"),
     ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2,CONTROLLER://:3"}, "must have a different name"),
     ({"listeners": "PLAINTEXT://:1,CONTROLLER://:1"}, "must have a different port"),
     (
@@ -186,8 +186,8 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ),
     (
         {"listeners": "SSL://:9092,CONTROLLER://:9093"},
-        "Invalid value PLAINTEXT for configuration security.inter.broker.protocol: brokers reach each other at the "
-        "listener of that name; name one of SSL in inter.broker.listener.name",
+        "Invalid value PLAINTEXT for configuration security.inter.broker.protocol: no advertised listener has "
+        "this name, by which brokers would reach each other: name one of SSL in inter.broker.listener.name",
     ),
     (
         {"listeners": "SSL://:9092,CONTROLLER://:9093", "inter_broker_listener_name": "SSL"},
@@ -198,15 +198,15 @@ BAD: list[tuple[dict[str, str | None], str]] = [
             "listeners": "SASL_PLAINTEXT://:9092,CONTROLLER://:9093",
             "inter_broker_listener_name": "SASL_PLAINTEXT",
         },
-        "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: not built; there are PLAIN, SCRAM-SHA-256, "
-        "SCRAM-SHA-512, OAUTHBEARER; it is the default, so name others",
+        "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: this mechanism does not exist here, only "
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER; the value is the default, so set the key to other mechanisms",
     ),
-    ({"listeners": "CONTROLLER://:9093"}, "a broker needs a listener for clients"),
-    ({"listeners": ""}, "configuration listeners: NAME://host:port"),
+    ({"listeners": "CONTROLLER://:9093"}, "a broker must have a listener for clients"),
+    ({"listeners": ""}, "configuration listeners: the value must be NAME://host:port"),
     ({"controller_listener_names": None}, 'Missing required configuration "controller.listener.names"'),
     (
         {"controller_listener_names": "OTHER"},
-        "must be the name of one of the listeners: PLAINTEXT, CONTROLLER",
+        "the name must be one of the listeners: PLAINTEXT, CONTROLLER",
     ),
     ({"controller_listener_names": ""}, "must contain at least one"),
     (
@@ -215,7 +215,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ),
     ({"controller_quorum_voters": "1@a:1,1@b:2"}, "Each voter must have a different id"),
     ({"controller_quorum_voters": "1@a:99999"}, "ID@host:port"),
-    ({"controller_quorum_bootstrap_servers": "a"}, "host:port, several separated by commas"),
+    ({"controller_quorum_bootstrap_servers": "a"}, "host:port, or several of these, separated by commas"),
     (
         {
             "process_roles": "broker",
@@ -240,8 +240,11 @@ BAD: list[tuple[dict[str, str | None], str]] = [
         "Invalid value PLAINTEXT://0.0.0.0:9092 for configuration listeners: "
         "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
     ),
-    ({"advertised_listeners": "CONTROLLER://a:9093"}, "at least one of: PLAINTEXT"),
-    ({"inter_broker_listener_name": "CONTROLLER"}, "must be the name of an advertised listener: PLAINTEXT"),
+    ({"advertised_listeners": "CONTROLLER://a:9093"}, "name at least one of the listeners: PLAINTEXT"),
+    (
+        {"inter_broker_listener_name": "CONTROLLER"},
+        "the name must be one of the advertised listeners: PLAINTEXT",
+    ),
     ({"security_inter_broker_protocol": "SSL"}, "name one of PLAINTEXT in inter.broker.listener.name"),
     (
         {"inter_broker_listener_name": "PLAINTEXT", "security_inter_broker_protocol": "PLAINTEXT"},
@@ -259,13 +262,16 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"replica_fetch_wait_max_ms": "20000", "replica_lag_time_max_ms": "10000"}, "frequent changes in ISR"),
     (
         {"authorizer_class_name": "x.Y"},
-        "Invalid value x.Y for configuration authorizer.class.name: this node has no Java",
+        "Invalid value x.Y for configuration authorizer.class.name: this node runs no Java classes",
     ),
     (
         {"client_quota_callback_class": "x.Y"},
-        "x.Y for configuration client.quota.callback.class: not supported",
+        "x.Y for configuration client.quota.callback.class: this version does not support",
     ),
-    ({"remote_log_storage_system_enable": "true"}, "not supported by this version: must be false"),
+    (
+        {"remote_log_storage_system_enable": "true"},
+        "this version does not support the feature: the value must be false",
+    ),
 ]
 
 

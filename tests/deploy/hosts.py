@@ -172,6 +172,22 @@ class Hosts:
         host.disks[disk] = run("losetup", "--find", "--show", image).strip()
         return host.disks[disk]
 
+    def plug_in(self, name: str, disk: str, size: int) -> str:
+        """Give a running host an empty disk, in place of a dead one of this name; returns its device."""
+        device = self.attach_disk(self.hosts[name], disk, size)
+        number = device.removeprefix("/dev/loop")
+        self.ssh(name, f"[ -e {device} ] || mknod {device} b 7 {number}")
+        return device
+
+    def take_address(self, name: str) -> None:
+        """Let a running host be without its address, as after a lease that ended."""
+        self._forget_connection(name)
+        run("ip", "-n", name, "address", "delete", f"{self.hosts[name].address}/24", "dev", "host0")
+
+    def give_address(self, name: str) -> None:
+        """Give a host its address back."""
+        run("ip", "-n", name, "address", "add", f"{self.hosts[name].address}/24", "dev", "host0")
+
     def boot(self, *names: str, without: tuple[str, ...] = ()) -> None:
         """Boot and wait until sshd of each answers; `without` names disks that are dead.
 
@@ -271,14 +287,18 @@ class Hosts:
         host.process.kill()
         host.process.wait()
         host.process = None
-        # Ansible's connection to it would be taken for good until it is used.
-        leave = ["ssh", "-O", "exit", "-o", f"ControlPath={self.control_path}", f"root@{host.address}"]
-        subprocess.run(leave, capture_output=True, check=False)
+        self._forget_connection(name)
         for device in host.disks.values():
             _wait_until_unused(device)
 
+    def _forget_connection(self, name: str) -> None:
+        """End Ansible's connection to a host, which would be taken for good until it is used."""
+        address = f"root@{self.hosts[name].address}"
+        leave = ["ssh", "-O", "exit", "-o", f"ControlPath={self.control_path}", address]
+        subprocess.run(leave, capture_output=True, check=False)
+
     def renew_system(self, name: str) -> None:
-        """A killed host gets a fresh system; its disks stay."""
+        """Give a killed host a fresh system; its disks stay."""
         host = self.hosts[name]
         run("umount", host.directory / "root")
         for each in ("upper", "work", "root"):

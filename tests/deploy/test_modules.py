@@ -154,7 +154,7 @@ def test_a_file_is_as_wanted(files: ModuleType, tmp_path: Path) -> None:
 
 
 def test_besides(health: ModuleType) -> None:
-    """A broker that is down for another reason is not waited for, nor is what partitions lack without it."""
+    """The gate passes over a broker that is down for another reason, and over replicas that partitions lack without it."""
     gone = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
     away = status(
         brokers=gone,
@@ -181,7 +181,7 @@ def test_besides(health: ModuleType) -> None:
     ids=["scsi", "scsi with blanks", "nvme", "virtio", "loop", "none"],
 )
 def test_serial_numbers(disk: ModuleType, tmp_path: Path, path: str, content: bytes, serial: str) -> None:
-    """A disk is named by the number that it reports itself; one without a number has no name."""
+    """A disk is named by the number that it reports; a disk that reports none cannot be named."""
     file = tmp_path / "class" / "block" / path
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
@@ -219,7 +219,7 @@ class Judged:
         monkeypatch.setattr(disk.stat, "S_ISBLK", lambda mode: True)
 
     def said(self, *wipe: str) -> str:
-        """The problem with the disk; empty if it would be formatted."""
+        """Return the problem with the disk; empty if it would be formatted."""
         uuid, problem = self._disk._judged({"name": "a", "device": self._image}, MEBIBYTE, wipe, "mine")
         assert uuid is None
         return problem or ""
@@ -328,7 +328,7 @@ def test_a_refusal_is_the_failure(awaited: ModuleType) -> None:
 
 
 def test_nothing_to_move_is_no_change(awaited: ModuleType) -> None:
-    """A playbook that is run again changes nothing; in check mode nothing is asked."""
+    """A playbook that is run again leaves all as it is; in check mode nothing is asked."""
     assert awaited.ActionModule([answered(0, '{"partitions":[]}')]).run(None, {})["changed"] is False
     assert awaited.ActionModule([answered(0, '{"brokers":[{"moves":[]}]}')]).run(None, {})["changed"] is False
     assert awaited.ActionModule([], check_mode=True).run(None, {})["changed"] is False

@@ -357,7 +357,7 @@ def test_a_long_wait_says_each_minute_what_it_waits_for(waiting: ModuleType) -> 
 
 
 def test_a_broker_that_hangs_is_passed_over(tmp_path: Path) -> None:
-    """Addresses are asked one by one where all together get no answer; the first complaint is the one that counts."""
+    """Addresses are asked one by one where all together get no answer, and the first complaint is reported."""
     asking = plugin("module_utils", "asking")
     command = tmp_path / "odradek"
     command.write_text(

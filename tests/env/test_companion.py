@@ -316,7 +316,7 @@ def test_an_error_that_cannot_be_pickled_comes_as_its_text(real: RealEnv) -> Non
     with pytest.raises(CompanionFailed, match=r"companions\.Unpicklable: \('told', <unlocked") as caught:
         mirror.call("fail_oddly")
     (note,) = caught.value.__notes__
-    assert note.startswith("raised in a companion: ")
+    assert note.startswith("the companion process raised this at: ")
     assert note.endswith(" fail_oddly")
     with pytest.raises(TypeError, match="cannot pickle"):
         mirror.call("result_that_stays")
@@ -343,7 +343,7 @@ def test_a_lent_file_is_of_use_during_its_call(real: RealEnv, tmp_path: Path) ->
     mirror.call("keep", file)
     with pytest.raises(FileClosed):
         mirror.call("read_kept")
-    with pytest.raises(ValueError, match="251 files in one call"):
+    with pytest.raises(ValueError, match="one call lends 251 files"):
         mirror.call("echo", [file] * (FILES_MAX + 1))
     assert len(mirror.call("read_all", {"all": [file] * FILES_MAX})["all"]) == FILES_MAX
     file.close()

@@ -74,6 +74,19 @@ async def test_workers_run_beside_the_loop_under_a_limit() -> None:
         await env.workers.run(divmod, 1, 0)
 
 
+async def test_an_error_of_a_worker_that_is_its_own_cause_comes_back() -> None:
+    """`raise error from error` makes a chain without an end, and the task that waits gets the error all the same."""
+
+    def fail() -> None:
+        try:
+            raise ValueError("no")
+        except ValueError as error:
+            raise error from error
+
+    with pytest.raises(ValueError, match="no"):
+        await RealNodeEnv().workers.run(fail)
+
+
 async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
     """Once the error is handled, all that the work was given is freed, without a collection of garbage."""
     env = RealNodeEnv()
@@ -91,7 +104,7 @@ async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
             await env.long_work.begin().in_worker(fail, large)
         except ValueError as error:
             (note,) = error.__notes__
-            assert note.startswith("raised in a worker: test_real_env.py:")
+            assert note.startswith("a worker thread raised this at: test_real_env.py:")
             return str(error)
         return ""
 

@@ -198,7 +198,7 @@ sys.stdin.read()
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(DiskError, match="another process holds it"):
+        with pytest.raises(DiskError, match="another process has locked the directory"):
             root.lock()
         holder.kill()
         holder.wait()

@@ -47,7 +47,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "a leader's high watermark beyond its log": (
         lambda log: None,
         lambda log: log.advance_high_watermark(7),
-        "high watermark cannot be 7",
+        "high watermark cannot become 7",
     ),
     "an append below the high watermark": (
         lambda log: setattr(log, "high_watermark", 7),
@@ -72,32 +72,32 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "an append to a segment that begins behind the log's end": (
         lambda log: log.segment_list.add(log.segment_list.create(9, NOW_MS), 5),
         lambda log: append(log, batch()),
-        "segment 9, up to 5",
+        "segment 9, up to offset 5",
     ),
     "an append to a file that somebody else has written to": (
         _file_grew,
         lambda log: append(log, batch()),
-        "a batch for position",
+        "a batch was written at position",
     ),
     "a replica's append to a file that somebody else has written to": (
         _file_grew,
         _append_replicas,
-        "batches for position",
+        "batches were written at position",
     ),
     "a read from a file that somebody else has cut": (
         _file_shrank,
         lambda log: log.read(4, 1 << 20, upper_bound=5),
-        "were found in a file of",
+        "a search found",
     ),
     "a roll behind a file that somebody else has cut": (
         _file_shrank,
         lambda log: log.roll(NOW_MS),
-        "and its segment",
+        "but the node counted",
     ),
     "a roll where the log ends before its segment does": (
         lambda log: setattr(log, "log_end_offset", 3),
         lambda log: log.roll(NOW_MS),
-        "the log cannot end at 3",
+        "the log cannot end at offset 3",
     ),
     "a segment that begins before the one in front of it ends": (
         lambda log: None,
@@ -107,7 +107,7 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "all segments go": (
         lambda log: None,
         lambda log: log.segment_list.drop_first(3),
-        "cannot go",
+        "cannot be removed",
     ),
     "segments out of their order": (
         lambda log: setattr(log.segment_list, "segments", log.segments[::-1]),
@@ -122,17 +122,17 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
     "a full segment in place of an empty one": (
         lambda log: None,
         lambda log: log.segment_list.replace_active(log.active),
-        "is no empty one",
+        "is not an empty segment",
     ),
     "a recovery point behind the log's end": (
         lambda log: log.cut(4),
         lambda log: log.durability.check_end(log.log_end_offset),
-        "recovery point 5 is behind",
+        "recovery point 5 is above",
     ),
     "an epoch that begins behind the log's end": (
         lambda log: log.epochs.assign(9, 7),
         lambda log: log.check(),
-        "behind log end offset 5",
+        "lie above the log end offset 5",
     ),
     "a cut behind a segment's end": (
         lambda log: None,
@@ -177,7 +177,7 @@ def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
 
 def test_epochs_that_do_not_ascend_panic() -> None:
     """No change may be based on epochs of which a later one began before an earlier one."""
-    with pytest.raises(AssertionError, match="epoch 3 from 2 behind 5 from 1"):
+    with pytest.raises(AssertionError, match="epoch 3 from offset 2 cannot follow epoch 5 from offset 1"):
         LeaderEpochs(((5, 0), (3, 2))).truncate_from_start(1)
 
 
@@ -185,7 +185,7 @@ def test_index_positions_ascend() -> None:
     """An entry for a batch in front of the last one would lead all later readers astray."""
     index = SegmentIndex()
     index.append(4, 100)
-    with pytest.raises(AssertionError, match="position 100 behind 100"):
+    with pytest.raises(AssertionError, match="position 100 cannot follow the entry for position 100"):
         index.append(5, 100)
 
 

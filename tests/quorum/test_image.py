@@ -270,7 +270,7 @@ def test_leader_and_partition_epochs_only_rise() -> None:
 def test_a_log_that_has_others_than_replicas_in_sync_is_refused(record: Message) -> None:
     """The in-sync replicas are among the replicas, also in a log of another program."""
     image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
-    with pytest.raises(InvalidMetadata, match="is in sync on"):
+    with pytest.raises(InvalidMetadata, match="has the ISR"):
         replayed(image, record)
 
 

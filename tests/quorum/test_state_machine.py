@@ -194,7 +194,7 @@ def test_reading_a_response_early_is_a_bug() -> None:
     """The one mistake that the runtime exists to prevent stops the program."""
     machine = make(SlowLog())
     deferred = machine.submit(Add((1,)), 0)
-    with pytest.raises(AssertionError, match="before the log committed"):
+    with pytest.raises(AssertionError, match="before the records"):
         _ = deferred.response
 
 

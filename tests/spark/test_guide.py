@@ -165,7 +165,7 @@ def test_the_page_in_processes_of_its_own(
     done = in_bash(f"{submit.code.strip()} --bootstrap {node.bootstrap}", at_home)
     assert done.returncode == 0, done.stderr
     # spark-submit has one stream for what its program says.
-    assert "nothing has come since the last refresh" in done.stdout + done.stderr
+    assert "no records have come since the last refresh" in done.stdout + done.stderr
     (at_home / "late.py").write_text(stream.code.replace("127.0.0.1:9092", node.bootstrap))
     # Fewer flights, in as many batches.
     done = in_bash(f"python late.py && {kills.code.replace('10000', '150')}", at_home)

@@ -26,7 +26,7 @@ def test_of_many_names_only_as_many_are_read_as_a_text_holds() -> None:
     "error",
     [
         KafkaError(ErrorCode.UNKNOWN_TOPIC_ID),
-        CorruptBatch("batch checksum is wrong"),
+        CorruptBatch("the checksum of the record batch is wrong"),
         DecompressionBomb("too large"),
         InvalidRecord("no key"),
         RecordsRefused(ErrorCode.INVALID_RECORD, "no key", [(3, "no key")]),

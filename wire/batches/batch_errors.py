@@ -17,7 +17,7 @@ class CorruptBatch(KafkaError):
 class DecompressionBomb(CorruptBatch):
     """The batch would decompress to more bytes than the caller allows.
 
-    Code MESSAGE_TOO_LARGE: the same bytes will never pass, but a producer may split the batch.
+    Its code is MESSAGE_TOO_LARGE: the same bytes will never be accepted, but a producer may split the batch.
     """
 
     def __init__(self, message: str) -> None:

@@ -170,13 +170,16 @@ def _not_a_header(buf: Buffer, offset: int) -> CorruptBatch | InvalidRecord:
     if len(buf) - offset > MAGIC_OFFSET:
         magic = buf[offset + MAGIC_OFFSET]
         if magic < MAGIC:
-            return InvalidRecord(f"batch has magic {magic}, only magic {MAGIC} is supported")
+            return InvalidRecord(f"the record batch has magic {magic}, and only magic {MAGIC} is supported")
         if magic > MAGIC:
-            return CorruptBatch(f"batch has an unknown magic {magic}")
+            return CorruptBatch(f"the record batch has an unknown magic, {magic}")
     if len(buf) - offset < HEADER_SIZE:
-        return CorruptBatch(f"batch header is cut: {len(buf) - offset} of {HEADER_SIZE} bytes")
+        return CorruptBatch(
+            f"the batch header is cut off: only {len(buf) - offset} of its {HEADER_SIZE} bytes are there"
+        )
     return CorruptBatch(
-        f"batch length {_LENGTH.unpack_from(buf, offset + LENGTH_OFFSET)[0]} is less than its header"
+        f"the record batch claims a length of {_LENGTH.unpack_from(buf, offset + LENGTH_OFFSET)[0]} "
+        "bytes, less than its header has"
     )
 
 
@@ -223,7 +226,7 @@ def set_max_timestamp(
     """
     end = offset + SIZE_PREFIX + int(_LENGTH.unpack_from(buf, offset + LENGTH_OFFSET)[0])
     if end - offset < HEADER_SIZE or end > len(buf):
-        raise CorruptBatch("batch is cut")
+        raise CorruptBatch("the record batch is cut off before its end")
     (attributes,) = _ATTRIBUTES.unpack_from(buf, offset + ATTRIBUTES_OFFSET)
     attributes = (attributes & ~TIMESTAMP_TYPE_MASK) | timestamp_type << 3
     _ATTRIBUTES.pack_into(buf, offset + ATTRIBUTES_OFFSET, attributes)

@@ -111,7 +111,7 @@ def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
         decoder = zlib.decompressobj(_GZIP_WBITS)
         while not decoder.eof:
             if position >= end:
-                raise CorruptBatch("gzip data ends inside a member")
+                raise CorruptBatch("the gzip data ends in the middle of a gzip member")
             piece = data[position : position + _GZIP_INPUT_BYTES]
             position += len(piece)
             yield decoder.decompress(piece, CHUNK_BYTES)
@@ -124,7 +124,7 @@ def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
         position -= len(decoder.unused_data)
         if position >= end:
             return
-    raise CorruptBatch(f"more than {_GZIP_MEMBERS_MAX} gzip members")
+    raise CorruptBatch(f"the gzip data has more than {_GZIP_MEMBERS_MAX} gzip members")
 
 
 # --- snappy ----------------------------------------------------------------------------------------------
@@ -155,12 +155,16 @@ def _snappy_block(block: memoryview, size_max: int) -> bytes:
         if byte < 0x80:
             break
     else:
-        raise CorruptBatch("snappy block has no valid length")
+        raise CorruptBatch("a snappy block does not begin with a valid length")
     if size > size_max:
-        raise DecompressionBomb(f"snappy block of {size} bytes where {size_max} are allowed")
+        raise DecompressionBomb(
+            f"a snappy block would decompress to {size} bytes, and at most {size_max} are allowed"
+        )
     # A copy makes three bytes at most become 64, so a longer claim cannot hold and must not be allocated.
     if size > 32 * len(block):
-        raise CorruptBatch(f"snappy block of {len(block)} bytes claims {size} bytes of data")
+        raise CorruptBatch(
+            f"a snappy block of {len(block)} bytes cannot decompress to the {size} bytes that it claims"
+        )
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
@@ -173,18 +177,20 @@ def _snappy_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
     while position < end:
         pieces_left -= 1
         if not pieces_left:
-            raise CorruptBatch("snappy stream of far too many blocks")
+            raise CorruptBatch("the snappy stream has far too many blocks")
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             if position + _XERIAL_HEADER_SIZE > end:
-                raise CorruptBatch("snappy stream header is cut")
+                raise CorruptBatch("the header of the snappy stream is cut off")
             position += _XERIAL_HEADER_SIZE
             continue
         if position + 4 > end:
-            raise CorruptBatch("snappy block length is cut")
+            raise CorruptBatch("the length of a snappy block is cut off")
         (length,) = _INT32.unpack_from(data, position)
         position += 4
         if length <= 0 or length > end - position:
-            raise CorruptBatch(f"snappy block of {length} bytes where {end - position} remain")
+            raise CorruptBatch(
+                f"a snappy block claims {length} bytes, and only {end - position} bytes are left"
+            )
         chunk = _snappy_block(data[position : position + length], size_max)
         size_max -= len(chunk)
         position += length
@@ -212,9 +218,9 @@ def _lz4_compress(data: Buffer, level: int | None) -> bytes:
 
 def _lz4_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
-        raise CorruptBatch("not an lz4 frame")
+        raise CorruptBatch("the compressed data does not begin with an lz4 frame")
     if not data[4] & _LZ4_BLOCKS_INDEPENDENT:
-        raise CorruptBatch("lz4 frame with dependent blocks, which Kafka's readers refuse")
+        raise CorruptBatch("the lz4 frame has blocks that depend on each other, which Kafka's readers refuse")
     context = lz4.frame.create_decompression_context()
     position, end = 0, len(data)
     while True:
@@ -224,9 +230,9 @@ def _lz4_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
         if finished:
             break
         if not taken and not chunk:
-            raise CorruptBatch("lz4 data ends inside a frame")
+            raise CorruptBatch("the lz4 data ends in the middle of a frame")
     if position != end:
-        raise CorruptBatch(f"{end - position} bytes behind the lz4 frame")
+        raise CorruptBatch(f"{end - position} unexpected bytes follow the lz4 frame")
 
 
 # --- zstd ------------------------------------------------------------------------------------------------
@@ -260,7 +266,7 @@ def _check_zstd_frames(data: memoryview) -> None:
                 position += 8 + _UINT32_LE.unpack_from(data, position + 4)[0]
                 continue
             if magic != _ZSTD_MAGIC:
-                raise CorruptBatch("not a zstd frame")
+                raise CorruptBatch("the compressed data does not begin with a zstd frame")
             descriptor = data[position + 4]
             single_segment = descriptor >> 5 & 1
             position += 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
@@ -274,11 +280,11 @@ def _check_zstd_frames(data: memoryview) -> None:
                 position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
             position += 4 * (descriptor >> 2 & 1)
     except (IndexError, struct.error) as error:
-        raise CorruptBatch("zstd data ends inside a frame") from error
+        raise CorruptBatch("the zstd data ends in the middle of a frame") from error
     if not pieces_left:
-        raise CorruptBatch("zstd data of far too many blocks")
+        raise CorruptBatch("the zstd data has far too many blocks")
     if position != end or not end:
-        raise CorruptBatch("zstd data ends inside a frame")
+        raise CorruptBatch("the zstd data ends in the middle of a frame")
 
 
 def _zstd_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
@@ -314,11 +320,13 @@ _LIBRARY_ERRORS = (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, 
 
 
 def _unknown(compression_type: int) -> KafkaError:
-    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression type {compression_type}")
+    return KafkaError(
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"the compression type {compression_type} is unknown"
+    )
 
 
 def compress(compression_type: int, data: Buffer, level: int | None = None) -> bytes:
-    """Compress `data`; `level` is the codec's own (None: its default), snappy has none.
+    """Compress `data`. `level` is a level of the codec (None: its default); snappy has no levels.
 
     Raises:
         KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
@@ -355,7 +363,9 @@ def decompressed_size(
         for chunk in chunks(memoryview(data), size_max):
             size += len(chunk)
             if size > size_max:
-                raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+                raise DecompressionBomb(
+                    f"the record batch decompresses to more than the allowed {size_max} bytes"
+                )
     except _LIBRARY_ERRORS as error:
         raise _corrupt(compression_type, error) from error
     finally:
@@ -365,7 +375,7 @@ def decompressed_size(
 
 
 def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
-    """Decompress at most `size_max` bytes; uses no more memory than that, an eighth and a chunk.
+    """Decompress at most `size_max` bytes. It uses at most that much memory, an eighth more, and a chunk.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -390,7 +400,8 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
 
 
 def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:
-    """Yield the decompressed bytes piece by piece, as far as the caller asks for them: one chunk at a time is held.
+    """Yield the decompressed bytes piece by piece, as far as the caller asks for them; only one chunk is in memory
+    at a time.
 
     Raises while iterating:
         DecompressionBomb: more than `size_max` bytes.
@@ -409,11 +420,16 @@ def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> I
         for chunk in chunks(memoryview(data), size_max):
             size += len(chunk)
             if size > size_max:
-                raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+                raise DecompressionBomb(
+                    f"the record batch decompresses to more than the allowed {size_max} bytes"
+                )
             yield chunk
     except _LIBRARY_ERRORS as error:
         raise _corrupt(compression_type, error) from error
 
 
 def _corrupt(compression_type: int, error: Exception) -> CorruptBatch:
-    return CorruptBatch(f"{CompressionType(compression_type).name.lower()} data does not decompress: {error}")
+    return CorruptBatch(
+        f"the {CompressionType(compression_type).name.lower()} data of the record batch cannot be "
+        f"decompressed: {error}"
+    )

@@ -1,4 +1,4 @@
-"""Give a batch another codec, as a topic's `compression.type` wants it. PURE.
+"""Recompresses a batch with another codec, as a topic's `compression.type` demands. PURE.
 
 The records of a batch are one block, compressed or plain, so the codec changes without parsing any of them. The
 header keeps everything but the codec, the length and the checksum.
@@ -32,8 +32,7 @@ def codec_of(batch: Buffer) -> int:
 def recompress(
     batch: Buffer, header: BatchHeader, compression_type: int, level: int | None, decompressed_bytes_max: int
 ) -> bytearray:
-    """Compress a batch again under another codec. `header` is the batch's own, and its checksum has been found
-    right.
+    """Compress a batch again with another codec. `header` is the batch's header; its checksum must have been verified.
 
     Raises:
         CorruptBatch: the records do not decompress; DecompressionBomb: they become too large.

@@ -33,9 +33,9 @@ __all__ = ["PAD", "Bytes", "Int64s", "RecordColumns", "RecordPlaces", "record_co
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
-"""The number of records of one length from which a search of all at once is faster than one by one."""
+"""From this number of records of equal length, searching all at once is faster than one by one."""
 PAD = 64
-"""More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
+"""More bytes than the varints that may be read behind the last record before its end is checked: five of ten bytes."""
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -67,30 +67,33 @@ class RecordPlaces:
         """
         end = position + header.size
         if not check_crc(buf, position, header.size):
-            raise CorruptBatch("batch checksum is wrong")
+            raise CorruptBatch("the checksum of the record batch is wrong")
         body: Buffer = memoryview(buf)[position + HEADER_SIZE : end]
         if header.compression_type:
             body = decompress(header.compression_type, body, decompressed_bytes_max)
         elif len(body) > decompressed_bytes_max:
-            raise DecompressionBomb(f"batch of {len(body)} bytes where {decompressed_bytes_max} are allowed")
+            raise DecompressionBomb(
+                f"the records of the batch take {len(body)} bytes, and at most "
+                f"{decompressed_bytes_max} are allowed"
+            )
         count = header.record_count
         if count < 0 or count * _RECORD_SIZE_MIN > len(body):
-            raise InvalidRecord(f"{count} records cannot be in {len(body)} bytes")
+            raise InvalidRecord(f"the batch claims {count} records, too many for its {len(body)} bytes")
         try:
             place = _walk(body, count, self.size, self._places)
         except (IndexError, OverflowError):
-            raise InvalidRecord("a record is longer than its batch") from None
+            raise InvalidRecord("a record is longer than the batch that holds it") from None
         if place != len(body):
-            raise InvalidRecord(f"{count} records of {place} bytes in a batch of {len(body)}")
+            raise InvalidRecord(
+                f"the batch claims {count} records, which end after {place} of its {len(body)} bytes"
+            )
         if count:
             self.bodies.append(body)
             self.size += len(body)
             self.headers.append(header)
 
     def joined(self) -> tuple[Bytes, Int64s]:
-        """Join all bodies in one buffer with `PAD` zero bytes behind them; also returns the place of each record in
-        it.
-        """
+        """Join all bodies in one buffer, with `PAD` zero bytes behind them. Also return the place of each record in it."""
         data = np.frombuffer(b"".join([*self.bodies, bytes(PAD)]), np.uint8)
         return data, np.frombuffer(self._places, np.int64)
 
@@ -100,9 +103,9 @@ class RecordPlaces:
 
 
 def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
-    """Append the begins of `count` records to `places`, counted from `base`. Return the end of the last one.
+    """Append the start of each of `count` records to `places`, counted from `base`. Return the end of the last record.
 
-    A length's sign is ignored here and looked at with all other numbers.
+    A length's sign is ignored here, and checked later with all other numbers.
 
     Raises:
         IndexError: they go beyond the body.
@@ -132,7 +135,7 @@ def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
             number, shift = byte & 0x7F, 7
             while byte >= 0x80:
                 if shift > 63:
-                    raise InvalidRecord("variable-length number of more than ten bytes")
+                    raise InvalidRecord("a variable-length number has more than ten bytes")
                 place += 1
                 byte = body[place]
                 number |= (byte & 0x7F) << shift
@@ -167,10 +170,10 @@ def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
 
 
 def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
-    """Decode the zigzag number at each of `places`; also returns the places behind them.
+    """Decode the zigzag number at each of `places`. Also return the places behind them.
 
     Raises:
-        InvalidRecord: one of more than ten bytes, or 64 bits.
+        InvalidRecord: a number has more than ten bytes, or more than 64 bits.
     """
     first = data.take(places)
     number = (first & 0x7F).astype(np.uint64)
@@ -186,7 +189,7 @@ def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
         while len(left):
             byte = data[behind[left]]
             if shift == 63 and (byte > 1).any():
-                raise InvalidRecord("variable-length number of more than 64 bits")
+                raise InvalidRecord("a variable-length number has more than 64 bits")
             number[left] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
             behind[left] += 1
             left = left[byte >= 0x80]
@@ -196,10 +199,12 @@ def _varints(data: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _part(data: Bytes, places: Int64s, ends: Int64s, what: str) -> tuple[Int64s, Int64s, Int64s]:
-    """Find a part with a length (-1: null) in each record: its first place, its length, and the place behind it."""
+    """Find the part of each record that begins with its length (-1: null). Return its first place, its length, and
+    the place behind it.
+    """
     length, start = _varints(data, places)
     if ((length < -1) | (length > ends - start)).any():
-        raise InvalidRecord(f"a {what} of an impossible length")
+        raise InvalidRecord(f"the length of a record's {what} is impossible")
     return start, length, start + np.maximum(length, 0)
 
 
@@ -240,7 +245,7 @@ def record_columns(group: RecordPlaces) -> RecordColumns:
     data, places = group.joined()
     length, body = _varints(data, places)
     if (length < _RECORD_SIZE_MIN - 1).any():
-        raise InvalidRecord("a record of an impossible length")
+        raise InvalidRecord("the length of a record is impossible")
     end = body + length
     timestamp_delta, behind = _varints(data, body + 1)
     offset_delta, behind = _varints(data, behind)
@@ -260,5 +265,7 @@ def record_offsets(headers: list[BatchHeader], delta: Int64s) -> Int64s:
     np.greater(delta[1:], delta[:-1], out=grows[1:])
     grows[np.cumsum(counts)[:-1]] = True
     if not (grows & (delta >= 0) & (delta <= last)).all():
-        raise InvalidRecord("offset deltas that do not grow, or go beyond their batch's last")
+        raise InvalidRecord(
+            "the offset deltas of the records do not grow, or exceed the last delta of the batch"
+        )
     return base + delta

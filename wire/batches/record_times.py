@@ -41,8 +41,7 @@ def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) 
 def newest_timestamp(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) -> int:
     """Find the largest timestamp of the records of the batch in `buf`, whatever its header claims.
 
-    A batch without records keeps what its header says, and so does a batch that the log has stamped (LogAppendTime).
-    Raises as `record_times`.
+    If the batch has no records, or has LogAppendTime, the header's timestamp is returned. Raises as `record_times`.
     """
     header = _checked_header(buf, records_max, decompressed_bytes_max)
     count = header.record_count
@@ -57,12 +56,14 @@ def _checked_header(buf: Buffer, records_max: int, decompressed_bytes_max: int) 
     """Read the header of a whole and sound batch whose records may be gone through."""
     header = parse_header(buf)
     if header.size > len(buf):
-        raise CorruptBatch(f"batch of {header.size} bytes is cut at {len(buf)}")
+        raise CorruptBatch(
+            f"the record batch is cut off: only {len(buf)} of its {header.size} bytes are there"
+        )
     if not check_crc(buf, 0, header.size):
-        raise CorruptBatch("batch checksum is wrong")
+        raise CorruptBatch("the checksum of the record batch is wrong")
     count = header.record_count
     if not 0 <= count <= records_max or count * RECORD_SIZE_MIN > decompressed_bytes_max:
-        raise InvalidRecord(f"batch of {count} records where {records_max} may be parsed")
+        raise InvalidRecord(f"the batch has {count} records, and at most {records_max} may be parsed")
     return header
 
 
@@ -90,13 +91,15 @@ def _largest_delta(chunks: Iterator[Buffer], count: int) -> int:
                 else:
                     delta, position = read_varint(data, position + 1)
                 if end <= position:
-                    raise InvalidRecord(f"record of {length} bytes is shorter than its own head")
+                    raise InvalidRecord(
+                        f"a record claims a length of {length} bytes, less than its fixed fields need"
+                    )
                 if delta > largest:
                     largest = delta
                 position = end
                 left -= 1
         except IndexError:
-            raise InvalidRecord("a record is longer than its batch") from None
+            raise InvalidRecord("a record is longer than the batch that holds it") from None
         if not left:
             break
         more = None if is_end else next(chunks, None)
@@ -107,11 +110,11 @@ def _largest_delta(chunks: Iterator[Buffer], count: int) -> int:
                 else (data[position:] + bytes(more), 0)
             )
         elif is_end:
-            raise InvalidRecord("a record is longer than its batch")
+            raise InvalidRecord("a record is longer than the batch that holds it")
         else:
             is_end = True
     if position > len(data) and position > len(data) + sum(map(len, chunks)):
-        raise InvalidRecord("a record is longer than its batch")
+        raise InvalidRecord("a record is longer than the batch that holds it")
     return largest
 
 
@@ -133,15 +136,17 @@ def _walk(
             timestamp, position = read_varint(data, position + 1)
             delta, position = read_varint(data, position)
         except IndexError:
-            raise InvalidRecord("a record is longer than its batch") from None
+            raise InvalidRecord("a record is longer than the batch that holds it") from None
         end = start + length
         if end < position:
-            raise InvalidRecord(f"record of {length} bytes is shorter than its own head")
+            raise InvalidRecord(
+                f"a record claims a length of {length} bytes, less than its fixed fields need"
+            )
         yield base_offset + delta, base_timestamp + timestamp if append_time is None else append_time
         while end > len(data):
             end -= len(data)
             more = next(chunks, None)
             if more is None:
-                raise InvalidRecord("a record is longer than its batch")
+                raise InvalidRecord("a record is longer than the batch that holds it")
             data = more
         position = end

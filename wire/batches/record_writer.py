@@ -40,7 +40,7 @@ def encode_batch(
     compression_level: int | None = None,
     is_transactional: bool = False,
 ) -> bytearray:
-    """Encode a batch of these records (at least one), without producer and checksum: `stamp` it before it is sent."""
+    """Encode a batch of these records (at least one) without producer and checksum; call `stamp` before sending it."""
     body = _encode_rows(rows)
     payload = compress(compression_type, body, compression_level) if compression_type else body
     batch = bytearray(

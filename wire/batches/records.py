@@ -126,7 +126,7 @@ class RecordBatchBuilder:
     def like(
         cls, header: BatchHeader, *, compression_type: int = 0, delete_horizon_ms: int | None = None
     ) -> RecordBatchBuilder:
-        """Begin a batch at the offset of another one, with its producer, epoch and kind."""
+        """Begin a batch at the offset of another batch, with its producer, epoch and kind."""
         return cls(
             header.base_offset,
             compression_type,
@@ -166,7 +166,9 @@ class RecordBatchBuilder:
         if offset is None:
             offset = self._last_offset + 1
         elif offset <= self._last_offset:
-            raise ValueError(f"offset {offset} is not above the last one, {self._last_offset}")
+            raise ValueError(
+                f"the record's offset {offset} must be above the previous record's offset {self._last_offset}"
+            )
         self._last_offset = offset
         if not self.record_count:
             if self.delete_horizon_ms is None:
@@ -214,10 +216,10 @@ class RecordBatchBuilder:
         """
         if last_offset is None:
             if not self.record_count:
-                raise ValueError("a batch without records needs a last offset")
+                raise ValueError("a batch without records must be given its last offset")
             last_offset = self._last_offset
         elif last_offset < self._last_offset or last_offset < self.base_offset:
-            raise ValueError(f"last offset {last_offset} is below the last record's")
+            raise ValueError(f"the batch's last offset {last_offset} is below the offset of its last record")
         codec = self.compression_type if self.record_count else 0
         payload: Buffer = self._body
         if codec:
@@ -277,11 +279,11 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             if number >> 64:
-                raise InvalidRecord("variable-length number of more than 64 bits")
+                raise InvalidRecord("a variable-length number has more than 64 bits")
             return (number >> 1) ^ -(number & 1), position
         shift += 7
         if shift > 63:
-            raise InvalidRecord("variable-length number of more than ten bytes")
+            raise InvalidRecord("a variable-length number has more than ten bytes")
 
 
 def records(
@@ -303,21 +305,25 @@ def records(
     header = parse_header(buf, offset)
     end = offset + header.size
     if end > len(buf):
-        raise CorruptBatch(f"batch of {header.size} bytes is cut at {len(buf) - offset}")
+        raise CorruptBatch(
+            f"the record batch is cut off: only {len(buf) - offset} of its {header.size} bytes are there"
+        )
     if crc and not check_crc(buf, offset, header.size):
-        raise CorruptBatch("batch checksum is wrong")
+        raise CorruptBatch("the checksum of the record batch is wrong")
     body = memoryview(buf)[offset + HEADER_SIZE : end]
     data = decompress(header.compression_type, body, decompressed_bytes_max)
     count = header.record_count
     if count < 0 or count * RECORD_SIZE_MIN > len(data):
-        raise InvalidRecord(f"{count} records cannot be in {len(data)} bytes")
+        raise InvalidRecord(f"the batch claims {count} records, too many for its {len(data)} bytes")
     fields: list[Any] = []
     try:
         position, _ = parse_fields(fields, data, 0, count, 0, header, key_errors=key_errors)
     except IndexError:
-        raise InvalidRecord("a record is longer than its batch") from None
+        raise InvalidRecord("a record is longer than the batch that holds it") from None
     if position != len(data):
-        raise InvalidRecord(f"{len(data) - position} bytes behind the last of {count} records")
+        raise InvalidRecord(
+            f"{len(data) - position} unexpected bytes follow the last of the batch's {count} records"
+        )
     field = iter(fields)
     return list(map(tuple.__new__, repeat(Record), zip(field, field, field, field, field, strict=True)))
 
@@ -364,7 +370,7 @@ def parse_fields(
             end = position + size
             position += 2
         if byte & 1:
-            raise InvalidRecord("a record of negative length")
+            raise InvalidRecord("a record has a negative length")
 
         byte = data[position - 1]
         if byte < 0x80:
@@ -389,7 +395,9 @@ def parse_fields(
                 byte = size << 1 if size >= 0 else 1
         if byte != due or byte > due_max:
             if byte & 1 or not due <= byte <= due_max:
-                raise InvalidRecord(f"an offset delta that is not from {due >> 1} to {due_max >> 1}")
+                raise InvalidRecord(
+                    f"a record's offset delta is not in the range from {due >> 1} to {due_max >> 1}"
+                )
             due = byte
             offset = base_offset + (due >> 1)
         else:
@@ -411,7 +419,7 @@ def parse_fields(
             elif size == -1:
                 key = None
             else:
-                raise InvalidRecord("a key of negative length")
+                raise InvalidRecord("a record's key has a negative length")
 
         byte = data[position]
         position += 1
@@ -432,7 +440,7 @@ def parse_fields(
             elif size == -1:
                 value = None
             else:
-                raise InvalidRecord("a value of negative length")
+                raise InvalidRecord("a record's value has a negative length")
 
         headers: tuple[Header, ...] = ()
         if data[position]:
@@ -440,7 +448,7 @@ def parse_fields(
         else:
             position += 1
         if position != end:
-            raise InvalidRecord(f"a record ends {position - end} bytes behind its length")
+            raise InvalidRecord(f"a record's fields exceed the record's length by {position - end} bytes")
         fields += (offset, timestamp if append_time is None else append_time, key, value, headers)
     return position, due
 
@@ -448,7 +456,7 @@ def parse_fields(
 def _parse_headers(data: bytes, position: int, key_errors: str) -> tuple[tuple[Header, ...], int]:
     count, position = read_varint(data, position)
     if count < 0:
-        raise InvalidRecord(f"{count} record headers")
+        raise InvalidRecord(f"a record claims an impossible number of headers: {count}")
     headers: list[Header] = []
     for _ in range(count):
         byte = data[position]
@@ -458,11 +466,11 @@ def _parse_headers(data: bytes, position: int, key_errors: str) -> tuple[tuple[H
         else:
             size, position = read_varint(data, position - 1)
         if size < 0:
-            raise InvalidRecord("a record header without a key")
+            raise InvalidRecord("a record has a header without a key")
         try:
             key = data[position : position + size].decode(errors=key_errors)
         except UnicodeDecodeError as error:
-            raise InvalidRecord("a record header's key is not UTF-8") from error
+            raise InvalidRecord("a record has a header whose key is not UTF-8") from error
         position += size
         byte = data[position]
         position += 1
@@ -471,7 +479,7 @@ def _parse_headers(data: bytes, position: int, key_errors: str) -> tuple[tuple[H
         else:
             size, position = read_varint(data, position - 1)
         if size < -1:
-            raise InvalidRecord(f"a record header's value has the length {size}")
+            raise InvalidRecord(f"a record has a header whose value has the impossible length {size}")
         if size == -1:
             headers.append((key, None))
         else:

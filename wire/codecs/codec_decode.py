@@ -58,7 +58,7 @@ def _skip_tags(buf: memoryview, o: int, count: int) -> int:
             size, o = read_uvarint_rest(buf, o, size)
         o += size
         if o > end:
-            raise MalformedMessage("a tagged field runs past the end")
+            raise MalformedMessage("a tagged field runs past the end of the message")
     return o
 
 
@@ -221,7 +221,7 @@ class _DecoderSource:
         e = self.variable("e")
         self.line(f"{e} = o + {n} - 1" if field.compact else f"{e} = o + {n}")
         self.line(f"if not o <= {e} <= end:")
-        self.refuse(f"{field.name} is null or runs past the end")
+        self.refuse(f"{field.name} is null, or runs past the end of the message")
         # tobytes().decode() takes two thirds of the time of str(view, "utf-8").
         value = {
             "string": f"buf[o:{e}].tobytes().decode()",
@@ -263,7 +263,7 @@ class _DecoderSource:
         if self.elements_max is not None:
             self.line(f"left -= {n}")
             self.line("if left < 0:")
-            text = f"{self.cls.__name__}: more than {self.elements_max} elements"
+            text = f"{self.cls.__name__}: more than {self.elements_max} elements are in its arrays"
             self.line(f"    raise TooMany({text!r})")
 
     def count_tags(self, count: str) -> None:
@@ -296,7 +296,7 @@ class _DecoderSource:
             self.line(f"if {name} > 127: {name}, o = read_rest(buf, o, {name})")
         self.line(f"{stop} = o + {size}")
         self.line(f"if {stop} > end:")
-        self.refuse("a tagged field runs past the end")
+        self.refuse("a tagged field runs past the end of the message")
         word = "if"
         for field in fields:
             self.line(f"{word} {tag} == {field.tag}:")
@@ -304,7 +304,7 @@ class _DecoderSource:
             self.field(field, targets[field.name])
             self.flush()
             self.line(f"if o != {stop}:")
-            self.refuse(f"the tagged field {field.name} is not of its stated size")
+            self.refuse(f"the tagged field {field.name} does not have its stated size")
             self.indent -= 1
             word = "elif"
         self.line("else:")
@@ -338,9 +338,9 @@ def decoder_source(cls: type[Message], version: int) -> str:
 def make_decoder(
     cls: type[Message], version: int, elements_max: int | None = None, *, counts: bool = False
 ) -> Callable[..., Any]:
-    """Compile the decoder of one message class at one version; it refuses more array elements than that in all.
+    """Compile the decoder of one message class at one version. It refuses more than `elements_max` array elements in all.
 
-    It returns the message and the offset behind it; where it `counts`, the message and its elements (of the bound).
+    It returns the message and the offset behind it; with `counts`, the message and the number of its array elements.
     """
     source = _DecoderSource(cls, version, elements_max, counts)
     text = source.source()

@@ -35,7 +35,7 @@ from odradek.wire.primitives import write_uvarint
 from odradek.wire.structure import Message, Structure
 
 ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
-"""`topic_config_error_code` is left out: it only says why configs are missing."""
+"""`topic_config_error_code` is left out, because it only explains missing configs."""
 
 
 def _write_length(w: bytearray, n: int) -> None:
@@ -50,7 +50,7 @@ def _write_length(w: bytearray, n: int) -> None:
 def _write_string_length(w: bytearray, n: int) -> None:
     """Append a compact string length, one added, that takes more than one byte."""
     if n > STRING_LENGTH_MAX + 1:
-        raise LocalProtocolError(f"a string of {n - 1} bytes is too long")
+        raise LocalProtocolError(f"a string of {n - 1} bytes is too long for its field")
     _write_length(w, n)
 
 

@@ -38,7 +38,7 @@ class PlannedField(NamedTuple):
     """A primitive's name, or `struct`; of the elements when `is_array`."""
     is_array: bool
     present: bool
-    """False where the version does not have the field: it decodes to its default."""
+    """False if the version does not have the field, which then decodes to its default."""
     nullable: bool
     tag: int
     """The tag, or -1 for a field that travels in its place."""
@@ -98,7 +98,9 @@ def is_flexible(cls: type[Message], version: int) -> bool:
     """True if a version has compact lengths and tagged fields; raises LocalProtocolError for unknown versions."""
     first, last = cls.VALID_VERSIONS
     if not first <= version <= last:
-        raise LocalProtocolError(f"{cls.__name__} has versions {first} to {last}, not {version}")
+        raise LocalProtocolError(
+            f"{cls.__name__} has the versions {first} to {last}, so version {version} cannot be used"
+        )
     return cls.FLEXIBLE_SINCE is not None and version >= cls.FLEXIBLE_SINCE
 
 
@@ -131,5 +133,7 @@ def element_size_min(field: PlannedField, version: int, flexible: bool) -> int:
     else:
         size = _field_size_min(field._replace(is_array=False), version, flexible)
     if size == 0:
-        raise LocalProtocolError(f"the elements of {field.name} may be empty: their count cannot be bounded")
+        raise LocalProtocolError(
+            f"elements of {field.name} may take no bytes, so their number in a message cannot be bounded"
+        )
     return size

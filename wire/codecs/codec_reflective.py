@@ -1,7 +1,7 @@
-"""The same encoding by the shortest code that interprets the metadata: the oracle of the generated codecs.
+"""The same encoding in the shortest code, which interprets the metadata: the oracle for the generated codecs.
 
-Slow, and independent of the code generators on purpose. It checks more while encoding (a UUID's size), and it
-refuses a structure that the generated encoder would also refuse.
+Slow, and independent of the code generators on purpose. It checks more while encoding (a UUID's size), and refuses
+every structure that the generated encoder refuses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Reader:
 
     def take(self, size: int) -> memoryview:
         if size < 0 or size > len(self.buf) - self.offset:
-            raise MalformedMessage("a value is null or runs past the end")
+            raise MalformedMessage("a value is null, or runs past the end of the message")
         start = self.offset
         self.offset += size
         return self.buf[start : self.offset]
@@ -123,7 +123,7 @@ class _Reader:
             name, fact = tagged[tag]
             values[name] = self.field(fact)
             if self.offset != end:
-                raise MalformedMessage(f"the tagged field {name} is not of its stated size")
+                raise MalformedMessage(f"the tagged field {name} does not have its stated size")
         return cls(**values)
 
 
@@ -150,14 +150,14 @@ class _Writer:
                 self.structure(w, x)
         elif kind in _FIXED:
             if kind == "uuid" and len(x) != 16:
-                raise LocalProtocolError("a UUID has 16 bytes")
+                raise LocalProtocolError("a UUID must have 16 bytes")
             w += _FIXED[kind].pack(x)
         elif x is None and nullable:
             self.length(w, fact, -1, "h" if kind == "string" else "i")
         else:
             data = x.encode() if kind == "string" else x
             if kind == "string" and len(data) > _STRING_BYTES_MAX:
-                raise LocalProtocolError("a string is too long")
+                raise LocalProtocolError("a string is too long for its field")
             self.length(w, fact, len(data), "h" if kind == "string" else "i")
             w += data
 
@@ -200,7 +200,7 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
     reader = _Reader(buf, offset, version, _flexible(cls, version))
     message: M = reader.structure(cls)
     if exact and reader.offset != len(buf):
-        raise MalformedMessage(f"{len(buf) - reader.offset} bytes too many")
+        raise MalformedMessage(f"{len(buf) - reader.offset} unexpected bytes follow the message")
     return message
 
 

@@ -193,9 +193,9 @@ class RequestReceived:
         return is_supported(self.api_key, self.api_version)
 
     def request(self) -> Message:
-        """Decode the body; bytes behind it are ignored, as Kafka does.
+        """Decode the body. Bytes behind it are ignored, as in Kafka.
 
-        An ApiVersions request of an unsupported version is an empty one, whatever its body.
+        An ApiVersions request of an unsupported version decodes to an empty request, whatever its body.
 
         Raises:
             RemoteProtocolError: an unsupported version, or a malformed body.
@@ -276,7 +276,9 @@ class _Connection:
         self._place = place
 
     def _refusal(self, step: Step) -> LocalProtocolError:
-        return LocalProtocolError(f"{step.value} on a connection that is {self.state.value}")
+        return LocalProtocolError(
+            f"the step {step.value!r} is illegal on a connection that is {self.state.value}"
+        )
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes from the socket; b"" is the end of the stream.
@@ -316,7 +318,9 @@ class _Connection:
         if self._place.data is not None:
             return NEED_DATA
         if buffer:
-            raise RemoteProtocolError(f"the stream ended inside a frame, after {len(buffer)} bytes of it")
+            raise RemoteProtocolError(
+                f"the peer ended the stream inside a frame, of which {len(buffer)} bytes have come"
+            )
         self._step(self._place.drain, Step.DRAIN)
         return ConnectionClosed(tuple(call.correlation_id for call in self._unanswered))
 
@@ -360,7 +364,7 @@ class ServerConnection(_Connection):
             LocalProtocolError: the connection is closed.
         """
         if self.state is State.CLOSED:
-            raise LocalProtocolError("events of a connection that is closed")
+            raise LocalProtocolError("the events of a closed connection cannot be read")
         if len(self._unanswered) >= self.unanswered_max:
             return PAUSED
         try:
@@ -376,7 +380,7 @@ class ServerConnection(_Connection):
         return RequestReceived(header, memoryview(frame)[body:], body)
 
     def send(self, response: Message, correlation_id: int | None = None) -> list[Chunk]:
-        """Answer the oldest unanswered request, in its version; the chunks are to be sent in order.
+        """Answer the oldest unanswered request, in its version. The caller sends the returned chunks in order.
 
         An ApiVersions request of an unsupported version is answered in version 0.
 
@@ -386,7 +390,9 @@ class ServerConnection(_Connection):
         """
         call = self._oldest(correlation_id)
         if type(response) is not response_class(call.api_key):
-            raise LocalProtocolError(f"{type(response).__name__} is no answer for API {call.api_key}")
+            raise LocalProtocolError(
+                f"{type(response).__name__} cannot answer a request with API key {call.api_key}"
+            )
         version = call.api_version
         if call.api_key == ApiKey.API_VERSIONS and not is_supported(call.api_key, version):
             version = 0
@@ -408,11 +414,12 @@ class ServerConnection(_Connection):
     def _oldest(self, correlation_id: int | None) -> _Call:
         self._step(self._place.send, Step.SEND)
         if not self._unanswered:
-            raise LocalProtocolError("no request waits for a response")
+            raise LocalProtocolError("a response was given, but no request waits for a response")
         call = self._unanswered[0]
         if correlation_id is not None and correlation_id != call.correlation_id:
             raise LocalProtocolError(
-                f"response {correlation_id} before {call.correlation_id}, whose request came first"
+                f"response {correlation_id} was given before response {call.correlation_id}, whose "
+                "request came first"
             )
         return call
 
@@ -427,7 +434,7 @@ def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable
     if form is None:
         api_key = cls.API_KEY
         if api_key is None or cls is not request_class(api_key):
-            raise LocalProtocolError(f"{cls.__name__} is no request")
+            raise LocalProtocolError(f"{cls.__name__} is not a request")
         form = (api_key, request_header_version(api_key, version) == 2, encoder(cls, version))
         _request_forms[cls, version] = form
     return form
@@ -465,11 +472,11 @@ class ClientConnection(_Connection):
     def __attrs_post_init__(self) -> None:
         name = self.client_id.encode()
         if len(name) > 0x7FFF:
-            raise LocalProtocolError(f"client id of {len(name)} bytes")
+            raise LocalProtocolError(f"the client id has {len(name)} bytes, which is too long")
         self._client_id_bytes = _STRING_LENGTH.pack(len(name)) + name
 
     def send(self, request: Message, version: int, *, expect_response: bool = True) -> bytearray:
-        """Encode the request's frame; its correlation id is `next_correlation_id` as it was before the call.
+        """Encode the request's frame. Its correlation id is the value of `next_correlation_id` before the call.
 
         A Produce with acks=0 gets no response: pass `expect_response=False`.
 
@@ -482,7 +489,9 @@ class ClientConnection(_Connection):
             raise self._refusal(Step.SEND)
         self._place = place
         if expect_response and len(self._unanswered) >= self.unanswered_max:
-            raise LocalProtocolError(f"{self.unanswered_max} requests are unanswered already")
+            raise LocalProtocolError(
+                f"no further request can be sent: {self.unanswered_max} requests have no answer yet"
+            )
         api_key, is_flexible, encode = _request_form(type(request), version)
         w = bytearray(_FRAME_START.size)
         w += self._client_id_bytes
@@ -505,7 +514,7 @@ class ClientConnection(_Connection):
             LocalProtocolError: the connection is closed.
         """
         if self.state is State.CLOSED:
-            raise LocalProtocolError("events of a connection that is closed")
+            raise LocalProtocolError("the events of a closed connection cannot be read")
         try:
             frame = self._next_frame()
             if isinstance(frame, (Signal, ConnectionClosed)):
@@ -543,7 +552,7 @@ class ClientConnection(_Connection):
     def received_in_place(self, count: int) -> None:
         """Take the first `count` bytes (at least one) of `place_for_data` as the next ones of the stream."""
         if self._large is None or not 0 < count <= self._large_size - self._large_filled:
-            raise LocalProtocolError(f"{count} bytes received where there was no place for them")
+            raise LocalProtocolError(f"{count} received bytes were reported, but there was no room for them")
         self._bytes_received += count
         self._large_filled += count
 
@@ -557,7 +566,7 @@ class ClientConnection(_Connection):
         if self._large_filled < self._large_size:
             if self._place.data is None:
                 raise RemoteProtocolError(
-                    f"the stream ended inside a frame, after {self._large_filled} bytes of it"
+                    f"the peer ended the stream inside a frame, of which {self._large_filled} bytes have come"
                 )
             return NEED_DATA
         self._step(self._place.receive, Step.RECEIVE)
@@ -589,12 +598,14 @@ class ClientConnection(_Connection):
 
     def _response(self, frame: bytes | memoryview) -> ResponseReceived:
         if not self._unanswered:
-            raise RemoteProtocolError("a response that nobody asked for")
+            raise RemoteProtocolError("the broker sent a response although no request waits for a response")
         expected, api_key, version = self._unanswered[0]
         header_version, read = _response_form(api_key, version)
         correlation_id, body = parse_response_header(frame, 0, len(frame), header_version)
         if correlation_id != expected:
-            raise RemoteProtocolError(f"response {correlation_id} where {expected} is next")
+            raise RemoteProtocolError(
+                f"the broker sent response {correlation_id}, but response {expected} is due next"
+            )
         if (
             api_key == ApiKey.API_VERSIONS
             and len(frame) >= body + 2

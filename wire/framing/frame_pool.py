@@ -1,8 +1,8 @@
 """Buffers for large frames, used again once no view of them is left. PURE.
 
 A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page costs the
-kernel more than filling it costs us: measured, a quarter of a consumer's time at 1 KiB records. A frame is handed out
-as views of its buffer. While any view lives, Python refuses to resize the buffer. That is how the pool knows.
+kernel more than filling it costs us: measured, a quarter of a consumer's time at 1 KiB records. Users of a frame get
+views of its buffer. While any view exists, Python refuses to resize the buffer, so the pool knows that it is in use.
 """
 
 from __future__ import annotations

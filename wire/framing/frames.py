@@ -48,7 +48,7 @@ class UnknownApiKey(RemoteProtocolError):
 
     def __init__(self, api_key: int) -> None:
         self.api_key = api_key
-        super().__init__(f"unknown API key {api_key}")
+        super().__init__(f"the request has the unknown API key {api_key}")
 
 
 def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
@@ -59,7 +59,9 @@ def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
     """
     length: int = _LENGTH.unpack_from(buf, offset)[0]
     if not 0 <= length <= max_frame_bytes:
-        raise RemoteProtocolError(f"a frame of {length} bytes, allowed are 0 to {max_frame_bytes}")
+        raise RemoteProtocolError(
+            f"a frame claims a length of {length} bytes, and allowed are 0 to {max_frame_bytes}"
+        )
     return length
 
 
@@ -83,7 +85,7 @@ def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, 
     """
     position = offset + 10
     if position > end:
-        raise MalformedMessage(f"a request of {end - offset} bytes has no header")
+        raise MalformedMessage(f"the request has {end - offset} bytes, which is too short for a header")
     api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(buf, offset)
     flexible_since = _FLEXIBLE_SINCE.get(api_key)
     if flexible_since is None:
@@ -93,13 +95,15 @@ def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, 
         start = position
         position += size
         if position > end:
-            raise MalformedMessage(f"client id of {size} bytes where {end - start} remain")
+            raise MalformedMessage(
+                f"the client id claims {size} bytes, and only {end - start} bytes of the frame are left"
+            )
         try:
             client_id = str(buf[start:position], "utf-8")
         except UnicodeDecodeError:
-            raise MalformedMessage("client id is not UTF-8") from None
+            raise MalformedMessage("the client id is not UTF-8") from None
     elif size < -1:
-        raise MalformedMessage(f"client id of {size} bytes")
+        raise MalformedMessage(f"the client id claims the impossible length of {size} bytes")
     if api_version >= flexible_since:
         if api_key == ApiKey.API_VERSIONS and api_version > _API_VERSIONS_LAST:
             return api_key, api_version, correlation_id, client_id, position
@@ -118,7 +122,7 @@ def parse_response_header(buf: Buffer, offset: int, end: int, header_version: in
     """
     position = offset + 4
     if position > end:
-        raise MalformedMessage(f"a response of {end - offset} bytes has no header")
+        raise MalformedMessage(f"the response has {end - offset} bytes, which is too short for a header")
     correlation_id: int = _CORRELATION_ID.unpack_from(buf, offset)[0]
     if header_version:
         if position < end and not buf[position]:
@@ -132,9 +136,13 @@ def skip_tags(buf: Buffer, position: int, end: int) -> int:
     """Step over tagged fields, none of which a header has had so far (KIP-482: unknown tags are skipped)."""
     count, position = read_uvarint(buf, position)
     if 2 * count > end - position:
-        raise MalformedMessage(f"{count} tagged fields cannot be in {end - position} bytes")
+        raise MalformedMessage(
+            f"the header claims {count} tagged fields, too many for its {end - position} bytes"
+        )
     if count > HEADER_TAGS_MAX:
-        raise MalformedMessage(f"{count} tagged fields in a header; allowed are {HEADER_TAGS_MAX}")
+        raise MalformedMessage(
+            f"the header has {count} tagged fields, and at most {HEADER_TAGS_MAX} are allowed"
+        )
     for _ in range(count):
         _, position = read_uvarint(buf, position)
         size, position = read_uvarint(buf, position)
@@ -142,7 +150,7 @@ def skip_tags(buf: Buffer, position: int, end: int) -> int:
         if position > end:
             break
     if position > end:
-        raise MalformedMessage("tagged fields of a header run past its end")
+        raise MalformedMessage("the tagged fields of the header run past the end of the frame")
     return position
 
 
@@ -153,7 +161,7 @@ def frame_response(
     encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None], None],
     response: Any,
 ) -> list[Chunk]:
-    """Encode the frame of a response as chunks to send in order: one bytearray, split only where a spill belongs.
+    """Encode the frame of a response as chunks to send in order: one bytearray, split only at spills.
 
     `encode` is `odradek.wire.codec.encoder` for the response and its version.
     """

@@ -67,7 +67,7 @@ class _Level:
 
 
 class Anatomy:
-    """One API at one version. Made by `anatomy`, and shared: it has no state."""
+    """One API at one version. `anatomy` makes it, and it is shared, because it has no state."""
 
     __slots__ = (
         "_has_once_heads",
@@ -152,9 +152,9 @@ class Anatomy:
         return self.only(request, kept), self.adding(kept, refused)
 
     def adding(self, kept: Sequence[object], refused: Sequence[Any]) -> Callable[[Any], Any]:
-        """Make a function that adds the results of heads that are not kept to the answer of those that are.
+        """Make a function that adds the results of refused heads to the answer for the kept heads.
 
-        An answer that refuses the whole stays as it is.
+        An answer that refuses the whole request stays as it is.
         """
         field, place = self._levels[0][0].result_field, self.row.place
 
@@ -178,9 +178,9 @@ class Anatomy:
     # -- the answer to the whole ------------------------------------------------------------------------------
 
     def refuse(self, request: Any, code: ErrorCode, text: str | None = None) -> Any:
-        """Make the answer with one error for the whole request, in its form of this version.
+        """Make the answer that refuses the whole request with one error, in the form of this version.
 
-        Where a version has no field for it, the answer is empty: DescribeLogDirs before version 3.
+        If a version has no field for the error, the answer is empty, as for DescribeLogDirs before version 3.
         """
         if self._make_whole is None:
             return self.refuse_each(request, code, text)
@@ -230,10 +230,10 @@ class Anatomy:
     def asking(
         self, request: Any, names: Iterable[Sequence[Any]], thing: Callable[[Any], Any] = itemgetter(-1)
     ) -> Any:
-        """Make the request about things with these names, of which the first is that of the element around each.
+        """Make the request about things with these names. The first part of a name is that of the enclosing element.
 
-        `thing` makes the thing of a name; without it a thing is its name. Elements have the order in which they are
-        first named.
+        `thing` makes a thing from its name; without it, a thing is its name. Elements are in the order of their first
+        mention.
         """
         outer, inner = self._levels[0]
         within: dict[Any, list[Any]] = {}
@@ -261,7 +261,7 @@ class Anatomy:
         return [leaf for levels in self._levels for leaf in _leaves(request, levels, ())]
 
     def sizes(self, request: Any) -> Iterator[int]:
-        """Yield the lengths of all lists of things, from the outermost in. They are counted as they are read."""
+        """Yield the lengths of all lists of things, the outermost first. They are counted as they are read."""
         for levels in self._levels:
             yield from _sizes(request, levels)
 
@@ -292,10 +292,11 @@ class Anatomy:
         responses: Sequence[Any],
         ready: Sequence[Any] = (),
     ) -> Any:
-        """Join the answers of all parts. `numbers` are those of each part's things; `ready` are further results.
+        """Join the answers of all parts. `numbers` has the numbers of the things in each part; `ready` are further
+        results.
 
-        A list may have fewer results than things, where the row puts refused ones apart (`Row.place`). If one part
-        is refused as a whole, that is the answer, unless such an answer names each thing (`Row.each`).
+        A list may have fewer results than things if the row lists refused things apart (`Row.place`). If one part is
+        refused as a whole, its answer is the answer to all, unless a refusal names each thing (`Row.each`).
         """
         first = responses[0]
         if self.has_whole_error:
@@ -408,7 +409,7 @@ def _travels(cls: type[Structure], name: str, version: int) -> bool:
 
 
 def _element(cls: type[Structure], field: str) -> type:
-    """Find the class of the elements of a list: a structure, or that of plain values."""
+    """Find the class of a list's elements: a structure, or the type of plain values."""
     found = _wire_field(cls, field)
     assert found is not None, f"{cls.__name__} has no field {field}"
     assert not isinstance(found.type, (str, type)), f"{cls.__name__}.{field} is no list"

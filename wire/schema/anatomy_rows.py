@@ -53,7 +53,7 @@ class Row:
     code: str = "error_code"
     since: int = 0
     within: Row | None = None
-    """The anatomy of one thing, where rights or errors differ within it: the topics of one group."""
+    """The anatomy of one thing that contains things with their own rights or errors, such as the topics of one group."""
 
 
 _TABLE = r"""

@@ -14,7 +14,7 @@ DIRECTORY = Path(__file__).parent
 
 @attrs.frozen
 class FieldFact:
-    """One field of a structure; `fields` holds the parts of a structure-typed field, else it is empty."""
+    """One field of a structure. `fields` has the parts of a structure-typed field; for other fields it is empty."""
 
     name: str
     type: str
@@ -62,7 +62,7 @@ class ApiFact:
 
 @attrs.frozen
 class ErrorFact:
-    """One error code; `retriable` as in Kafka: its exception extends RetriableException."""
+    """One error code. `retriable` is as in Kafka: the exception extends RetriableException."""
 
     code: int
     name: str
@@ -167,7 +167,9 @@ def errors() -> list[ErrorFact]:
 
 
 def versions() -> list[VersionFact]:
-    """Read the versions in which APIs changed, in the order of the table. Those that follow a field have its version."""
+    """Read the versions in which APIs changed, in the order of the table. A version that follows a field is the
+    field's version.
+    """
     by_name = {message.name: message for message in messages()}
     return [
         VersionFact(name, version_of(version, by_name), reason)

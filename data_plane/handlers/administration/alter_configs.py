@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs and AlterConfigs: this broker judges its own part, the controller decides the rest.
+"""IncrementalAlterConfigs and AlterConfigs: this broker checks what only it knows, the controller decides the rest.
 
-As in Kafka the broker answers for facts that only it can know: the shape of the request, its own values, its loggers.
-It forwards all other resources. The answers are joined in the order of the request.
+As in Kafka, the broker checks the shape of the request, and decides on its own values and loggers. It forwards all
+other resources. The answers are joined in the order of the request.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _DONE: Outcome = (ErrorCode.NONE, None)
 _NAMED_TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 THINGS_PER_TURN = 400
-"""Resources and their keys that are judged in one turn: a few milliseconds."""
+"""The number of resources and keys that are checked in one turn: a few milliseconds."""
 _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 Judge: TypeAlias = Callable[[OwnConfig, Any, bool], Outcome | None]
-"""Decides one resource of a request (the flag: only validate); None leaves it to the controller.
+"""Decides one resource of a request (the last argument: only validate); None leaves it to the controller.
 
 Raises `KafkaError`.
 """
@@ -55,7 +55,9 @@ Raises `KafkaError`.
 
 @attrs.frozen
 class AlterApi:
-    """One of the two APIs: they differ in how a resource is judged, and in the names of their messages."""
+    """One of the two APIs, IncrementalAlterConfigs or AlterConfigs. They differ in how a resource is checked, and
+    in the names of their messages.
+    """
 
     judge: Judge
     values_after: Callable[[OwnConfig, Any], Mapping[str, str]]
@@ -91,7 +93,7 @@ class AlterConfigsHandler:
         return Suspend(ask, is_long=names_many(request))
 
     async def _judge_all(self, request: Any) -> list[Outcome | None]:
-        """Judge each resource, some milliseconds at a time; None leaves it to the controller."""
+        """Check each resource, some milliseconds at a time; None leaves it to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
         def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
@@ -135,7 +137,7 @@ class AlterConfigsHandler:
     async def _decide(
         self, sender: Sender, request: Any, judged: Sequence[Outcome | None], version: int
     ) -> list[Outcome]:
-        """Decide every resource; the controller decides those that are left to it."""
+        """Decide every resource. The controller decides those that this broker cannot."""
         left = [
             _normalised(self._own, resource)
             for resource, outcome in zip(request.resources, judged, strict=True)
@@ -210,7 +212,7 @@ ABSOLUTE = AlterApi(
 
 
 def _check_node_id(own: OwnConfig, name: str, otherwise: str) -> None:
-    """Check that a resource that is one broker is this one. Raises `KafkaError` INVALID_REQUEST."""
+    """Check that a broker resource names this broker. Raises `KafkaError` INVALID_REQUEST."""
     number = parse_node_id(name)
     if number is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
@@ -232,7 +234,9 @@ def _groups(resources: Sequence[Any]) -> list[list[Any]]:
 
 
 def _normalised(own: OwnConfig, resource: Any) -> Any:
-    """Replace `01`, which also means this broker: Kafka stores it under that name, where it has no effect."""
+    """Replace `01` by this broker's id, which it also means. Kafka stores it under the name `01`, where it has no
+    effect.
+    """
     if resource.resource_type == RESOURCE_BROKER and resource.resource_name:
         return attrs.evolve(resource, resource_name=str(own.node_id))
     return resource

@@ -1,7 +1,8 @@
-"""Requests that a broker only forwards: the controller decides them, or the quorum answers them.
+"""Requests that a broker only forwards: the controller decides them, or the quorum answers them. PORTED.
 
-Topics, elections, reassignments, registrations, features, voters. Each goes to the active controller as it is, and its answer
-comes back as it is. Where no controller could be asked in time, the broker answers itself.
+They are about topics, elections, reassignments, registrations, features and voters. Each goes to the active
+controller unchanged, and its answer comes back unchanged. If no controller can be reached in time, the broker answers
+itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Refuse = Callable[[Any, ErrorCode, str | None], Any]
 
 class ForwardingHandler:
     """Asks the active controller. A broker waits `request.timeout.ms` for it, whatever time the request gives the
-    controller (KIP-590). `waits_as_asked`: it waits at most the time in the request.
+    controller (KIP-590). With `waits_as_asked`, it waits at most the time in the request.
     """
 
     def __init__(self, forwarder: Forwarder, refuse: Refuse, *, waits_as_asked: bool = False) -> None:
@@ -92,7 +93,9 @@ def _check_known(request: CreateAclsRequest | DeleteAclsRequest) -> None:
     else:
         is_unknown = any(AclFilter.of(each).has_unknown for each in request.filters)
     if is_unknown:
-        raise RemoteProtocolError("a request about ACLs has unknown elements")
+        raise RemoteProtocolError(
+            "the client's request about ACLs has elements that this version does not know"
+        )
 
 
 def _means_all(request: Any) -> bool:

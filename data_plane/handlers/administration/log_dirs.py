@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): which replica lies on which disk."""
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): the directories of replicas, and moves between them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Wanted = dict[str, set[int]]
 
 
 class DescribeLogDirsHandler:
-    """API 35. All of it is in memory, so that a hung disk cannot delay the answer about it. Odradek's own clients may
-    ask for the state of cleaning, too. Other clients would not expect those fields.
+    """API 35, DescribeLogDirs. The answer is made from memory, so that a hung disk cannot delay it. Odradek's own
+    clients may also ask for the state of cleaning; other clients would not expect those fields.
     """
 
     def __init__(self, desk: Desk, disks: ReplicaDisks, scrubber: Scrubber) -> None:

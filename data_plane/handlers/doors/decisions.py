@@ -1,7 +1,7 @@
-"""The number of decisions that the door of a request makes, at most: many are made beside the loop. PURE.
+"""The largest number of access decisions that the door of a request makes. With many, the door runs in a worker. PURE.
 
-A frame of a few hundred bytes may ask for all topics, and what the client may do to each of them. Requests about
-one thing and those of the hot path have no count.
+A frame of a few hundred bytes may ask for all topics, and for the client's rights on each of them. Requests about one
+thing, and those of the hot path, are not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PER_GROUP = len(SUPPORTED[ResourceType.GROUP])
 
 
 class Coordinators(Protocol):
-    """The broker, as far as its answers name what it coordinates."""
+    """The broker as the answers need it: which groups and transactional ids it coordinates."""
 
     @property
     def groups(self) -> GroupCoordinator: ...
@@ -46,18 +46,18 @@ def of_each(field: str) -> Decisions:
 
 
 def of_metadata(broker: Coordinators, asked: Asked, request: MetadataRequest) -> int:
-    """Count the topics, and what the client may do to each."""
+    """Count the topics, and the client's rights on each."""
     topics = len(asked.topics.topics if request.topics is None else request.topics)
     return topics * (1 + _PER_TOPIC * request.include_topic_authorized_operations)
 
 
 def of_topic_partitions(broker: Coordinators, asked: Asked, request: DescribeTopicPartitionsRequest) -> int:
-    """Count the topics, and what the client may do to each."""
+    """Count the topics, and the client's rights on each."""
     return len(request.topics or asked.topics.topics) * (1 + _PER_TOPIC)
 
 
 def of_groups(broker: Coordinators, asked: Asked, request: DescribeGroupsRequest) -> int:
-    """Count the groups, and what the client may do to each."""
+    """Count the groups, and the client's rights on each."""
     return len(request.groups) * (1 + _PER_GROUP * request.include_authorized_operations)
 
 

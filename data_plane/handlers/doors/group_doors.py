@@ -48,8 +48,8 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
 
 
 def _offsets_of(asked: Asked, anatomy: Anatomy, group: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Split a question about one group: the part that goes in, and how its answer becomes that of the whole
-    question.
+    """Split a question about one group. Return the part that the client may ask, and a function that makes the
+    whole answer from the answer to that part.
     """
     if group.topics is not None:
         codes = [_MAY_SEE.refused_code(asked, anatomy, topic) for topic in group.topics]

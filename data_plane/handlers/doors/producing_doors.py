@@ -1,7 +1,9 @@
-"""Doors of Produce and Fetch. Both look at names through the connection's remembered decisions: this is the hot path.
+"""Doors of Produce and Fetch. As this is the hot path, both use the decisions that the connection remembers for
+each topic name.
 
-A Fetch's partitions are judged where they are read (`fetch_job.py`), since a session remembers partitions that its
-requests no longer name. Here only those are refused who ask as a follower without CLUSTER_ACTION.
+Rights on a Fetch's partitions are checked where they are read (`fetch_job.py`), since a session remembers partitions
+that its requests no longer name. Here the door refuses only clients that fetch as a follower without the right
+CLUSTER_ACTION.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def _sorted_out(asked: Asked, request: ProduceRequest) -> Admitted | ProduceResp
 
 
 def produce_again(asked: Asked, response: Any) -> Any:
-    """Judge an answer again that has waited: an error for each topic whose right is gone by now."""
+    """Check the rights of an answer again that has waited: set an error for each topic whose right is gone by now."""
     if isinstance(response, ProduceResponse):
         response.responses = [
             each

@@ -1,4 +1,4 @@
-"""Doors of requests that ask about topics, whose refusals must not reveal which topics there are."""
+"""Doors of requests that ask about topics. Their refusals must not reveal which topics exist."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _refused(asked: Asked, request: AddPartitionsToTxnRequest, code: ErrorCode) 
 
 
 def _why_not_added(asked: Asked, name: str, index: int, denied: set[str]) -> ErrorCode:
-    """Choose the error for one partition of a request that adds nothing because of another one."""
+    """Choose the error for one partition of a request that adds no partition, because another partition was refused."""
     if name in denied or name in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = asked.topics.topics.get(name)

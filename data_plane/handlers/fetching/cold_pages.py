@@ -16,8 +16,8 @@ from odradek.wire.errors import ErrorCode
 
 WARM_CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES_MAX = 32 * 1024
-"""The most bytes of an answer that are read at once if they are in memory. That is one call; a range is probed, and
-sent in three parts."""
+"""The most bytes of an answer that one call reads at once if they are in memory. A larger range is probed, and sent
+in three parts."""
 
 
 class WarmingFetch(Delayed):

@@ -1,4 +1,4 @@
-"""A fetch that waits until there is enough for it, or until its time is over."""
+"""A fetch that waits until there are enough bytes for it, or until its time is over."""
 
 from __future__ import annotations
 

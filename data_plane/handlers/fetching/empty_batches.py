@@ -1,8 +1,8 @@
-"""Answers to consumers pass over batches without records when others follow them.
+"""Answers to consumers skip batches without records if other batches follow them.
 
-Compaction leaves such batches, and a segment may have nothing else. librdkafka takes an answer without a record for a
-sign that its limit was too small for the next record. It doubles the limit, and fails after ten such answers in a
-row. So a consumer gets the batches behind them. Followers get all batches.
+Compaction leaves such batches, and a segment may have nothing else. For librdkafka, an answer without a record means
+that its limit was too small for the next record. It doubles the limit, and fails after ten such answers in a row. So
+a consumer gets the batches behind them. Followers get all batches.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class FileFetchResponse(FetchResponse, PinsFiles):
 
 
 class FetchRound:
-    """One attempt to serve a fetch: the answers per partition and their records."""
+    """One attempt to serve a fetch: the answer for each partition, and its records."""
 
     __slots__ = ("answers", "bytes_cut_off", "bytes_read", "full", "must_answer", "ranges")
 
@@ -94,7 +94,7 @@ class FetchRound:
         `min_bytes`.
         """
         self.full: list[FetchedPartition] = []
-        """Partitions of which a limit cut something off: they give no more."""
+        """Partitions whose records were cut off by a limit: they give no more records."""
         self.must_answer = False
 
     def release(self) -> None:
@@ -347,9 +347,10 @@ class FetchJob:
     def _note_follower(
         self, fetched: FetchedPartition, partition: Partition, is_first: bool
     ) -> ReplicationThrottle | None:
-        """Count the follower's promise the first time, unless its offset is outside the log; its throttle, if it has one.
+        """Count the follower's promise in the first attempt, unless its offset is outside the log. Return the
+        follower's throttle, if it has one.
 
-        Raises `KafkaError`. This needs no disk: the follower has its records even while this log cannot be read.
+        Raises `KafkaError`. No disk is needed, so promises count even while this log cannot be read.
         """
         if is_first:
             self._count_promise(fetched, partition)
@@ -392,7 +393,7 @@ class FetchJob:
         )
 
     def has_enough(self, attempt: FetchRound) -> bool:
-        """True if this round may be the answer: it has `min_bytes`, or must not wait."""
+        """True if this round may be the answer: it has `min_bytes`, or the fetch must not wait."""
         return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
 
     @property
@@ -466,7 +467,7 @@ class FetchJob:
         )
 
     def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
-        """Stop reading a partition until it is marked dirty, if the follower has all of it and has heard all."""
+        """Stop reading a partition until it is marked dirty, if the follower has all its records and knows all its news."""
         if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
             return
         partition = self.hosted(fetched)
@@ -546,7 +547,8 @@ def _without_records(
 def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
     """Find the offset where the fetcher's log stops being a prefix of this one (KIP-595), if it does.
 
-    Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch that is later than all of this log's, or records that are gone.
+    Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch later than all epochs of this log, or for records that are
+    gone.
     """
     epoch, end_offset = partition.log.end_offset_for_epoch(fetched.last_fetched_epoch)
     if epoch < 0 or fetched.fetch_offset < partition.log.log_start_offset:

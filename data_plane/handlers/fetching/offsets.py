@@ -54,9 +54,9 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 class Turns:
-    """The queues of requests that look for a time on a disk: one per disk reads, the rest waits in the order of
-    arrival. A look-up may decompress a whole batch and walk its records while it holds the interpreter's lock. Two at
-    once would only make all other threads wait longer.
+    """Queues of requests that search a disk for a timestamp: one search per disk runs, the rest wait in the order
+    of arrival. A search may decompress a whole batch and walk its records while it holds the interpreter's lock.
+    Two at once would only make all other threads wait longer.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:

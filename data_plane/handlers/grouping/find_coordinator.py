@@ -1,4 +1,6 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id; the topic behind it is created at first need."""
+"""FindCoordinator: names the broker that coordinates a group or a transactional id. It creates the internal topic
+when it is first needed.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ class FindCoordinatorHandler:
     async def _create(self, name: str) -> None:
         desk = self._desk
         topic = internal_topic(desk.settings, name)
-        assert topic is not None, "coordinators have topics of their own"
+        assert topic is not None, "coordinators of groups and of transactions have topics of their own"
         timeout_ms = desk.settings.request_timeout_ms
         deadline = desk.clock.monotonic() + timeout_ms / 1000
         try:

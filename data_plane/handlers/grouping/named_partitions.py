@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 @attrs.frozen
 class NamedTopic:
-    """One topic of the request, with its results in two halves: those refused here, and those of the coordinator."""
+    """One topic of the request, with two lists of results: partitions refused here, and partitions that the
+    coordinator answers.
+    """
 
     name: str | bytes
     """Its id where the version names topics by that."""
@@ -36,7 +38,7 @@ class NamedPartitions(Generic[T]):
     kept: list[T] = attrs.field(factory=list)
     """The partitions that exist, in the form that the coordinator gets."""
     accepted: list[Any] = attrs.field(factory=list)
-    """One result for each of `kept`, without an error so far."""
+    """One result for each item of `kept`, without an error so far."""
 
     def fill(self, codes: Iterable[ErrorCode]) -> Work[None]:
         """Write the coordinator's codes into the results of the partitions that exist."""
@@ -47,7 +49,7 @@ class NamedPartitions(Generic[T]):
     def merged(self) -> list[Any]:
         """Return the topics of the answer in Kafka's order: first those refused here, one result for each topic.
 
-        Where nothing is refused here, a topic that is named twice has two results.
+        If nothing is refused here, a topic that is named twice has two results.
         """
         refused = [(topic.name, topic.refused) for topic in self.topics if topic.refused.partitions]
         accepted = [(topic.name, topic.accepted) for topic in self.topics if topic.accepted.partitions]
@@ -63,7 +65,9 @@ class NamedPartitions(Generic[T]):
 def sorted_out(
     image: MetadataImage, shape: Anatomy, request: Any, keep: Callable[[TopicImage, Any], T]
 ) -> Work[NamedPartitions[T]]:
-    """Look up each partition that a request names, and make its result. Those that exist are kept as `keep` has them."""
+    """Look up each partition that a request names, and make its result. Partitions that exist are stored as `keep`
+    returns them.
+    """
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if shape.by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     named = NamedPartitions[T]()
     for asked in shape.heads(request):

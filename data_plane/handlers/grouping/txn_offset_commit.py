@@ -1,7 +1,7 @@
 """TxnOffsetCommit: offsets that count when a transaction commits (KIP-98, KIP-447).
 
-Before the first offsets of a transaction, its coordinator is asked whether `__consumer_offsets` is a part of it. Since
-version 5 the question also adds the partition: the client does not add it itself (KIP-890).
+Before the first offsets of a transaction, this broker asks its coordinator whether `__consumer_offsets` is a part of
+it. Since version 5 this request also adds the partition, because the client does not (KIP-890).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Offsets:
 
     commits: list[PartitionCommit]
     accepted: list[TxnOffsetCommitResponsePartition]
-    """One for each of `commits`, for the coordinator's code."""
+    """One result for each item of `commits`; the coordinator's code is written into it."""
     response: TxnOffsetCommitResponse
 
     def refuse(self, code: ErrorCode) -> TxnOffsetCommitResponse:
@@ -149,7 +149,8 @@ class TxnOffsetCommitHandler:
         answered = []
         for topic in named.topics:
             topic.refused.partitions += topic.accepted.partitions
-            # As in Kafka: an unknown topic is answered even without partitions, a known one is not.
+            # As in Kafka, the answer names an unknown topic even without partitions, but leaves out a known
+            # topic without any.
             if topic.refused.partitions or not topic.is_known:
                 answered.append(topic.refused)
             yield 1

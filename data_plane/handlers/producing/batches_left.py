@@ -32,7 +32,9 @@ from odradek.wire.messages.produce import PartitionProduceResponse, ProduceReque
 PARTITIONS_PER_TURN = 256
 """Appends of one request between two turns of the loop: about 4 ms of small batches."""
 TURNS_AT_ONCE = 2
-"""Producers write to hundreds of partitions in one request; what has more appends the rest in turns of long work."""
+"""The partitions that one request appends to in its first turns. Producers write to hundreds of partitions in one
+request; the rest is appended in turns of long work.
+"""
 SLICE_BYTES = 4 << 20
 """A worker that has decompressed so much for one request lets the appends go on."""
 ANY_SIZE = 1 << 62
@@ -78,7 +80,7 @@ class BatchesLeft:
         self._batches: dict[int, HandedOff] = {}
         """The work on each batch that workers have begun or done, by its number."""
         self._starts: dict[int, int] = {}
-        """The number of each topic's first partition among those that are left."""
+        """The number of each topic's first partition among the remaining ones."""
         size = 0
         for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
             hosted = partitions.by_id.get(topic.topic_id) if by_id else partitions.by_name.get(topic.name)
@@ -119,9 +121,9 @@ class BatchesLeft:
                 yield in_turn(workers.large, batch.recompress, handed_off, ANY_SIZE)
 
     def ready(self, topic: int, partition: int) -> Steps[None]:
-        """Let workers do what the append of this batch needs, and maybe some of those behind it.
+        """Let workers prepare this batch for its append, and maybe some of the batches behind it.
 
-        What needs none of it goes on when others have had a turn.
+        A batch that needs no preparation goes on after other requests have had a turn.
         """
         workers = self._workers
         at = self._starts[topic] + partition
@@ -145,9 +147,9 @@ class BatchesLeft:
 
 
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
-    """Decompress the first of the batches, and those behind it as far as the slice goes.
+    """Decompress the first of the batches, and as many of the next ones as fit into the slice.
 
-    Returns whether the first is a large one, of which nothing is known yet.
+    Returns True if the first batch is a large one, which was not decompressed.
     """
     before = budget.bytes_inflated
     for batch in batches:

@@ -22,7 +22,7 @@ ACKS_ALL = -1
 
 
 class _Unacknowledged:
-    """One partition's batch that waits for its in-sync replicas (an `AckWaiter`)."""
+    """One partition's batch that waits for the in-sync replicas (an `AckWaiter`)."""
 
     __slots__ = ("answer", "last_offset", "partition", "produce")
 
@@ -74,7 +74,9 @@ class DelayedProduce(Delayed):
         timeout_ms: int,
         listener: str | None = None,
     ) -> None:
-        """`listener` is that of the leaders' addresses; None where the version has no such field."""
+        """`listener` names the listener of the leaders' addresses in the answer; None where the version has no such
+        field.
+        """
         super().__init__()
         self.desk = desk
         self.partitions = partitions
@@ -83,17 +85,19 @@ class DelayedProduce(Delayed):
         self.pending: list[_Unacknowledged] = []
         self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
         self.is_queued = False
-        """All that it waits for is known, so that the last answer completes it."""
+        """True once the request knows everything that it waits for, so that the last answer completes it."""
         self.timeout_ms = timeout_ms
         self.names_leaders = False
         """True if a partition is refused with its leader, whose address the answer then has (KIP-951)."""
         self.timer: Timer | None = None
-        """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
+        """Set once everything that it waits for is known: as in Kafka, the timeout begins after the last append."""
 
     def wait_for(
         self, partition: Partition, last_offset: int, answer: PartitionProduceResponse, acks: int
     ) -> None:
-        """Wait for this batch too: with acks=all for the high watermark, with acks=1 for the leader's sync, if it is due."""
+        """Wait for this batch, too: with acks=all for the high watermark; with acks=1 for the leader's sync, if one
+        is due.
+        """
         if acks != ACKS_ALL:
             if partition.log.needs_flush:
                 self.wait_for_sync(partition, answer)
@@ -179,8 +183,8 @@ class DelayedProduce(Delayed):
 
 
 def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
-    """Set an error, if there is none yet: a failed flush also ends the leadership, and a deadline knows less than
-    either.
+    """Set an error, unless there is one. A failed flush also ends the leadership, so the first error says more than
+    later ones.
     """
     if answer.error_code:
         return
@@ -198,7 +202,7 @@ def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
 
 
 def add_leader_endpoints(desk: Desk, listener: str, response: ProduceResponse) -> None:
-    """Say where the leaders are that the answers name."""
+    """Add the addresses of the leaders that the answers name."""
     leaders = (
         answer.current_leader.leader_id
         for topic in response.responses

@@ -203,7 +203,7 @@ class ProduceHandler:
         left: BatchesLeft,
         result: Result = None,
     ) -> Steps[Result]:
-        """Go on with the loop behind each of its waits. Returns its last result."""
+        """Continue the loop after each of its waits. Return its last result."""
         while left.begun is not None:
             responses, answers, _, _ = left.begun
             yield from left.ready(len(responses), len(answers))
@@ -259,7 +259,9 @@ class ProduceHandler:
         partition: Partition,
         error: Exception,
     ) -> PartitionProduceResponse:
-        """Answer for a batch that was refused, or not written, or whose append met a bug: no matter of other partitions."""
+        """Answer for a batch that was refused, or not written, or whose append met a bug. Other partitions are not
+        affected.
+        """
         log = partition.log
         if isinstance(error, DiskError):
             self._desk.disk_errors.note(
@@ -273,12 +275,17 @@ class ProduceHandler:
             self._desk.log.exception(
                 "produce.bug", topic=log.topic, partition=log.partition, takes_no_more=log.home.is_broken
             )
-            return _error_answer(data.index, ErrorCode.UNKNOWN_SERVER_ERROR, "The append has met a bug")
+            return _error_answer(
+                data.index,
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                "The broker could not append the records because of a bug: its log has the traceback",
+            )
         if isinstance(error, NotVerified):
             return _error_answer(data.index, error.code, error.message)
         if error.code in PRODUCER_ERRORS and data.records is not None:
             self._refusals.note(context, log, data.records, error)
-        # A batch may keep its error, whose frames hold all of the request: a circle until the next collection.
+        # A batch may keep its error, whose frames refer to the whole request: a cycle until the next
+        # collection.
         error.__traceback__ = None
         return _refused_batch(data, partition, error)
 

@@ -1,6 +1,6 @@
-"""DescribeProducers: what replicas here know of the partition's idempotent producers (KIP-664).
+"""DescribeProducers: the idempotent producers of a partition, as the replica on this broker knows them (KIP-664).
 
-Any replica answers, as in Kafka: an operator who looks for what hangs asks each of them for its own view.
+Any replica answers, as in Kafka. An operator who looks for a hanging transaction asks each replica for its view.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ QUICK_BYTES_MAX = 2048
 
 
 class Batch:
-    """One batch to be recompressed, where it stands in its request."""
+    """One batch to be recompressed, and its place in the request."""
 
     __slots__ = ("api_version", "config", "data", "place")
 
@@ -36,10 +36,10 @@ class Batch:
         return len(self.data.records or b"")
 
     def recompress(self, handed_off: HandedOff | None = None, at_once_max: int = 0) -> None:
-        """Replace the records in the request by recompressed ones. Errors in them are left to the append.
+        """Replace the records in the request by recompressed ones. The append reports any errors in them.
 
-        `handed_off` takes the decompressed size: it must be there where they are compressed. Raises
-        `LargerThanThought`: they become more than `at_once_max`.
+        `handed_off` receives the decompressed size. It is required if the records are compressed. Raises
+        `LargerThanThought` if they decompress to more than `at_once_max` bytes.
         """
         records = memoryview(self.data.records or b"")
         config = self.config

@@ -173,7 +173,7 @@ class TransactionalBatches:
                 log.producers.refuse_verification(producer_id, self._name)
 
     def _renew_guards(self) -> bool:
-        """True if a guard was void, so that the coordinator is to be asked with the new one."""
+        """True if a guard was void, so that the coordinator must be asked again with the new guard."""
         now_ms = int(self._desk.clock.monotonic() * 1000)
         is_void = False
         for place in self._asked:

@@ -31,7 +31,7 @@ class WriteTxnMarkersHandler:
         return in_slices(self._desk.long_work, self._writer.write_all(request))
 
     def _log_marker(self, context: Context, marker: WritableTxnMarker) -> None:
-        """Log that a client that is no broker ends a transaction: an operator wants to know its address."""
+        """Log that a client that is no broker ends a transaction, because an operator needs its address."""
         held_back = self._budget.take()
         if held_back is not None:
             self._desk.log.info(

@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions (KIP-664): what coordinators here know of transactional ids."""
+"""DescribeTransactions and ListTransactions (KIP-664): transactional ids that coordinators on this broker know."""
 
 from __future__ import annotations
 

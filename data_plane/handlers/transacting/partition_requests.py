@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: what a transaction is about to write to.
+"""AddPartitionsToTxn and AddOffsetsToTxn: they name the partitions that a transaction is about to write to.
 
-Producers name their partitions up to version 3. From version 4 on brokers ask, for many transactions at once (KIP-890).
-They verify that a partition is in the transaction, or add it (transaction version 2).
+Up to version 3, producers name their partitions. From version 4 on, brokers ask, for many transactions at once
+(KIP-890). They verify that a partition is in the transaction, or add it (transaction version 2).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ADDED_BY_CLIENTS, ADDED_BY_BROKERS = 0, 2
 
 
 class AddPartitionsToTxnHandler:
-    """API 24. A request adds all of its partitions, or none if one of them is unknown."""
+    """API 24. A request adds all of its partitions. It adds none if one of them is unknown."""
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk

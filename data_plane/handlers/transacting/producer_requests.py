@@ -1,4 +1,4 @@
-"""InitProducerId and EndTxn: the beginning and the end of what a transactional producer does."""
+"""InitProducerId and EndTxn: the begin of a transactional producer, and the end of its transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from odradek.wire.schema.versions import END_TXN_EPOCHS_GROW, END_TXN_FENCED, IN
 
 
 class InitProducerIdHandler:
-    """API 22. Without a transactional id for idempotent producers; ids come from the controller's blocks (KIP-730)."""
+    """API 22. Idempotent producers come without a transactional id; their ids come from blocks that the controller
+    gives (KIP-730).
+    """
 
     def __init__(self, desk: Desk, transactions: TransactionCoordinator) -> None:
         self._desk = desk

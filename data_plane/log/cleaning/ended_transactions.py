@@ -48,7 +48,7 @@ class EndedTransactions:
         self._seen.add(header.producer_id)
 
     def is_needless(self, header: BatchHeader, marker: EndMarker | None) -> bool:
-        """True if the marked transaction has no batch any more. `marker` is None if its record is gone."""
+        """True if the marked transaction has no batch left. `marker` is None if its record is gone."""
         had_batches = header.producer_id in self._seen
         self._seen.discard(header.producer_id)
         if marker is None:

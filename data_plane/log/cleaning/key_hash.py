@@ -37,7 +37,9 @@ class KeyHash:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
-            raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+            raise ValueError(
+                f"the secret of the key hash must have {SECRET_BYTES} bytes, and it has {len(secret)}"
+            )
         self._secret = secret
         pieces = 1 + _WIDTHS[-1] // _PIECE
         drawn = shake_256(secret).digest((pieces + 1) * _LANES * 8)
@@ -45,9 +47,7 @@ class KeyHash:
         self._offset, self._of_length, self._factors = factors[0], factors[1], factors[2:]
 
     def of(self, data: Bytes, places: Int64s, lengths: Int64s) -> Hashes:
-        """Compute the hashes of the keys at `places` of `data`, which goes on for at least 64 bytes behind the last
-        one.
-        """
+        """Compute the hashes of the keys at `places` of `data`. At least 64 bytes must follow the last key."""
         hashes = np.empty((len(places), 2), np.uint64)
         width_before = -1
         for width in _WIDTHS:

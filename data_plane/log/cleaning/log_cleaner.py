@@ -51,9 +51,9 @@ _DOUBLINGS_MAX = 30
 _BACKOFF_SECONDS_MIN = 0.01
 """With `log.cleaner.backoff.ms=0` the looks would take the whole loop."""
 _UNCLEANABLE = (CorruptBatch, InvalidRecord, KafkaError, OffsetMapTooSmall, CompanionFailed)
-"""As in Kafka, an unexpected error sets the log aside, too: it would come again with each pass."""
+"""As in Kafka, an unexpected error makes the log uncleanable, too: the next pass would meet it again."""
 LINGER_SECONDS = 60.0
-"""A companion is kept so long after a pass: its start costs as much CPU as 40 MiB of records."""
+"""The time that a companion is kept after a pass: starting one costs as much CPU as 40 MiB of records."""
 _THREAD_BYTES_MAX = (1 << 31) - 1
 _IO_BYTES_MIN = 64 << 10
 
@@ -85,7 +85,7 @@ class CleanerFigures:
     seconds_max: float = 0.0
     """The longest of the last passes, one of each thread."""
     recopy_percent: float = 0.0
-    """The bytes that the last pass has rewritten, in per cent of those that it has read."""
+    """The bytes that the last pass has rewritten, as a percentage of the bytes that it has read."""
 
 
 @attrs.define
@@ -249,7 +249,7 @@ class LogCleaner:
         return None if index is None else (*candidates[index], plans[index][1])
 
     async def _learn_ages(self) -> None:
-        """Read the ages of segments, where rules ask for them."""
+        """Read the ages of segments, if rules need them."""
         for log_dir in self._log_dirs:
             for log in list(log_dir.logs.values()):
                 if self._is_free(log_dir) and _is_candidate(log) and needs_timestamps(log.config):
@@ -308,7 +308,7 @@ class LogCleaner:
             self._failed(thread, log, error)
             return True
         if report is None:
-            self._log.info("log.cleaning_aborted", **where, reason="nothing was left to clean")
+            self._log.info("log.cleaning_aborted", **where, reason="the log has nothing left to clean")
             return False
         self._note(thread, log, report)
         return True
@@ -361,7 +361,11 @@ class LogCleaner:
             log.home.failed(error)
         if isinstance(error, CompanionLost | MemoryError):
             self._close(thread)
-        reason = "there is no memory for it" if isinstance(error, MemoryError) else str(error)
+        reason = (
+            "the log cleaner lacks memory for its map of keys"
+            if isinstance(error, MemoryError)
+            else str(error)
+        )
         self._log.warning("log.cleaning_failed", **where, reason=reason)
 
     def statistics(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def read_timestamps(log: PartitionLog, now_ms: int) -> None:
 
 
 def _first_timestamp(segment: Segment, config: LogConfig) -> int:
-    """Read the newest timestamp of the first batch: its records', or its header's claim where they cannot be read."""
+    """Read the newest timestamp of the first batch from its records, or from its header if the records cannot be read."""
     file: File = segment.pinned_file()
     try:
         header = parse_header(file.pread(HEADER_SIZE, 0))

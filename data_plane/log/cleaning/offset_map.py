@@ -74,7 +74,9 @@ class OffsetMap:
             rows, slot, step = rows[left], slot[left], step[left]
             slot = (slot + step) % np.uint64(self.slots)
         if self.size > self.keys_max:
-            raise AssertionError(f"{self.size} keys in a map for {self.keys_max}")
+            raise AssertionError(
+                f"the cleaner's map of keys holds {self.size} keys, and has room for {self.keys_max}"
+            )
 
     def find(self, hashes: Hashes) -> Int64s:
         """Find the offset of each key, -1 for missing ones."""

@@ -1,4 +1,4 @@
-"""One pass over one log, from the map to the last swap. PORTED.
+"""One cleaning pass over one log, from building the map to the last swap. PORTED.
 
 The loop plans and swaps; workers read, write and wait for the companion, in which the record loop runs. The order of the
 steps is the contract in `data_plane/log/parts/README.md`.
@@ -45,7 +45,7 @@ _EXPECTED = (
     MemoryError,
     AssertionError,
 )
-"""What a call of the record loop is known to raise."""
+"""The errors that a call of the record loop is known to raise."""
 
 
 class Loop(Protocol):
@@ -164,7 +164,7 @@ class PassRun:
             if self._mapped.is_full:
                 reached("cleaner.map_full")
                 break
-            # What cleaning has removed at a segment's end is clean as well.
+            # Offsets at the end of a segment whose records cleaning has removed are clean as well.
             map_end = max(map_end, end_offset)
         if map_end <= first or cleaning.abort_reason is not None:
             return None
@@ -252,7 +252,9 @@ class PassRun:
         size = sum(source.size for source in group.sources)
         if self.free_bytes() < size + ROOM_SPARE_BYTES:
             reached("cleaner.no_room")
-            raise NoRoom(f"a cleaned segment may take {size} bytes, and {self.free_bytes()} are free")
+            raise NoRoom(
+                f"a cleaned segment may take {size} bytes, and the disk has only {self.free_bytes()} free"
+            )
         cleaned = await run(cleaning.begin_segment, group)
         try:
             last = None
@@ -275,8 +277,8 @@ class PassRun:
         if not is_done:
             await self._discard(cleaned)
             return cleaning.abort_reason is None
-        # Before `settle` removes them: closing a removed file for the last time frees its room, and the loop
-        # must not do that.
+        # Close them before `settle` removes them: the last close of a removed file frees its space on the disk,
+        # and the loop must not do that.
         group.release()
         await run(cleaning.settle)
         return True
@@ -310,7 +312,9 @@ class PassRun:
         await self.workers.run(cleaned.discard)
 
     async def _call(self, method: str, *args: Any) -> Any:
-        """Call the record loop. Errors in stored batches must not end the node: they would come with each start."""
+        """Call the record loop. Errors in stored batches must not end the node, because they would come again after
+        each start.
+        """
         try:
             return await self.workers.run(self.loop.call, method, *args)
         except _EXPECTED:

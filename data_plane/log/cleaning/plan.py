@@ -26,9 +26,9 @@ class SegmentView:
     index_bytes: int = 0
     """The size of the larger of its indexes."""
     max_timestamp_ms: int = -1
-    """Its newest timestamp; read only where `min.compaction.lag.ms` asks for it."""
+    """The segment's newest timestamp; read only if `min.compaction.lag.ms` needs it."""
     first_timestamp_ms: int = -1
-    """The timestamp of its first batch, -1 if none is known; read only where `max.compaction.lag.ms` asks for it."""
+    """The timestamp of the segment's first batch, -1 if unknown. It is read only if `max.compaction.lag.ms` needs it."""
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ class LogPlan:
     clean_bytes: int
     dirty_bytes: int
     compaction_delay_ms: int
-    """The time for which the oldest dirty record has been overdue by `max.compaction.lag.ms`; 0: it is not."""
+    """The time for which the oldest dirty record has been overdue by `max.compaction.lag.ms`; 0 if it is not overdue."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -118,7 +118,7 @@ def _overdue_ms(view: LogView, dirty: int, now_ms: int) -> int:
 
 
 def dirtiest(plans: Iterable[tuple[LogConfig, LogPlan]]) -> int | None:
-    """Choose the plan with the highest dirty ratio among those that are due; None if none is."""
+    """Choose the plan with the highest dirty ratio among those that are due; None if no plan is due."""
     best = None
     ratio = -1.0
     for index, (config, plan) in enumerate(plans):

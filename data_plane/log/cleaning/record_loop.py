@@ -90,7 +90,7 @@ class RecordLoop:
         records_max: int,
         aborted: tuple[Aborted, ...] = (),
     ) -> int:
-        """Begin a pass with an empty map; the number of keys that it may hold.
+        """Begin a pass with an empty map. Return the number of keys that it may hold.
 
         The dirty part has at most `records_max` records. A map with room for them all is not made larger. `aborted` are
         the transactions of the log that were aborted.
@@ -158,12 +158,14 @@ class RecordLoop:
             mapped.bytes_read = at + header.size
             mapped.next_offset = header.next_offset
         else:
-            raise AssertionError("batches fit into a map one by one, and together they did not")
+            raise AssertionError(
+                "the keys of each batch fit into the map alone, but those of all batches together do not"
+            )
         mapped.is_full = True
         if not self._known.size:
             raise OffsetMapTooSmall(
-                f"a batch of {header.record_count} records is too large for a map of {self._known.keys_max} keys: "
-                "raise log.cleaner.dedupe.buffer.size"
+                f"a batch of {header.record_count} records is too large for the cleaner's map of "
+                f"{self._known.keys_max} keys: raise log.cleaner.dedupe.buffer.size"
             )
         return False
 
@@ -189,7 +191,7 @@ class RecordLoop:
     @property
     def _known(self) -> OffsetMap:
         if self._map is None:
-            raise AssertionError("no pass has begun")
+            raise AssertionError("the cleaner was asked to go on, but no cleaning pass has begun")
         return self._map
 
     # -- the cleaned batches
@@ -206,7 +208,9 @@ class RecordLoop:
             CorruptBatch, InvalidRecord, KafkaError: the log cannot be cleaned.
         """
         if self._rules is None:
-            raise AssertionError("the map is not complete")
+            raise AssertionError(
+                "the cleaner was asked to rewrite segments before its map of keys was complete"
+            )
         pause()
         data = _read_batches(source, position, end, bytes_max)
         cleaned = Cleaned()
@@ -445,7 +449,9 @@ def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> by
     wanted = min(max(bytes_max, HEADER_SIZE), end - position)
     data = source.pread(wanted, position)
     if len(data) < wanted:
-        raise CorruptBatch(f"a segment ends at {position + len(data)}, before its size of {end}")
+        raise CorruptBatch(
+            f"the segment ends at position {position + len(data)}, before its size of {end} bytes"
+        )
     if len(data) >= HEAD_SIZE:
         size = HEAD.unpack_from(data)[1] + SIZE_PREFIX
         if len(data) < size <= end - position:
@@ -456,17 +462,17 @@ def _read_batches(source: Source, position: int, end: int, bytes_max: int) -> by
 def _batches(data: bytes, offsets: range) -> list[tuple[int, BatchHeader]]:
     """Parse the whole batches of some bytes; at least one.
 
-    No checksum covers a base offset. A wrong, too high one would pass for the latest of its keys, so all batches
-    have to lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
+    No checksum covers a base offset. With a wrong, too high offset, a record would count as the latest of its key. So
+    all batches must lie within `offsets`, in order. Raises `CorruptBatch`, `InvalidRecord`.
     """
     found = list(iter_batches(data))
     if not found:
-        raise CorruptBatch(f"no whole batch in {len(data)} bytes")
+        raise CorruptBatch(f"the {len(data)} bytes that were read hold no whole batch")
     lowest = offsets.start
     for _, header in found:
         if not lowest <= header.base_offset < header.next_offset <= offsets.stop:
             raise CorruptBatch(
-                f"a batch of the offsets from {header.base_offset} to {header.last_offset} stands where "
+                f"a batch has the offsets {header.base_offset} to {header.last_offset}, where offsets "
                 f"{lowest} to {offsets.stop - 1} belong"
             )
         lowest = header.next_offset

@@ -1,4 +1,4 @@
-"""`log.cleaner.io.max.bytes.per.second`: what all cleaner threads together may read and write. PORTED."""
+"""`log.cleaner.io.max.bytes.per.second`: the bytes that all cleaner threads together may read and write. PORTED."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from odradek.env.ports import Clock
 
 LOOK_SECONDS = 1.0
-"""A wait asks so often whether its pass is over."""
+"""The interval at which a wait checks whether its pass is over."""
 
 
 class Throttle:
@@ -23,7 +23,7 @@ class Throttle:
         self._counted_at = clock.monotonic()
 
     def change_rate(self, bytes_per_second: float) -> None:
-        """Go on at another rate, at once: waits under way see it within `LOOK_SECONDS`."""
+        """Change the rate at once: waits under way see it within `LOOK_SECONDS`."""
         self._count()
         self._rate = bytes_per_second
 

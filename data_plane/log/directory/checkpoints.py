@@ -1,7 +1,7 @@
 """The small files of a log directory, in Kafka's formats.
 
 * four offset checkpoints: text, version 0, a count, then `topic partition offset` lines;
-* `.kafka_cleanshutdown`: there only after a clean shutdown, with the broker epoch that ended (KIP-966).
+* `.kafka_cleanshutdown`: exists only after a clean shutdown, with the broker epoch that ended (KIP-966).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def decode_offsets(data: bytes) -> Offsets:
         try:
             topic, partition, offset = fields[0], int(fields[1]), int(fields[2])
         except (ValueError, IndexError):
-            raise MalformedCheckpoint(f"not a topic, partition and offset: {fields}") from None
+            raise MalformedCheckpoint(f"a line is not a topic, a partition and an offset: {fields}") from None
         if len(fields) != 3 or not 0 <= offset <= LONG_MAX:
-            raise MalformedCheckpoint(f"not an offset: {fields}")
+            raise MalformedCheckpoint(f"a line does not end in an offset: {fields}")
         offsets[TopicPartition(topic, partition)] = offset
     return offsets
 
@@ -62,9 +62,10 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def take_clean_shutdown(directory: Dir) -> int | None:
-    """Take the broker epoch in the clean-shutdown marker: -1 if the marker has no valid one, None if it is missing.
+    """Remove the clean-shutdown marker, and return its broker epoch: -1 if the epoch is not valid, None if the
+    marker is missing.
 
-    The marker is removed, durably, before the directory can change: it vouches for one start only. Raises
+    The marker is removed, durably, before the directory can change, because it is valid for one start only. Raises
     `DiskError`.
     """
     try:

@@ -86,7 +86,7 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
     if has_records:
         options = attrs.evolve(options, log_start_offset=-1)
     log = open_partition_log(directory, current.topic, current.partition, current.config, log_dir, options)
-    # Otherwise a loss of power could remove the directory, when the live log is gone already.
+    # Otherwise a loss of power could remove the directory after the live log is gone.
     log_dir.directory.sync()
     return log
 
@@ -98,8 +98,9 @@ def open_future(log_dir: LogDir, name: str, current: PartitionLog, start_offset:
 class Swap:
     """One swap, as steps in order. The two logs have the same records. `remove_current` is the point of no return.
 
-    `copy_state` is for the loop, and so is `remove_current`: it waits only so long for the source. The target's own steps
-    are for the disk's thread: `close_future` to `mark_caught_up`, and then `rename_future` and `open_moved`.
+    `copy_state` and `remove_current` run on the loop; `remove_current` waits a bounded time for the source. The steps
+    on the target run in the disk's thread: `close_future` to `mark_caught_up`, and then `rename_future` and
+    `open_moved`.
     """
 
     current: PartitionLog
@@ -198,7 +199,8 @@ class Swap:
         log = open_partition_log(directory, current.topic, current.partition, current.config, target, options)
         if log.log_end_offset != current.log_end_offset:
             raise AssertionError(
-                f"{log}: the moved log ends at {log.log_end_offset}, it ended at {current.log_end_offset}"
+                f"{log}: the moved log ends at offset {log.log_end_offset}, and the log before the "
+                f"move ended at {current.log_end_offset}"
             )
         log.store_start(log.log_start_offset)
         return log
@@ -225,7 +227,9 @@ def _take_name(directory: Dir, future: str, name: str) -> None:
 
 
 Assigned: TypeAlias = Callable[[TopicPartition, bytes], bytes | None]
-"""The directory that the metadata name for a replica of this broker, by the topic's id; None where they have none."""
+"""Finds the directory in the metadata for a replica of this broker, by the topic's id; None if the metadata have no
+directory.
+"""
 
 
 def settle_moves(log_dirs: Sequence[LogDir], assigned: Assigned, log: Log) -> list[tuple[LogDir, DiskError]]:

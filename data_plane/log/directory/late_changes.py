@@ -24,7 +24,7 @@ __all__ = ["LateChanges"]
 
 @attrs.define
 class _Change(Generic[T]):
-    """One change. `failed` is called in the place of `end` if the work fails after the loop has gone on."""
+    """One change. `failed` is called instead of `end` if the work fails after the loop has gone on."""
 
     work: Callable[[], T]
     end: Callable[[T], None]
@@ -72,7 +72,10 @@ class LateChanges:
         except DiskHung as error:
             if error.goes_on:
                 if self._late is not None:
-                    raise AssertionError(f"{self._directory.path}: two changes go on at once") from error
+                    raise AssertionError(
+                        f"{self._directory.path}: a change began before the directory's previous "
+                        "change had ended"
+                    ) from error
                 reached("log.change_goes_on_late")
                 change.is_late = True
                 self._late = change

@@ -101,7 +101,7 @@ class LogDirContext(UpkeepContext):
 
 
 class LogDir:
-    """One log directory and the logs in it. Made by `open`; `load` brings its logs in."""
+    """One log directory and its logs. `open` makes it, and `load` opens its logs."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class LogDir:
         self.config_for = config_for
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.logs_being_made = 0
-        """Logs that workers make now. They count when new logs are spread over directories."""
+        """The number of logs that workers make now. They count when new logs are spread over directories."""
         self.offline_reason: str | None = None
         self.is_released = False
         self._is_let_go = False
@@ -149,7 +149,7 @@ class LogDir:
         self.trouble_since_ms = 0
         """The beginning of the trouble, by the wall clock."""
         self.full_since: float | None = None
-        """Monotonic seconds at which a write found no room; None again once there is enough of it."""
+        """Monotonic seconds at which a write found the disk full; None again once there is enough space."""
         self.refused_at = 0.0
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
@@ -177,7 +177,7 @@ class LogDir:
         """Lock the directory and read its small files (blocking).
 
         Raises:
-            NotALogDirectory: it has not been formatted.
+            NotALogDirectory: the directory has not been formatted.
             DiskError: also when another process holds the directory.
         """
         meta = read_meta_properties(directory)
@@ -221,10 +221,10 @@ class LogDir:
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
         """Make an empty log. Its directory becomes durable with its first flush.
 
-        A log of that name with another topic id is set aside as a stray; one with the same id is returned.
+        If a log of that name exists with the same topic id, it is returned. With another id it is renamed to a stray.
 
         Raises:
-            DiskError: the directory is offline; DiskRefused: there is no room, or no descriptor.
+            DiskError: the directory is offline; DiskRefused: the disk is full, or file descriptors are short.
         """
         if self.offline_reason is not None:
             raise DiskError(self.path, f"{topic}-{partition}", "create", 0, "the log directory is offline")
@@ -318,7 +318,7 @@ class LogDir:
         renamed = self._set_aside(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
         if self.is_served and not self.is_stalled:
             try:
-                # Where it is late, or fails, the making of the new log writes it (`forget_gone`).
+                # If the name is late, or fails, the making of the new log writes it (`forget_gone`).
                 self.directory.in_time(self.checkpoints.write_recovery_points, lambda written: None)
             except DiskError as error:
                 self.disk_failed_unless_refused(error)
@@ -333,7 +333,7 @@ class LogDir:
         log.abandon()
         if self.offline_reason is not None:
             return None
-        # Kafka's form: a unique part, so that a topic of the same name can be set aside again.
+        # Kafka's form of the name. Its unique part allows a topic of the same name to be set aside again.
         tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
         renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
 
@@ -341,7 +341,7 @@ class LogDir:
         return renamed if self.offline_reason is None else None
 
     def give_up_future(self, name: str) -> None:
-        """Remove the directory of a future replica. It gets another name at once, so that no start goes on with it."""
+        """Remove the directory of a future replica. Rename it at once, so that no later start resumes the move."""
         self._rename(name, name.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX, 0)
 
     def _rename(self, name: str, renamed: str, remove_at_ms: int | None) -> None:
@@ -405,7 +405,7 @@ class LogDir:
                 self.set_stalled(True)
 
     def device_answers(self) -> None:
-        """Settle the call that has not been answered in time: it is undone, or done. Raises `DiskError`."""
+        """Settle the call that was late: it is undone, or completed. Raises `DiskError`."""
         self.unanswered = None
         self.changes.finish()
         self.names.settle()
@@ -429,7 +429,7 @@ class LogDir:
         self.background.log_starts.want()
 
     def start_stored(self, log: PartitionLog, offset: int) -> None:
-        """Note that a log's start has come to its checkpoint, unless the log is gone."""
+        """Note that a log's start offset has been written to its checkpoint, unless the log is gone."""
         if self.logs.get(TopicPartition(log.topic, log.partition)) is log:
             log.store_start(offset)
             self.context.on_start_stored(log)
@@ -493,9 +493,9 @@ class LogDir:
     def release(self) -> None:
         """Release a directory without logs, so that its disk may be unmounted. To other parts it is offline."""
         if self.logs or self.logs_being_made or self.offline_reason is not None:
-            raise AssertionError(f"{self.path} is in use, or offline, and cannot be released")
+            raise AssertionError(f"{self.path} is in use or offline, so the node cannot release it")
         self.is_released = True
-        self.offline_reason = "it has been released: its disk may be pulled"
+        self.offline_reason = "an operator has released the directory: its disk may be pulled"
         self.context.log.info("log_dir.released", directory=self.path)
         self.context.on_offline(self, self.offline_reason)
         self.directory.unlock()
@@ -508,7 +508,7 @@ class LogDir:
         return self._is_let_go
 
     def set_stalled(self, stalled: bool) -> None:
-        """Refuse all appends and reads; or end that for the logs that have neither failed nor been closed
+        """Refuse all appends and reads; or allow them again for the logs that have neither failed nor been closed
         meanwhile.
         """
         self.is_stalled = stalled
@@ -571,8 +571,8 @@ class LogDir:
             self.context.log.warning("directory.latency_normal", directory=self.path, **figures)
 
     def judge_room(self) -> None:
-        """Judge the room as last measured (on the loop): refuse records, or accept them again, and log it for the
-        operator.
+        """Compare the measured free space with the limits (on the loop): refuse records, or accept them again, and
+        log the change.
         """
         room, now = self.room, self.context.clock.monotonic()
         if room.note(now, *self.space):

@@ -141,7 +141,7 @@ class Background:
         self._logged_postponed = False
         """True once this look has logged that a flush was refused."""
         self._retention_is_unfinished = False
-        """True if retention has had no time to learn how old all records are: it goes on at the next look."""
+        """True if retention had no time yet to learn the ages of all records; the next look goes on with them."""
         self.flush_count = 0
         self.segments_removed = 0
 
@@ -240,7 +240,7 @@ class Background:
     # --- flushing
 
     async def _flush(self, now_ms: int) -> None:
-        """Flush rolled logs, those due by `flush.ms`, and in turn a share of all others."""
+        """Flush rolled logs, logs that are due by `flush.ms`, and, in turn, a part of all others."""
         log_dir = self._log_dir
         rolled, self._rolled = self._rolled, {}
         for key in rolled:
@@ -273,7 +273,7 @@ class Background:
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
-                # Pages with promised room have none: they are lost like those of any failed sync.
+                # Pages whose space was promised have no error: they are lost like those of any failed sync.
                 raise
             reached("log.flush_postponed")
             self._log_dir.disk_refused(error)

@@ -44,14 +44,14 @@ STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 METADATA_TOPIC = "__cluster_metadata"
 _WAY_OUT = (
-    "write the file anew (`version: 0`, and `topic_id: ` with the topic's id, a line each), "
-    "or move the directory away to do without its records; then restart"
+    "write the file anew with the two lines `version: 0` and `topic_id: ID`, or move the directory "
+    "away to do without its records; then restart the node"
 )
 _LOGS_PER_LOAD = 32
 _LOAD_RETRY_SECONDS = 1.0
 _turn = threading.Lock()
-"""Held by the worker of the process that opens logs. Where files are in memory, workers that open them side by side wait
-for one another after each system call, because only one at a time runs Python."""
+"""Only one worker of the process opens logs at a time, and it holds this lock. Workers side by side would wait for
+one another after each system call, because only one thread at a time runs Python."""
 _TURN_WAIT_SECONDS_MAX = 0.03
 """A worker that waits longer goes on beside the other, which waits for a device or recovers a long log."""
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
@@ -90,7 +90,9 @@ class LogLoader:
     """True if the last shutdown was."""
     is_stopping: bool = False
     unreadable: dict[TopicPartition, str] = attrs.field(factory=dict)
-    """Partitions whose logs are left as they are, because nothing says whose they are; with the file that should."""
+    """Partitions whose logs are left untouched because their topic id is unknown, each with the file that should
+    have it.
+    """
 
     async def load(self, logs: dict[TopicPartition, PartitionLog], deleted: Callable[[str], None]) -> None:
         """Open every log and put it into `logs`; name directories of deleted logs to `deleted`.
@@ -152,7 +154,7 @@ class LogLoader:
         return logs
 
     def _load_one(self, name: str, key: TopicPartition, buffer: bytearray) -> PartitionLog | None:
-        """Open one log; None where it cannot be known whose it is."""
+        """Open one log. Return None if its topic id cannot be known."""
         context, known = self.context, self.checkpoints
         options = LoadOptions(
             is_clean=self.is_clean,

@@ -60,15 +60,19 @@ class LogNames:
             reached("log.name_waits_for_room")
             path = self._directory.path
             raise DiskFull(
-                path, f"{path}/{name}", "create", 0, "no room to set aside the log that had this name"
+                path,
+                f"{path}/{name}",
+                "create",
+                0,
+                "the disk has no room to rename the older log that has this name",
             )
         if name in self._reserved or any(each.name == name for each in self._renames):
             reached("log.name_waits_for_disk")
             path = self._directory.path
-            raise DiskHung(path, f"{path}/{name}", "create", 0, "the device does not answer")
+            raise DiskHung(path, f"{path}/{name}", "create", 0, "the disk does not answer")
 
     def reserve(self, name: str) -> None:
-        """Reserve a name, so that no log of it is made until `free`, or until the device has answered."""
+        """Reserve a name, so that no log of this name is made until `free` is called, or until the device has answered."""
         self.check_free(name)
         self._reserved[name] = None
 

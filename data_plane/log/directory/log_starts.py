@@ -54,7 +54,7 @@ class LogStarts:
         """True while a start has been raised that no write has begun to store."""
 
     def want(self) -> None:
-        """Have the checkpoint written: a start was raised."""
+        """Request that the checkpoint be written, because a start was raised."""
         self.is_wanted = True
         if self._wake is not None:
             self._wake.set()

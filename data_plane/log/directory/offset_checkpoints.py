@@ -44,19 +44,23 @@ class OffsetCheckpoints:
         self._logs = logs
         self._log = log
         self.lock = threading.Lock()
-        """Held while a small file of the directory, or of a log in it, is written: by one writer at a time."""
+        """Held while a small file of the directory, or of a log in it, is written, so that there is one writer at a
+        time.
+        """
         self._gone: set[TopicPartition] = set()
         """Logs that were set aside, and may still be in the checkpoints."""
         self._digests: dict[str, bytes] = {}
         """Digests of the checkpoints that were written last: their texts grow with the logs."""
         self.recovery_points = self._read(RECOVERY_POINT_FILE)
-        """The offsets in the file; only of logs that are not open yet. The same goes for the next two."""
+        """Recovery points in the file, only for logs that are not open yet. The next two attributes are alike."""
         self.starts = self._read(LOG_START_FILE)
         self.first_dirty = self._read(CLEANER_FILE)
         self.high_watermarks = self._read(HIGH_WATERMARK_FILE)
         """High watermarks as of the last start, for partitions that are created again or not loaded yet."""
         self.cleaner_offsets_moved = False
-        """True after a pass of the cleaner, or when a log that was cleaned is gone: the next look writes the checkpoint."""
+        """True after a pass of the cleaner, or after a cleaned log was removed. The next look then writes the
+        checkpoint.
+        """
 
     def _read(self, name: str) -> Offsets:
         try:
@@ -96,7 +100,7 @@ class OffsetCheckpoints:
         return log.recovery_point < self.recovery_points.get(key, 0) or log.first_dirty_offset < first_dirty
 
     def all_are_open(self, left: Collection[TopicPartition]) -> None:
-        """Forget what the files say of logs that are gone: all were opened but those that are `left`."""
+        """Forget the offsets in the files for logs that are gone. All logs have been opened except those in `left`."""
         known = (*self.recovery_points, *self.starts, *self.first_dirty, *self.high_watermarks)
         self._gone.update(key for key in known if key not in self._logs and key not in left)
         self.recovery_points = {key: self.recovery_points[key] for key in left if key in self.recovery_points}
@@ -111,7 +115,7 @@ class OffsetCheckpoints:
         first_dirty_offset: int,
         recovery_point: int,
     ) -> None:
-        """Name a log that is about to move in; `log_start_offset` only if its files do not show it."""
+        """Announce the offsets of a log that is about to be opened; `log_start_offset` only if its files do not show it."""
         if log_start_offset is not None:
             self.starts[key] = log_start_offset
         if first_dirty_offset != NEVER_CLEANED:
@@ -119,7 +123,7 @@ class OffsetCheckpoints:
         self.recovery_points[key] = recovery_point
 
     def expect_no_longer(self, key: TopicPartition) -> None:
-        """Forget a log that `expect` has named: it is in service, or does not come."""
+        """Forget a log that `expect` has named: it is in service, or will not come."""
         for offsets in (self.starts, self.first_dirty, self.recovery_points):
             offsets.pop(key, None)
 
@@ -178,7 +182,7 @@ class OffsetCheckpoints:
         return encode_offsets(starts)
 
     def first_dirty_text(self) -> bytes:
-        """Encode the offsets below which logs are clean, of those that have ever been cleaned."""
+        """Encode the first dirty offsets of the logs that have ever been cleaned."""
         first_dirty = {
             key: log.first_dirty_offset
             for key, log in dict(self._logs).items()
@@ -216,8 +220,8 @@ class OffsetCheckpoints:
     ) -> bool:
         """Replace a checkpoint, unless it is equal already (blocking). Raises `DiskError`.
 
-        False if the directory is not served any more: at its end it writes its checkpoints itself. It is synced only
-        if it is to be `durable`.
+        Returns False if the directory is no longer served: a directory writes its checkpoints itself when it is
+        closed. The file is synced only with `durable`.
         """
         with self.lock:
             if not is_served():

@@ -82,9 +82,9 @@ class Room:
 
     @property
     def fill_bytes_per_second(self) -> float:
-        """The room that was used up in the last hour, spread over that hour; 0 if it has grown.
+        """The space that was used up in the last hour, as bytes per second; 0 if free space has grown.
 
-        It is 0 in the first hour of a process, too: a burst of copies after a start is no trend.
+        It is also 0 in the first hour of a process, because a burst of copies after a start is no trend.
         """
         if not self._samples:
             return 0.0
@@ -92,7 +92,9 @@ class Room:
 
     @property
     def hours_left(self) -> float | None:
-        """Hours until only the reserve is left, at the rate of the last hour; None if the disk does not fill."""
+        """Hours until the free space is down to the reserve, at the rate of the last hour; None if the disk does
+        not fill up.
+        """
         rate = self.fill_bytes_per_second
         if self.is_short:
             return 0.0

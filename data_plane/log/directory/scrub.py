@@ -1,8 +1,7 @@
 """A scrub of one log: its segments read past the page cache, and each batch checked against its checksum.
 
-The checksum alone is the judge. Compacted replicas differ in bytes and are all sound, so a comparison with other
-replicas would show nothing. Only bytes on the device are read: finished segments, and the active one while it is
-synced.
+Only the checksum decides. Compacted replicas differ in bytes although all are sound, so a comparison of replicas
+would show nothing. Only bytes on the device are read: finished segments, and the active one while it is synced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The duration of one disk's syncs, against its usual one. PURE.
+"""The duration of one disk's syncs, compared with its usual duration. PURE.
 
-A dying disk often gets slow first. No figure is slow for every kind of disk, so each is compared with its own past.
-Slow is `SLOW_FACTOR` times the usual, and `SLOW_SECONDS_MIN` at least. Only syncs count, since they wait for the device
-and come steadily.
+A dying disk often gets slow first. Kinds of disks differ, so each disk is compared with its own past. A sync is slow
+if it takes `SLOW_FACTOR` times the usual duration, and at least `SLOW_SECONDS_MIN`. Only syncs count, because they
+wait for the device and come steadily.
 """
 
 from __future__ import annotations

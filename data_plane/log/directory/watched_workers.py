@@ -1,7 +1,7 @@
-"""The worker threads of one log directory, and for how long their calls have waited. PORTED.
+"""The worker threads of one log directory, and the time that their calls have waited. PORTED.
 
-A device that hangs blocks each thread that calls it, for any length of time. So where there are several directories,
-each has threads of its own: a hung device can use up only those. `oldest` says how long the oldest call has waited.
+A device that hangs blocks each thread that calls it, for any length of time. So with several directories, each has
+its own threads, and a hung device uses up only these. `oldest` says how long the oldest call has waited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WatchedWorkers:
         self._running: dict[int, tuple[float, str]] = {}
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call that should return soon: one file synced, one small file written."""
+        """Run a call that should return soon: syncing one file, or writing one small file."""
         self._serial += 1
         serial = self._serial
         name = getattr(function, "__qualname__", "a call")

@@ -37,7 +37,7 @@ _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class CleaningAborted(Exception):
-    """The pass is over: its log was cut, closed or given another policy. What it has written is no longer wanted."""
+    """The pass is over: its log was cut, closed or given another policy. Nobody needs the files that it has written."""
 
 
 class CleanedSegment:
@@ -98,24 +98,28 @@ class CleanedSegment:
         for _, header in found:
             if header.base_offset < next_offset or header.last_offset < header.base_offset:
                 raise AssertionError(
-                    f"{segment.file.path}: a batch from {header.base_offset} to {header.last_offset} "
-                    f"behind offset {next_offset}"
+                    f"{segment.file.path}: a batch with the offsets {header.base_offset} to "
+                    f"{header.last_offset} cannot be written behind offset {next_offset}"
                 )
             next_offset = header.next_offset
         if sum(header.size for _, header in found) != len(batches):
-            raise AssertionError(f"{segment.file.path}: {len(batches)} bytes are no whole batches")
+            raise AssertionError(
+                f"{segment.file.path}: {len(batches)} bytes to be written do not end with a whole batch"
+            )
         if (
             next_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
             or segment.size + len(batches) > _SEGMENT_BYTES_MAX
         ):
             raise AssertionError(
-                f"{segment.file.path}: no segment can hold {segment.size + len(batches)} bytes up to {next_offset}"
+                f"{segment.file.path}: a segment cannot hold {segment.size + len(batches)} bytes with "
+                f"offsets up to {next_offset}"
             )
         pause()
         position = segment.file.append(batches)
         if position != segment.size:
             raise AssertionError(
-                f"{segment.file.path}: batches for position {segment.size} are at {position}"
+                f"{segment.file.path}: batches were written at position {position} where position "
+                f"{segment.size} was due"
             )
         for at, header in found:
             segment.note_batch(
@@ -126,15 +130,16 @@ class CleanedSegment:
     def finish(self, last: BatchHeader | None, aborted: Iterable[AbortedTransaction]) -> None:
         """End the file where its sources end, and make it durable with its indexes.
 
-        `last` heads the sources' last batch; None: they have none. `aborted` are the transactions of its index: a
-        transaction without batches would make readers drop later records of its producer. Raises `CleaningAborted`,
-        `DiskError`.
+        `last` is the header of the sources' last batch; None if they have no batch. `aborted` are the transactions of
+        the new index: a transaction without batches would make readers drop later records of its producer. Raises
+        `CleaningAborted`, `DiskError`.
         """
         if last is not None and self.next_offset < last.next_offset:
             self.append(empty_batch(last))
         elif last is not None and self.next_offset > last.next_offset:
             raise AssertionError(
-                f"{self.segment.file.path} ends at {self.next_offset}, its sources at {last.next_offset}"
+                f"{self.segment.file.path}: the cleaned segment ends at offset {self.next_offset}, but "
+                f"its source segments end at {last.next_offset}"
             )
         self._check_wanted()
         pause()

@@ -1,7 +1,7 @@
 """The log's knowledge of its cleaning: its first dirty offset, and the pass under way.
 
 The next pass begins its map at the first dirty offset, which the disk's `cleaner-offset-checkpoint` keeps. A
-truncation below it lowers it durably before anything is cut: later appends have never been cleaned.
+truncation below this offset first lowers it durably, because the records appended later have never been cleaned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PassToken:
     """One pass over a log. Only the pass that holds the log's current token may swap."""
 
     abort_reason: str | None = None
-    """The reason why the pass is over before its end; a worker reads it while the loop may set it."""
+    """The reason why the pass must end early. The loop may set it while a worker reads it."""
 
 
 class CleaningState:
@@ -78,12 +78,14 @@ class CleaningState:
     def begin(self) -> PassToken:
         """Begin a pass. A second one beside it is a panic."""
         if self.token is not None:
-            raise AssertionError(f"{self._home}: a second pass begins while one is under way")
+            raise AssertionError(f"{self._home}: a second cleaning pass begins while the first is under way")
         self.token = PassToken()
         return self.token
 
     def abort(self, reason: str) -> None:
-        """End the pass that is under way, if any: it swaps nothing more. The first reason counts."""
+        """End the pass that is under way, if any: it swaps nothing more. If there are several reasons, the first is
+        kept.
+        """
         token = self.token
         if token is not None and token.abort_reason is None:
             token.abort_reason = reason
@@ -91,7 +93,7 @@ class CleaningState:
     def end(self, token: PassToken) -> None:
         """End the pass with this token."""
         if self.token is not token:
-            raise AssertionError(f"{self._home}: a pass ends that is not under way")
+            raise AssertionError(f"{self._home}: a cleaning pass ended that was not under way")
         self.token = None
 
     def advance(self, first_dirty_offset: int) -> None:
@@ -101,7 +103,7 @@ class CleaningState:
 
     def cut(self, offset: int) -> None:
         """Prepare a cut of the log at `offset`: a pass ends, and later records count as dirty."""
-        self.abort("the log was cut")
+        self.abort("the log was truncated")
         if self.first_dirty_offset > offset:
             self.first_dirty_offset = offset
             self.is_unsaved = True

@@ -82,14 +82,16 @@ class Durability:
         """Raise `AssertionError` unless the recovery point is within the log. For the loop, which alone moves the end."""
         if self.recovery_point > log_end_offset:
             raise AssertionError(
-                f"{self._home}: recovery point {self.recovery_point} is behind log end offset {log_end_offset}"
+                f"{self._home}: the recovery point {self.recovery_point} is above the log end offset "
+                f"{log_end_offset}"
             )
 
     def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:
         """Make everything below `end_offset` durable, and advance the recovery point (blocking, in a worker).
 
-        Where the leader epochs find no room, all else becomes durable, so that retention may make room. But the recovery
-        point stays, or a recovery would miss an epoch. `truncations` was read before `end_offset`. Raises `DiskError`.
+        If the disk has no room for the leader epochs, all else becomes durable, so that retention may make room. But
+        the recovery point stays, because a recovery would otherwise miss an epoch. `truncations` was read before
+        `end_offset`. Raises `DiskError`.
         """
         listed = segments.segments
         recovery_point = self.recovery_point

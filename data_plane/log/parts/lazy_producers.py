@@ -1,8 +1,8 @@
-"""The state of a log's producers, read from its files at the first need of it.
+"""The state of a log's producers, read from its files when it is first needed.
 
-After a clean stop the newest snapshot says it all, and most logs never ask. A truncation undoes what producers have appended,
-so the state is read again then. A committed reader asks for open transactions at every fetch. So a state without any is
-left unread, and is known to be so (`is_settled`).
+After a clean stop the newest snapshot has the whole state, and most logs never need it. After a truncation the state
+is read again. A read-committed consumer asks for open transactions at every fetch. So it is known without reading
+whether there are any (`is_settled`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LazyProducers:
         self.state: ProducerState | None = None
         """The state, or None until it is needed."""
         self._unread_offset = _NONE
-        """The offset as of which the state is to be read at first need, -1: there is none to be read."""
+        """The offset up to which the state must be read when it is first needed; -1 if there is none to read."""
         self._decided_offset = 0
         """The high watermark, behind which ended transactions are undecided, as of the unread state."""
         self.is_settled = True
@@ -56,7 +56,7 @@ class LazyProducers:
         The state has been read. Forgets transactions that have ended, with their markers below the high watermark.
         """
         state = self.state
-        assert state is not None, "the state has been read"
+        assert state is not None, "the producers' state must be read before it is used"
         if state.ended:
             state.forget_ended(high_watermark)
         elif not state.ongoing:
@@ -113,7 +113,7 @@ class LazyProducers:
     ) -> VerificationGuard:
         """See `PartitionLog.begin_verification`; the state has been read."""
         state = self.state
-        assert state is not None, "the state has been read"
+        assert state is not None, "the producers' state must be read before it is used"
         verifications = self.verifications
         if state.has_ongoing(producer_id, epoch) and (
             not checks_name or (verifications is not None and verifications.verified.get(producer_id) == name)
@@ -137,9 +137,9 @@ class LazyProducers:
     def note_transactional(
         self, producer_id: int, guard: VerificationGuard | None, *, ends: bool = False
     ) -> None:
-        """Note a transactional batch that was appended, or a marker that `ends` an open transaction here.
+        """Note a transactional batch that was appended, or a marker that `ends` an open transaction.
 
-        It ends the producer's verifications. `guard` is that of a batch which the coordinator has confirmed.
+        This ends the producer's verifications. `guard` is the guard of a batch that the coordinator has confirmed.
         """
         verifications = self.verifications
         if verifications is None:

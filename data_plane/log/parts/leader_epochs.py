@@ -43,7 +43,8 @@ class LeaderEpochs:
             for (epoch, start), (later_epoch, later_start) in pairwise(entries):
                 if epoch >= later_epoch or start > later_start:
                     raise AssertionError(
-                        f"epoch {later_epoch} from {later_start} behind {epoch} from {start}"
+                        f"leader epoch {later_epoch} from offset {later_start} cannot follow epoch "
+                        f"{epoch} from offset {start}"
                     )
             self.entries = _shared(entries)
             self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
@@ -52,13 +53,16 @@ class LeaderEpochs:
     def check_end(self, log_end_offset: int) -> None:
         """Raise `AssertionError` unless all epochs begin within the log, or at its end."""
         if self.entries and self.entries[-1][1] > log_end_offset:
-            raise AssertionError(f"epoch and start {self.entries[-1]} behind log end offset {log_end_offset}")
+            raise AssertionError(
+                f"the last leader epoch and its start, {self.entries[-1]}, lie above the log end "
+                f"offset {log_end_offset}"
+            )
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that records of this epoch begin, or go on, at `start_offset`. Entries that contradict it are
-        dropped.
+        """Note that records of this epoch begin, or go on, at `start_offset`. Drop entries that contradict this.
 
-        A later epoch goes when an earlier one goes on behind its start: it was this replica's own, and empty.
+        If an earlier epoch continues beyond the start of a later one, the later entry is dropped. It was this
+        replica's own term, without records.
         """
         if epoch < 0:
             return
@@ -128,12 +132,14 @@ class LeaderEpochs:
         entries: list[tuple[int, int]] = []
         for fields in checkpoint_lines(data):
             if len(fields) != 2:
-                raise MalformedCheckpoint(f"not an epoch and an offset: {fields}")
+                raise MalformedCheckpoint(f"a line is not an epoch and an offset: {fields}")
             epoch, start = _number(fields[0]), _number(fields[1])
             if epoch > _EPOCH_MAX:
-                raise MalformedCheckpoint(f"not an epoch: {epoch}")
+                raise MalformedCheckpoint(f"{epoch} is not a leader epoch")
             if entries and (epoch <= entries[-1][0] or start < entries[-1][1]):
-                raise MalformedCheckpoint(f"epoch {epoch} from offset {start} follows {entries[-1]}")
+                raise MalformedCheckpoint(
+                    f"epoch {epoch} from offset {start} cannot follow the entry {entries[-1]}"
+                )
             entries.append((epoch, start))
         return cls(tuple(entries))
 
@@ -160,9 +166,9 @@ def _number(text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise MalformedCheckpoint(f"not a number: {text!r}") from None
+        raise MalformedCheckpoint(f"{text!r} is not a number") from None
     if not 0 <= number <= _NUMBER_MAX:
-        raise MalformedCheckpoint(f"not an epoch, offset or count: {number}")
+        raise MalformedCheckpoint(f"{number} is out of range for an epoch, offset or count")
     return number
 
 
@@ -171,12 +177,14 @@ def checkpoint_lines(data: bytes) -> list[list[str]]:
     try:
         lines = data.decode("ascii").split("\n")
     except UnicodeDecodeError:
-        raise MalformedCheckpoint("not ASCII") from None
+        raise MalformedCheckpoint("the file is not ASCII") from None
     if not data:
         return []
     if lines[0].strip() != "0":
-        raise MalformedCheckpoint(f"version {lines[0]!r}, only 0 is known")
+        raise MalformedCheckpoint(f"the file has version {lines[0]!r}, and only 0 is known")
     entries = [line.split() for line in lines[2:] if line.strip()]
     if len(lines) < 2 or len(entries) != _number(lines[1]):
-        raise MalformedCheckpoint(f"{len(entries)} entries, expected {lines[1:2]}")
+        raise MalformedCheckpoint(
+            f"the file has {len(entries)} entries, and its second line says {lines[1:2]}"
+        )
     return entries

@@ -102,7 +102,8 @@ class LogHome:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if self.is_broken:
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, "an append has failed for a bug; a restart reads the log anew"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "a bug broke an earlier append to this log: restart the node, which then reads the log anew",
             )
         if self.is_short and not may_use_reserve:
             path = self.directory.path
@@ -113,7 +114,7 @@ class LogHome:
     def check_answers(self) -> None:
         """Raise `KafkaError` KAFKA_STORAGE_ERROR while the device does not answer: the loop would wait with it."""
         if self.is_stalled or self.is_unsettled:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the device does not answer")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
 
     def stall(self) -> None:
         """Refuse appends, reads and truncations until `resume`: the device does not answer."""
@@ -227,7 +228,7 @@ class LogHome:
             self.give_up(error)
 
     def failed_in_worker(self, error: DiskError) -> None:
-        """Do what `failed` does; the directory goes offline on the loop, at its next look."""
+        """Handle a failure as `failed` does, from a worker. The loop takes the directory offline at its next look."""
         if not self._is_harmless(error):
             self._fail()
             if self.owner is not None:
@@ -273,7 +274,7 @@ class LogHome:
             self.owner.cleaner_offset_moved(self.topic, self.partition, durably=durably)
 
     def remove_later(self, names: list[str]) -> None:
-        """Remove files of the log when tasks that are opening them have done so; at once where there is no owner."""
+        """Remove files of the log once the tasks that are opening them have finished; at once if the log has no owner."""
         if self.owner is not None:
             self.owner.remove_later(self.topic, self.partition, self.directory, names)
         else:
@@ -306,7 +307,9 @@ def needing_room() -> Iterator[None]:
     try:
         yield
     except DiskRefused as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}") from error
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"the disk has no room for a truncation: {error}"
+        ) from error
 
 
 @contextmanager

@@ -29,16 +29,17 @@ class LogOffsets:
         """Raise `AssertionError` unless the offsets are in their order."""
         if not self.log_start_offset <= self.high_watermark <= self.log_end_offset:
             raise AssertionError(
-                f"{self}: log start offset {self.log_start_offset}, high watermark {self.high_watermark} and "
-                f"log end offset {self.log_end_offset} are out of order"
+                f"{self}: the log start offset {self.log_start_offset}, high watermark "
+                f"{self.high_watermark} and log end offset {self.log_end_offset} are out of order"
             )
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark; a lower offset changes nothing. One beyond the log's end is a panic."""
+        """Raise the high watermark; a lower offset changes nothing. An offset beyond the log's end is a bug and raises."""
         if offset > self.high_watermark:
             if offset > self.log_end_offset:
                 raise AssertionError(
-                    f"{self}: the high watermark cannot be {offset}, the log ends at {self.log_end_offset}"
+                    f"{self}: the high watermark cannot become {offset}, because the log ends at "
+                    f"offset {self.log_end_offset}"
                 )
             self.high_watermark = offset
 
@@ -46,8 +47,8 @@ class LogOffsets:
         """Note that records up to `end_offset` have been appended."""
         if not self.high_watermark <= self.log_end_offset < end_offset:
             raise AssertionError(
-                f"{self}: an append to {end_offset} behind log end offset {self.log_end_offset} and "
-                f"high watermark {self.high_watermark}"
+                f"{self}: an append ends at offset {end_offset}, but the log end offset is "
+                f"{self.log_end_offset} and the high watermark {self.high_watermark}"
             )
         self.log_end_offset = end_offset
 

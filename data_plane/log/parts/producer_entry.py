@@ -30,7 +30,9 @@ there is none: -1, or the silence that a look at expiry has found (`begin_of_sil
 BATCH = Struct("<iqiq")
 """The newest batch: last sequence, last offset, offset delta, timestamp."""
 OLDER = Struct("<iIi")
-"""A batch before it: offset delta; by how much its last offset and its timestamp are below those of the next newer."""
+"""An older batch: its offset delta, and how far its last offset and its timestamp are below those of the next newer
+batch.
+"""
 read_head = HEAD.unpack_from
 read_what_decides = Struct("<h4xq8xi").unpack_from
 """Reads epoch, begin and last sequence, which decide about the next batch. Only for an entry that has batches."""

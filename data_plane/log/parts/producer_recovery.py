@@ -90,11 +90,11 @@ def snapshot_offsets(names: list[str]) -> list[int]:
 def latest_state(
     directory: Dir, first_offset: int, end_offset: int, high_watermark: int, names: list[str]
 ) -> tuple[ProducerState, int]:
-    """Find the newest good snapshot at or below `end_offset`, and its offset; damaged ones are removed.
+    """Find the newest good snapshot at or below `end_offset`, and its offset. Remove damaged snapshots.
 
-    Without one, return an empty state as of `first_offset`, the begin of the log's files. A snapshot knows no
-    transaction that has ended, and those with a marker from the high watermark on are undecided. So the snapshot is one
-    from below it (-1: unknown), and the batches behind it say the rest.
+    Without a snapshot, return an empty state as of `first_offset`, where the log's files begin. A snapshot does not
+    list ended transactions, but a marker at or above the high watermark may still be undone. So the snapshot must lie
+    below the high watermark (-1: unknown); the batches above it supply the rest.
     """
     if high_watermark >= 0:
         end_offset = min(end_offset, max(high_watermark, first_offset))
@@ -134,8 +134,8 @@ def replay(
 ) -> None:
     """Note all batches in `[offset, end_offset)`; the log ends there or later.
 
-    Batches behind damage in their segment are left out. Below the recovery point damage is still unknown, and one
-    rotten batch must not keep a node from its start. A reader of that batch meets the damage.
+    Batches behind damage in their segment are left out. Damage below the recovery point is still unknown, and one
+    rotten batch must not prevent the start of a node. A reader of that batch finds the damage.
     """
     for at, segment in enumerate(segments):
         after = segments[at + 1].base_offset if at + 1 < len(segments) else end_offset

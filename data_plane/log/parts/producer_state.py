@@ -75,7 +75,7 @@ class EndedTransaction(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """One producer as DescribeProducers shows it; -1 where nothing is known."""
+    """One producer as DescribeProducers shows it. A field is -1 if its value is unknown."""
 
     producer_id: int
     producer_epoch: int
@@ -98,7 +98,7 @@ class ProducerState:
         self.first_ongoing = NO_OFFSET
         """The first of them, for all threads."""
         self.ended: deque[tuple[int, int]] = deque()
-        """(marker's offset, first offset) of transactions whose marker may be at the high watermark or behind it.
+        """(marker's offset, first offset) of ended transactions whose marker may be at or above the high watermark.
         Both ascend: a transaction within the range of a later one is left out.
         """
 
@@ -115,7 +115,7 @@ class ProducerState:
         last_offset_delta: int,
         is_transactional: bool = False,
     ) -> Duplicate | None:
-        """Check a client's batch before it is appended; returns the batch it repeats, or None if it is new.
+        """Check a client's batch before it is appended. Return the earlier batch that it repeats, or None if it is new.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known one,
@@ -268,9 +268,9 @@ class ProducerState:
     def end_transaction(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, marker: EndMarker
     ) -> EndedTransaction | None:
-        """Note a marker that was appended at `offset`; its epoch may be new.
+        """Note a marker that was appended at `offset`. Its epoch may be a new one.
 
-        Returns the transaction that it ends; None if this log has no records of it.
+        Returns the transaction that the marker ends, or None if this log has no records of that transaction.
         """
         packed = self._packed.get(producer_id)
         coordinator_epoch, first_offset, batches = -1, NO_BEGIN, b""
@@ -371,14 +371,16 @@ class ProducerState:
     def decode(cls, data: bytes) -> ProducerState:
         """Read a snapshot file. Raises `DamagedSnapshot`."""
         if len(data) < _SNAPSHOT_HEADER.size:
-            raise DamagedSnapshot(f"{len(data)} bytes")
+            raise DamagedSnapshot(f"the snapshot has only {len(data)} bytes, too few for its header")
         version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
         if version != _SNAPSHOT_VERSION:
-            raise DamagedSnapshot(f"version {version}")
+            raise DamagedSnapshot(f"the snapshot has the unknown version {version}")
         if crc != crc32c(memoryview(data)[_CRC_END:]):
-            raise DamagedSnapshot("checksum is wrong")
+            raise DamagedSnapshot("the snapshot's checksum is wrong")
         if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-            raise DamagedSnapshot(f"{count} entries in {len(data)} bytes")
+            raise DamagedSnapshot(
+                f"the snapshot claims {count} entries, which do not fit its {len(data)} bytes"
+            )
         state = cls()
         packed = state._packed
         begun: dict[int, int] = {}

@@ -51,8 +51,8 @@ def _write(
 ) -> Segment:
     """Write the new segment's file, and finish the old one (blocking). Raises `DiskError`."""
     old = segments.active
-    # All other indexes can be derived from the segment alone. A disk that refuses this one gets no new
-    # segment.
+    # This index, unlike the others, cannot be derived from the segment alone. If the disk refuses it, no new
+    # segment begins.
     old.write_aborted()
     fresh = segments.create(base_offset, now_ms)
     try:

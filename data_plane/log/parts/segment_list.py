@@ -58,7 +58,7 @@ class SegmentList:
         self.active = segments[-1]
 
     def check_order(self) -> None:
-        """Raise `AssertionError` unless each segment begins behind the one before, and only the last grows."""
+        """Raise `AssertionError` unless each segment begins behind the one before, and only the last segment grows."""
         for segment, following in pairwise(self.segments):
             if segment.base_offset >= following.base_offset or segment.is_active:
                 raise AssertionError(
@@ -76,8 +76,8 @@ class SegmentList:
         active = self.active
         if active.size and active.base_offset >= log_end_offset:
             raise AssertionError(
-                f"{self.home}: the log cannot end at {log_end_offset}, its active segment begins at "
-                f"{active.base_offset} and has {active.size} bytes"
+                f"{self.home}: the log cannot end at offset {log_end_offset}: its active segment "
+                f"begins at {active.base_offset} and has {active.size} bytes"
             )
         active.check_size()
 
@@ -129,7 +129,7 @@ class SegmentList:
         if offset < offsets.log_start_offset or offset > end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside {offsets.log_start_offset} to {end_offset}",
+                f"offset {offset} is outside the log, which has {offsets.log_start_offset} to {end_offset}",
             )
         if upper_bound > end_offset:
             upper_bound = end_offset
@@ -224,7 +224,7 @@ class SegmentList:
                 return
             except DiskHung as failure:
                 reached("log.append_undone_late")
-                # It is cut before anything else is done here.
+                # The file is cut before anything else is done here.
                 self.home.refused(failure)
                 return
             except DiskError as failure:
@@ -252,7 +252,8 @@ class SegmentList:
         self.check_end(log_end_offset)
         if not old.base_offset < fresh.base_offset or fresh.base_offset < log_end_offset:
             raise AssertionError(
-                f"{self.home}: segment {fresh.base_offset} cannot follow {old.base_offset}, which ends at {log_end_offset}"
+                f"{self.home}: the new segment {fresh.base_offset} cannot follow segment "
+                f"{old.base_offset}, because the log ends at offset {log_end_offset}"
             )
         old.finish()
         self._take((*self.segments, fresh))
@@ -267,7 +268,7 @@ class SegmentList:
     def drop_first(self, count: int) -> tuple[Segment, ...]:
         """Drop the oldest `count` segments, which are returned: `discard` them. The active one stays."""
         if not count < len(self.segments):
-            raise AssertionError(f"{self.home}: {count} of {len(self.segments)} segments cannot go")
+            raise AssertionError(f"{self.home}: {count} of {len(self.segments)} segments cannot be removed")
         doomed = self.segments[:count]
         self._take(self.segments[count:])
         return doomed
@@ -305,7 +306,8 @@ class SegmentList:
                 continue
             except DiskFull:
                 reached("log.removed_for_lack_of_room")
-                # No room for the longer name: the file goes at once, which makes room. Readers have it open.
+                # The disk has no room for the longer name. Remove the file at once, which makes room. Readers
+                # have it open.
                 remove_if_present(directory, name)
                 continue
             renamed.append(name + DELETED_SUFFIX)
@@ -329,13 +331,13 @@ class SegmentList:
             return False
         if not cleaned.is_finished or cleaned.base_offset != sources[0].base_offset or sources[-1].is_active:
             raise AssertionError(
-                f"{self.home}: segment {cleaned.base_offset} cannot stand for {sources[0].base_offset} to "
-                f"{sources[-1].base_offset}"
+                f"{self.home}: the cleaned segment {cleaned.base_offset} cannot replace the segments "
+                f"{sources[0].base_offset} to {sources[-1].base_offset}"
             )
         if cleaned.next_offset > self.segments[after].base_offset:
             raise AssertionError(
-                f"{self.home}: cleaned segment {cleaned.base_offset} ends at {cleaned.next_offset}, behind the next "
-                f"one's beginning"
+                f"{self.home}: the cleaned segment {cleaned.base_offset} ends at offset "
+                f"{cleaned.next_offset}, behind the beginning of the next segment"
             )
         fresh = cleaned.segment
         fresh.begin(sources[0].created_ms)
@@ -374,9 +376,9 @@ class SegmentList:
         begin_swap(directory, cleaned.base_offset)
         renamed: list[str] = []
         with half_done():
-            # Readers in workers find either list whole: the fresh segment reads by the descriptor it was
-            # written with. Both have the same records, so it does not matter when the loop sees the second
-            # one.
+            # Workers that read see one list or the other, and each is complete: the fresh segment is read
+            # through the descriptor that wrote it. Both lists have the same records, so it does not matter when
+            # the loop sees the second one.
             self._take(swapped)
             self.check_order()
             for segment in sources:
@@ -414,8 +416,8 @@ class SegmentList:
         """Replace the active segment by an empty one with the same base offset."""
         if fresh.base_offset != self.active.base_offset or fresh.size:
             raise AssertionError(
-                f"{self.home}: segment {fresh.base_offset} of {fresh.size} bytes is no empty one for "
-                f"{self.active.base_offset}"
+                f"{self.home}: segment {fresh.base_offset} of {fresh.size} bytes is not an empty "
+                f"segment that can replace segment {self.active.base_offset}"
             )
         self._take((*self.segments[:-1], fresh))
 

@@ -32,7 +32,9 @@ _COPY_BYTES = 1 << 20
 
 
 def reaches_too_far(segment: Segment, end_offset: int) -> bool:
-    """True if the segment, which ends at `end_offset` or below, has a batch that no index of it can name (blocking)."""
+    """True if the segment, which ends at or below `end_offset`, has a batch whose offset its index cannot express
+    (blocking).
+    """
     limit = segment.base_offset + RELATIVE_OFFSET_MAX
     if end_offset - 1 <= limit:
         return False
@@ -43,7 +45,8 @@ def reaches_too_far(segment: Segment, end_offset: int) -> bool:
 
 
 def split_segment(directory: Dir, segment: Segment) -> list[int]:
-    """Put several segments in the place of one; their base offsets, none where a batch of it is damaged (blocking).
+    """Replace a segment by several segments (blocking). Return their base offsets; none if a batch of the segment
+    is damaged.
 
     Raises `DamagedTransactionIndex`, `DiskError`.
     """

@@ -112,7 +112,10 @@ def _damage(directory: Dir, name: str, names: list[str]) -> str | None:
         return f"{scan.damage}, at position {scan.position}"
     limit = _last_base(names)
     if _base_offset(name) < limit < scan.next_offset:
-        return f"it ends at offset {scan.next_offset}, within or behind the last segment"
+        return (
+            f"the segment ends at offset {scan.next_offset}, which lies within or behind the log's "
+            "last segment"
+        )
     return None
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 GUARDS_MAX = 4_000
-"""Guards of one log. Beyond it the oldest producer's guards are void; it is verified again."""
+"""The number of guards of one log. Beyond it, the guards of the oldest producer become void, and it is verified again."""
 _NAME_LENGTH_MAX = 64
 
 
@@ -53,7 +53,7 @@ class VerificationGuard:
 
 
 ONGOING = VerificationGuard("", -1, -1, False, 0)
-"""Brought along by an append of a transaction that was open already. It lets no transaction begin."""
+"""The guard of an append to a transaction that is already open. It cannot begin a transaction."""
 
 
 class Verifications:

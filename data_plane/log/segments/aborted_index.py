@@ -28,7 +28,7 @@ class DamagedTransactionIndex(Exception):
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry; `last_offset` is its marker's."""
+    """One entry of the index. `last_offset` is the offset of the transaction's marker."""
 
     producer_id: int
     first_offset: int
@@ -58,7 +58,8 @@ class AbortedIndex:
         """Add the newest transaction. Raises `AssertionError` unless its marker is after the last one's."""
         if self._fields and entry.last_offset <= self._fields[-2]:
             raise AssertionError(
-                f"an abort marker at {entry.last_offset} cannot follow that at {self._fields[-2]}"
+                f"an abort marker at offset {entry.last_offset} cannot follow the abort marker at "
+                f"{self._fields[-2]}"
             )
         self._fields.extend(entry)
 
@@ -95,15 +96,20 @@ class AbortedIndex:
     def decode(cls, data: bytes) -> AbortedIndex:
         """Read a file. Raises `DamagedTransactionIndex`."""
         if len(data) % ENTRY_BYTES:
-            raise DamagedTransactionIndex(f"{len(data)} bytes are no whole entries")
+            raise DamagedTransactionIndex(
+                f"the transaction index has {len(data)} bytes, which is no whole number of entries"
+            )
         index = cls()
         last_offset = -1
         for version, *fields in _ENTRY.iter_unpack(data):
             entry = AbortedTransaction(*fields)
             if version != _VERSION:
-                raise DamagedTransactionIndex(f"version {version}")
+                raise DamagedTransactionIndex(f"the transaction index has the unknown version {version}")
             if not 0 <= entry.first_offset < entry.last_offset or entry.last_offset <= last_offset:
-                raise DamagedTransactionIndex(f"transaction {entry} behind a marker at {last_offset}")
+                raise DamagedTransactionIndex(
+                    f"the transaction index lists transaction {entry} behind an abort marker at offset "
+                    f"{last_offset}"
+                )
             last_offset = entry.last_offset
             index._fields.extend(entry)
         return index

@@ -61,7 +61,7 @@ class RecentPlaces:
         return (position, offsets[at]) if position > start else (start, -1)
 
     def next_after(self, position: int) -> tuple[int, int] | None:
-        """Find (position, offset) of the boundary that follows the one at `position`; None: not known."""
+        """Find (position, offset) of the boundary after the one at `position`; None if it is not known."""
         count = len(self.offsets)
         at = bisect_left(self.positions, position, 0, count)
         if at + 1 >= count or self.positions[at] != position:

@@ -65,22 +65,25 @@ class SegmentScan:
             left = chunk_end - position
             if left < HEADER_SIZE:
                 if end - position < HEADER_SIZE:
-                    self.damage = f"{end - position} bytes are no header"
+                    self.damage = f"the last {end - position} bytes are too few for a batch header"
                     return
                 chunk_start, at = position, 0
                 left = self._file.pread_into(view[: min(chunk_max, end - position)], position)
                 chunk_end = position + left
                 if left < HEADER_SIZE:
-                    self.damage = "the file is shorter than its size"
+                    self.damage = "the file is shorter than its size in the directory"
                     return
             header = unpack(view, at)
             base_offset, length, _, magic, crc, _, delta = header[:7]
             size = length + SIZE_PREFIX
             if magic != MAGIC or size < HEADER_SIZE or size > end - position:
-                self.damage = f"no batch of magic {magic} and {size} bytes can be here"
+                self.damage = f"no batch of magic {magic} and {size} bytes can stand here"
                 return
             if base_offset < next_offset or delta < 0:
-                self.damage = f"base offset {base_offset} and delta {delta} behind offset {next_offset}"
+                self.damage = (
+                    f"a batch with base offset {base_offset} and last offset delta {delta} cannot "
+                    f"follow offset {next_offset}"
+                )
                 return
             if check_crc:
                 if size > left and at and size <= chunk_max:
@@ -93,7 +96,7 @@ class SegmentScan:
                     actual = self._crc_of_large_batch(view, position, size)
                     chunk_start = chunk_end = position + size
                 if actual != crc:
-                    self.damage = "checksum is wrong"
+                    self.damage = "the batch's checksum is wrong"
                     return
             self.position = position + size
             self.next_offset = base_offset + delta + 1
@@ -104,7 +107,7 @@ class SegmentScan:
                 chunk_start = chunk_end = position
 
     def stop_before(self, position: int, next_offset: int, damage: str | None) -> None:
-        """End the scan before the batch at `position`. `damage` says why that batch is bad; None: it is good."""
+        """End the scan before the batch at `position`. `damage` says why that batch is bad; None if it is good."""
         self.position = position
         self.next_offset = next_offset
         self.damage = damage

@@ -115,7 +115,9 @@ class Segment:
         first.
         """
         self.walked: WalkedTimes | None = None
-        """The timestamps that its records have, whatever their batches claim; None: nobody has had to know yet."""
+        """The real timestamps of the segment's records, whatever the batch headers claim; None if they were never
+        needed.
+        """
         self.aged: tuple[int, int] | None = None
         """(size, time of the file's last change) as a worker has seen them last."""
         self.uses = _USED
@@ -131,7 +133,7 @@ class Segment:
     # --- its life
 
     def begin(self, now_ms: int, jitter_ms: int = 0) -> None:
-        """Begin its time as the active segment; `jitter_ms` is taken off `segment.ms`."""
+        """Begin the segment's time as the active one; `jitter_ms` is subtracted from `segment.ms`."""
         self.created_ms = now_ms
         self.jitter_ms = jitter_ms
 
@@ -147,12 +149,17 @@ class Segment:
     def check_size(self) -> None:
         """Raise `AssertionError` unless the file ends where the segment does."""
         if self.size != self.file.size:
-            raise AssertionError(f"{self.file.path} has {self.file.size} bytes, and its segment {self.size}")
+            raise AssertionError(
+                f"{self.file.path} has {self.file.size} bytes, but the node counted {self.size} bytes "
+                "in this segment"
+            )
 
     def cut(self, position: int, offset: int) -> None:
         """Cut the active segment at `position`, where `offset` would be. Raises `DiskError`."""
         if not 0 <= position <= self.size:
-            raise AssertionError(f"{self.file.path}: a cut at {position} of {self.size} bytes")
+            raise AssertionError(
+                f"{self.file.path}: a cut at position {position} is outside the segment's {self.size} bytes"
+            )
         if position < self.size:
             self.file.truncate(position)
             self.size = position
@@ -292,7 +299,7 @@ class Segment:
         return self.directory.in_time(lambda: self.rebuild_index(interval), _keep)
 
     def rebuild_index(self, interval: int) -> SegmentIndex:
-        """Derive the index from the segment and write its files anew; the segment is taken to be good."""
+        """Derive the index from the segment and write its files again. The segment must be sound."""
         file = self.pinned_file()
         try:
             fresh = Segment(self.directory, self.base_offset, file, is_active=False)
@@ -323,7 +330,7 @@ class Segment:
             self._rebuild_in_time(interval)
 
     def newest_timestamp_ms(self, interval: int) -> int:
-        """Return the newest timestamp that batches of the segment claim, or that a walk has found; -1 without one."""
+        """Return the newest timestamp that the segment's batches claim, or that a walk has found; -1 if there is none."""
         if self.max_timestamp_ms == UNKNOWN:
             self.load_index(interval)
         return self.max_timestamp_ms
@@ -393,7 +400,8 @@ class Segment:
         index = self.aborted
         if index is None:
             raise AssertionError(
-                f"{self.file.path}: the aborted transactions of an active segment are in memory"
+                f"{self.file.path}: the aborted transactions of an active segment must be taken from "
+                "memory, not from the file"
             )
         if index is NONE_ABORTED:
             index = self.aborted = AbortedIndex()
@@ -424,9 +432,9 @@ class Segment:
         return index
 
     def write_aborted(self) -> bool:
-        """Write the file anew, if there is anything for it: the segment is finished, closed or recovered.
+        """Write the file anew, if it has any contents: the segment is finished, closed or recovered.
 
-        Returns whether there was. `flush_index` makes it durable. Raises `DiskError`.
+        Returns True if it was written. `flush_index` makes it durable. Raises `DiskError`.
         """
         if self.aborted is None or not len(self.aborted):
             return False
@@ -484,7 +492,7 @@ class Segment:
             if len(chunk) - at < HEAD_SIZE:
                 chunk, chunk_start, at = file.pread(_HOP_BYTES, position), position, 0
                 if len(chunk) < HEAD_SIZE:
-                    raise CorruptBatch(f"no batch at {position} of {file.path}")
+                    raise CorruptBatch(f"{file.path} has no valid batch at position {position}")
             base_offset, length, _, magic, _, _, delta = HEAD.unpack_from(chunk, at)
             if (
                 magic != MAGIC
@@ -492,7 +500,7 @@ class Segment:
                 or not self.base_offset <= base_offset <= base_max
                 or delta < 0
             ):
-                raise CorruptBatch(f"no batch at {position} of {file.path}")
+                raise CorruptBatch(f"{file.path} has no valid batch at position {position}")
             if base_offset + delta >= offset:
                 return position, base_offset
             position += length + SIZE_PREFIX
@@ -515,7 +523,7 @@ class Segment:
             end = position + length + SIZE_PREFIX
             if magic == MAGIC and length >= HEADER_SIZE - SIZE_PREFIX and delta >= 0 and end <= self.size:
                 return base_offset, base_offset + delta + 1, end
-        raise CorruptBatch(f"no batch at {position} of {file.path}")
+        raise CorruptBatch(f"{file.path} has no valid batch at position {position}")
 
     def cut_at(self, start: int, limit: int, file: File, interval: int) -> tuple[int, int]:
         """Find (position, next offset) of the last batch boundary in `[start, limit]`; `start` is one.
@@ -549,9 +557,7 @@ class Segment:
         self.uses = _USED
 
     def note_bound(self, upper_bound: int, end: int) -> None:
-        """Remember that reads are bounded by this offset, which begins at position `end`: the next bound is often the
-        same.
-        """
+        """Remember the upper bound of a read, and its position `end`: the next read often has the same bound."""
         self.bound_place = (upper_bound, end)
 
     def forget_places(self) -> None:

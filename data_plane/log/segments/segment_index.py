@@ -21,7 +21,7 @@ _SWAP = sys.byteorder == "little"
 
 
 class DamagedIndex(Exception):
-    """An index file differs from its writer's form; it is rebuilt from its segment."""
+    """An index file differs from the form that its writer gives it; it is rebuilt from its segment."""
 
 
 class SegmentIndex:
@@ -38,7 +38,10 @@ class SegmentIndex:
     def append(self, offset: int, position: int) -> None:
         """Add an entry for a batch behind all others. A position that does not ascend raises `AssertionError`."""
         if self.positions and position <= self.positions[-1]:
-            raise AssertionError(f"an index entry for position {position} behind {self.positions[-1]}")
+            raise AssertionError(
+                f"an index entry for position {position} cannot follow the entry for position "
+                f"{self.positions[-1]}"
+            )
         self.positions.append(position)
         self.offsets.append(offset)
 
@@ -113,7 +116,7 @@ class SegmentIndex:
         offset_bytes = _without_padding(offset_bytes, OFFSET_ENTRY_BYTES)
         time_bytes = _without_padding(time_bytes, TIME_ENTRY_BYTES)
         if len(offset_bytes) % OFFSET_ENTRY_BYTES or len(time_bytes) % TIME_ENTRY_BYTES:
-            raise DamagedIndex("the last entry is cut")
+            raise DamagedIndex("the last index entry is cut off")
         words = array("i", offset_bytes)
         if _SWAP:
             words.byteswap()
@@ -127,13 +130,16 @@ class SegmentIndex:
             index.time_offsets.byteswap()
         for column in (index.offsets, index.positions, index.times):
             if len(column) > 1 and column.tolist() != sorted(set(column)):
-                raise DamagedIndex("the entries do not ascend")
+                raise DamagedIndex("the index entries do not ascend")
         if index.time_offsets.tolist() != sorted(index.time_offsets):
             raise DamagedIndex("the offsets in the time index do not ascend")
         if index.offsets and (index.offsets[0] < 0 or index.positions[0] <= 0):
-            raise DamagedIndex("the first entry is for the start of the segment")
+            raise DamagedIndex("the first index entry points at the start of the segment, which no entry may")
         if index.positions and index.positions[-1] >= log_bytes:
-            raise DamagedIndex(f"the last entry is for position {index.positions[-1]} of {log_bytes} bytes")
+            raise DamagedIndex(
+                f"the last index entry points at position {index.positions[-1]}, outside the segment's "
+                f"{log_bytes} bytes"
+            )
         if index.times and (index.times[0] < 0 or index.time_offsets[0] < 0):
             raise DamagedIndex("the time index has a negative timestamp or offset")
         return index

@@ -61,7 +61,7 @@ def modified_ms(segment: Segment) -> int:
 
 
 def _correct_time_index(segment: Segment, walked: WalkedTimes, interval: int) -> None:
-    """Have the time index of a finished segment say what its records do."""
+    """Make the time index of a finished segment agree with its records."""
     old, fresh = segment.load_index(interval), SegmentIndex()
     fresh.offsets, fresh.positions = old.offsets, old.positions
     base_offset, directory = segment.base_offset, segment.directory

@@ -71,16 +71,16 @@ class WalkedTimes:
         self.newest_ms = NO_TIMESTAMP
         """The newest timestamp of all records so far; -1 without one."""
         self.emptied_ms = NO_TIMESTAMP
-        """The newest timestamp that batches without records keep: it counts for their age alone."""
+        """The newest timestamp that batches without records keep; it counts only for the age of the segment."""
         self.are_claims_true = True
-        """False once a header's newest timestamp was not that of its records."""
+        """False once a header's newest timestamp differed from that of its records."""
         self.is_damaged = False
         """True if something else than a batch follows: walks end there."""
         self.is_settled = False
         """True once the whole of a finished segment was walked, and its index is right."""
         self._lock = threading.Lock()
         self._times = array("q")
-        """Newest timestamps, ascending. Records that raise one for the first time lie in the block of that number."""
+        """Newest timestamps, ascending. The first records with a newer timestamp are in the block of the same number."""
         self._blocks = array("q")
         """Where these blocks begin."""
         self._offsets = array("q")
@@ -118,7 +118,8 @@ class WalkedTimes:
         while at < len(data) and not budget.is_used_up:
             header = self._header(data[at:], end)
             if header is None:
-                # A cut header is read again with the next chunk, unless it is what this one begins with.
+                # A header that was cut off is read again with the next chunk, unless this chunk already begins
+                # with it.
                 self.is_damaged = at == 0 or len(data) - at >= HEADER_SIZE
                 return
             if header.size > len(data) - at:

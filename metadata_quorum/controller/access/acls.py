@@ -74,7 +74,7 @@ def create_acls(
 def delete_acls(
     image: MetadataImage, request: DeleteAclsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Delete the ACLs that each filter means. An ACL that several filters mean goes with the first of them."""
+    """Delete the ACLs that each filter matches. An ACL that several filters match is in the answer to the first of them."""
     if not basis.settings.has_authorizer:
         return Decision((), refuse(request, ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     acls = image.access.acls
@@ -108,7 +108,7 @@ def delete_acls(
 
 
 def _candidates(image: MetadataImage, asked: AclFilter) -> Collection[tuple[bytes, Acl]]:
-    """Find the ACLs that a filter may mean, with their ids: one, those of a name, or all."""
+    """Find the ACLs that a filter may match, with their ids: a single ACL, the ACLs of a name, or all."""
     acls, ids = image.access.acls, image.access.acl_ids
     if len(ids) < len(acls):
         return acls.items()  # the log of another program has the same rule twice

@@ -1,8 +1,8 @@
 """Delegation tokens (KIP-48): the controller makes, renews and ends them. PURE.
 
 The log keeps a token without its secret, which follows from the token's id and a key that all nodes have
-(`odradek/security/tokens.py`). The decision depends on who asks, so the request comes with its requester. Kafka's
-checks, in its order; the doors have judged rights before.
+(`odradek/security/tokens.py`). The decision depends on the client, so the request comes with its requester. The
+checks are Kafka's, in its order. Doors have checked the rights before.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ Asked: TypeAlias = CreateDelegationTokenRequest | RenewDelegationTokenRequest | 
 
 @attrs.frozen
 class TokenRequest:
-    """A request about tokens, with further facts for its decision: who asks, and the time.
+    """A request about tokens, with two facts for its decision: the client that asks, and the time.
 
-    A token that has expired by the latest time is of no use. It is deleted when it has expired by the earliest time.
+    A token is refused once it has expired by the latest possible time. It is deleted once it has expired by the
+    earliest possible time.
     """
 
     message: Any

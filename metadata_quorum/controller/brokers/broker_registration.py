@@ -180,7 +180,7 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
     }
     if METADATA_VERSION not in supported:
         raise KafkaError(
-            ErrorCode.INVALID_REGISTRATION, f"the registration lacks the feature {METADATA_VERSION}"
+            ErrorCode.INVALID_REGISTRATION, f"the registration does not name the feature {METADATA_VERSION}"
         )
     for name, level in image.features.items():
         low, high = supported.get(name, (0, 0))
@@ -212,14 +212,15 @@ def heartbeat(
     records = _directories_offline(image, broker, request.offline_log_dirs, basis)
     records += _directories_cordoned(broker, request.cordoned_log_dirs)
     if records:
-        # What follows must not lead to a directory that has just been lost.
+        # The records below must not elect a replica in a directory that has just been lost.
         reached("controller.directory_lost")
         image = _after(image, records, context)
         broker = image.brokers[broker.broker_id]
     reported = basis.recovery.note(image, broker, request.topic_partition_log_info_list)
     shut_down = False
     fenced, stopping = broker.fenced, broker.in_controlled_shutdown
-    # A registration cannot say "no directory left", and a broker without one can serve nothing.
+    # A registration cannot express that no directory is left, and a broker without a directory can serve
+    # nothing.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
         # A broker that was allowed to stop returns with a new registration, not with a heartbeat.
@@ -264,8 +265,8 @@ def fence(
 ) -> list[Message]:
     """Fence brokers: they lose their leaderships, and their places in every ISR whose other members live.
 
-    `is_stopping`: the broker stops itself, without a controlled shutdown before. Kafka's record says only that such a
-    broker is fenced; ours says why, for readers of the log.
+    `is_stopping`: the broker stops without a controlled shutdown. Kafka's record says only that such a broker is
+    fenced; ours also gives the reason, for readers of the log.
     """
     since_ms = basis.sessions.recently(now_ms)
     records = leave_isrs(image, {broker.broker_id: since_ms for broker in brokers}, basis)
@@ -336,9 +337,11 @@ def _begin_controlled_shutdown(
 def fence_expired(
     image: MetadataImage, request: FenceExpiredBrokers, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Fence all brokers whose sessions have expired, with one decision; the timer asks again until there is nothing to do.
+    """Fence all brokers whose sessions have expired, with one decision. The timer repeats this until no session is
+    expired.
 
-    All leave at once, so each of them has what the others have committed. When there is none, brokers that wait go on leaving.
+    All expired brokers leave the ISRs at once, so each holds all that the others have committed. If no session is
+    expired, brokers that waited to leave go on.
     """
     sessions = basis.sessions
     sessions.prolong(request.slept_ms, context.now_ms)

@@ -39,7 +39,7 @@ from odradek.wire.structure import Message
 __all__ = ["AT_ONCE", "begin_waiting", "go_on_leaving", "leave_isrs", "sorted_topics"]
 
 AT_ONCE = NEVER - 1
-"""In the place of a time since when the others must have been heard: the broker leaves in any case."""
+"""Stands for the time after which the other members must have been heard: the broker leaves in any case."""
 
 
 def sorted_topics(image: MetadataImage) -> list[TopicImage]:
@@ -55,10 +55,11 @@ def leave_isrs(
     unclean: bool = False,
     log_dirs: Collection[bytes] | None = None,
 ) -> list[Message]:
-    """Take brokers out of leaderships and ISRs; after an `unclean` restart of one also out of ELRs. Return the records.
+    """Remove brokers from leaderships and ISRs; after an `unclean` restart of one broker, also from ELRs. Return
+    the records.
 
-    `leaving` says for each broker since when the members that stay must have been heard. `log_dirs` are those with which
-    one broker registers: a replica in another directory keeps no place.
+    `leaving` has for each broker the time after which the remaining members must have been heard. `log_dirs` are the
+    directories with which one broker registers: its replicas in other directories leave as well.
     """
     sessions = basis.sessions
     acceptable = acceptable_leaders(image, without=leaving)
@@ -99,7 +100,7 @@ def _removed(
     leaving: Mapping[int, int],
     sessions: BrokerSessions,
 ) -> tuple[int, ...] | None:
-    """Return the members that leave now; None if that has to wait for heartbeats of the others."""
+    """Return the members that leave now; None if this must wait for heartbeats of the others."""
     staying = [each for each in partition.isr if each not in away]
     since_ms = max(leaving[each] for each in gone)
     if since_ms == AT_ONCE:
@@ -118,20 +119,21 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _is_homeless(partition: PartitionImage, broker_id: int, log_dirs: Collection[bytes] | None) -> bool:
-    """True if the broker comes back without the directory of its replica: what it has instead may be empty."""
+    """True if the broker comes back without the directory of its replica. The replica may be empty in any other
+    directory.
+    """
     directory = partition.directory_of(broker_id)
     return log_dirs is not None and directory not in log_dirs and directory not in RESERVED_DIRECTORIES
 
 
 def go_on_leaving(image: MetadataImage, basis: DecisionBasis) -> list[Message]:
-    """Let brokers leave that waited until the others were heard, or gone. Return the records."""
+    """Take waiting brokers out of ISRs once the other members were heard, or are gone. Return the records."""
     leaving = basis.sessions.waiting(image)
     return leave_isrs(image, leaving, basis) if leaving else []
 
 
 def begin_waiting(image: MetadataImage, now_ms: int, basis: DecisionBasis) -> None:
-    """Find the brokers that keep a place in some ISR although they are not active: a controller before this one let
-    them wait."""
+    """Find the brokers that are still in an ISR although they are not active. The previous controller let them wait."""
     for broker_id in sorted(set(_inactive_members(image))):
         basis.sessions.wait(broker_id, now_ms)
 

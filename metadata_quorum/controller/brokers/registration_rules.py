@@ -51,40 +51,49 @@ def check_contents(
 ) -> None:
     """Check the contents of a registration. Raises `KafkaError` INVALID_REGISTRATION or UNSUPPORTED_VERSION."""
     if node_id < 0:
-        raise _invalid(f"node id {node_id} is negative")
+        raise _invalid(f"the node id {node_id} is negative")
     if incarnation_id == _ZERO_ID:
-        raise _invalid("the incarnation id is zero")
+        raise _invalid("the incarnation id of the registration is zero")
     if not 0 < len(listeners) <= LISTENERS_MAX:
-        raise _invalid(f"{len(listeners)} listeners; allowed are 1 to {LISTENERS_MAX}")
+        raise _invalid(
+            f"the registration has {len(listeners)} listeners, and 1 to {LISTENERS_MAX} are allowed"
+        )
     if len(features) > FEATURES_MAX:
-        raise _invalid(f"{len(features)} features; allowed are {FEATURES_MAX}")
+        raise _invalid(
+            f"the registration has {len(features)} features, and at most {FEATURES_MAX} are allowed"
+        )
     if log_dirs > LOG_DIRS_MAX:
-        raise _invalid(f"{log_dirs} log directories; allowed are {LOG_DIRS_MAX}")
+        raise _invalid(
+            f"the registration has {log_dirs} log directories, and at most {LOG_DIRS_MAX} are allowed"
+        )
     for listener in listeners:
         _check_name("listener", listener.name)
         _check_name("host", listener.host)
         if not listener.port:
-            raise _invalid(f"listener {listener.name} has no port")
+            raise _invalid(f"the listener {listener.name} has no port")
         if listener.security_protocol not in SECURITY_PROTOCOLS:
             raise _invalid(
-                f"listener {listener.name} has the unknown security protocol {listener.security_protocol}"
+                f"the listener {listener.name} has the unknown security protocol {listener.security_protocol}"
             )
     if len({listener.name for listener in listeners}) < len(listeners):
-        raise _invalid("two listeners have the same name")
+        raise _invalid("two listeners of the registration have the same name")
     if rack is not None and len(rack) > NAME_CHARACTERS_MAX:
-        raise _invalid(f"the rack has {len(rack)} characters; allowed are {NAME_CHARACTERS_MAX}")
+        raise _invalid(f"the rack has {len(rack)} characters, and at most {NAME_CHARACTERS_MAX} are allowed")
     for feature in features:
         _check_name("feature", feature.name)
         if not 0 <= feature.min_supported_version <= feature.max_supported_version:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"levels {feature.min_supported_version} to {feature.max_supported_version} of {feature.name} are no range",
+                f"the feature {feature.name} has the impossible range of levels "
+                f"{feature.min_supported_version} to {feature.max_supported_version}",
             )
 
 
 def _check_name(what: str, name: str) -> None:
     if not 0 < len(name) <= NAME_CHARACTERS_MAX:
-        raise _invalid(f"a {what} of {len(name)} characters; allowed are 1 to {NAME_CHARACTERS_MAX}")
+        raise _invalid(
+            f"the name of a {what} has {len(name)} characters, and 1 to {NAME_CHARACTERS_MAX} are allowed"
+        )
 
 
 def _invalid(message: str) -> KafkaError:

@@ -15,9 +15,10 @@ from odradek.wire.structure import Message
 def unregister_broker(
     image: MetadataImage, request: UnregisterBrokerRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Forget a broker: it loses leaderships and ISRs; assignments go on naming it until they are changed.
+    """Remove a broker's registration. It loses its leaderships and its places in ISRs; assignments keep its id
+    until they are changed.
 
-    A broker that still runs registers again when its next heartbeat is refused, so it has to be stopped first.
+    Stop the broker first: a running broker registers again when its next heartbeat is refused.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None:

@@ -39,7 +39,7 @@ from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicIdPartition
 
 UNKNOWN_BROKER_EPOCH = -1
-"""The leader does not know under which registration the replica fetched: that check is left out."""
+"""The leader does not know with which registration the replica fetched, so that check is left out."""
 
 
 def alter_partition(
@@ -84,8 +84,8 @@ def alter_partition(
             if record is not None:
                 records.append(record)
                 partition = changed[key] = merge_partition(partition, record)
-            # A reassignment that this change has completed may have moved the leadership away. That is a record and
-            # an error at once: the leader that was has to wait for the metadata.
+            # A reassignment that this change has completed may have moved the leadership away. Then the
+            # decision has both a record and an error: the former leader must wait for the metadata.
             if record is not None and record.leader not in (request.broker_id, NO_LEADER_CHANGE):
                 reached("controller.leader_moved_by_its_own_change")
                 answers.append(_refused(number, ErrorCode.NEW_LEADER_ELECTED))

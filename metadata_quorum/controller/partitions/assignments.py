@@ -1,4 +1,4 @@
-"""The replicas of a new partition: what an assignment by hand must fulfil, and the record that makes it so."""
+"""The replicas of a new partition: rules for a manual assignment, and the record that puts it into effect."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def partition_records(
     known_directories: dict[tuple[int, ...], list[bytes]] = {}
     records = []
     for number, (replicas, isr) in enumerate(assignments, first):
-        assert is_subset(isr, replicas), f"in sync on {isr}, but the replicas are {replicas}"
+        assert is_subset(isr, replicas), (
+            f"the ISR {isr} has brokers that are not among the replicas {replicas}"
+        )
         key = tuple(replicas)
         if key not in known_directories:
             known_directories[key] = [directories[replica] for replica in replicas]

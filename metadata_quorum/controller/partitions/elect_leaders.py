@@ -21,8 +21,15 @@ from odradek.metadata_quorum.controller.partitions.partition_change import (
     change_partition,
 )
 from odradek.metadata_quorum.controller.partitions.topic_rules import topic_rules
+from odradek.metadata_quorum.controller.unclean_recovery import (
+    AWAITED_BROKERS,
+    awaited_brokers,
+    is_held_back,
+)
 from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from odradek.metadata_quorum.state_machine import Decision, DecisionContext
+from odradek.named_states import reached
+from odradek.wire.config_resources import RESOURCE_BROKER
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -30,7 +37,7 @@ from odradek.wire.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from odradek.wire.messages.metadata_records import PartitionChangeRecord
+from odradek.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from odradek.wire.schema.anatomy import refuse
 from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicPartition
@@ -159,14 +166,17 @@ def elect_leaderless(
     """Elect leaders for partitions without one, unclean where the topic allows it.
 
     A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large
-    change.
+    change. The brokers that a recovery of the quorum waits for are forgotten when no partition waits for them.
     """
     basis.recovery.forget_settled(image)
-    records = []
+    records: list[Message] = []
     acceptable = acceptable_leaders(image)
+    awaited = awaited_brokers(image)
+    is_awaiting = False
     for topic, number, partition in _partitions(image):
         if partition.leader != NO_LEADER:
             continue
+        is_awaiting = is_awaiting or is_held_back(partition, awaited)
         if not any(acceptable(partition, replica) for replica in partition.replicas):
             continue  # while a large broker is away these are thousands, and each would take as long as an election
         rules = topic_rules(image, basis, topic)
@@ -174,8 +184,13 @@ def elect_leaderless(
         if record is not None:
             records.append(record)
             if len(records) >= ELECTIONS_PER_TURN_MAX:
+                is_awaiting = True  # maybe, since the rest was not looked at
                 break
-    return Decision(records, len(records))
+    elections = len(records)
+    if awaited and not is_awaiting:
+        reached("controller.recovery_awaits_nobody")
+        records.append(ConfigRecord(RESOURCE_BROKER, "", AWAITED_BROKERS, None))
+    return Decision(records, elections)
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:

@@ -32,7 +32,7 @@ from itertools import islice
 import attrs
 
 from odradek.metadata_quorum.controller.partitions.topic_rules import TopicRules
-from odradek.metadata_quorum.controller.unclean_recovery import Recovery
+from odradek.metadata_quorum.controller.unclean_recovery import Recovery, is_held_back
 from odradek.metadata_quorum.image.metadata_image import (
     NO_LEADER,
     NO_LEADER_CHANGE,
@@ -93,9 +93,13 @@ class Change:
 
     isr: tuple[int, ...] | None = None
     removed: Collection[int] = ()
-    """Replicas that leave the ISR at once. They have what they had: where that leaves too few, all are eligible."""
+    """Replicas that leave the ISR at once. They still hold all records, so if too few are left in sync, all of them
+    are eligible.
+    """
     lost: int | None = None
-    """A replica that may lack what it acknowledged: it leaves the ISR also as its last member, and the eligible replicas."""
+    """A replica that may lack records that it acknowledged. It leaves the ISR even as its last member, and also the
+    eligible replicas.
+    """
     unclean: bool = False
     """True if `isr` may be empty, although nobody is eligible in its stead."""
     begun_anew: int | None = None
@@ -141,7 +145,8 @@ def change_partition(
     _keep_eligible(target, partition, rules, lost)
     election = change.election
     if election is None:
-        election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
+        is_unclean = rules.unclean_election and not is_held_back(partition, rules.awaited)
+        election = Election.UNCLEAN if is_unclean else Election.ONLINE
     _elect(TopicIdPartition(topic_id, number), target, partition, acceptable, election, rules)
     if target.leader == NO_LEADER:
         target.replicas = _empty_last(target)
@@ -196,7 +201,9 @@ def _elect(
     if qualified:
         sound = (each for each in qualified if partition.directory_of(each) not in rules.troubled_directories)
         leader = next(sound, qualified[0])
-        assert leader != target.begun_anew, f"replica {leader} is empty and in sync or eligible"
+        assert leader != target.begun_anew, (
+            f"the empty replica on broker {leader} is in the ISR or eligible to lead"
+        )
         if partition.leader == NO_LEADER and not rules.eligible_replicas:
             target.isr = tuple(each for each in target.isr if acceptable(partition, each))
         _lead(target, leader)
@@ -229,11 +236,14 @@ def _least_loss(
     last_known = target.last_known
     recovery = _recovery(target, rules)
     if recovery is not None:
-        found = recovery.elect(key, partition, last_known, may_lead, at_once=at_once)
+        found = recovery.elect(
+            key, partition, last_known, may_lead, at_once=at_once, without_limit=rules.awaited
+        )
         if found is not None:
             reached("controller.longest_log_elected")
             return found
-    if (recovery is None or at_once) and not has_candidates and last_known and may_lead(last_known[0]):
+    is_free = recovery is None and not is_held_back(partition, rules.awaited)
+    if (is_free or at_once) and not has_candidates and last_known and may_lead(last_known[0]):
         reached("controller.last_known_leader_elected")
         return last_known[0]
     if at_once:
@@ -268,11 +278,11 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
 
 
 def _remember_last(target: _Target, partition: PartitionImage, rules: TopicRules) -> None:
-    """Record who was in sync or eligible last, and remove it when it is not needed any more.
+    """Record the replicas that were in sync or eligible last, and remove this record when it is not needed any more.
 
-    With unclean recovery these are all that left since the ISR commits nothing, the last leader first. Without it, it is
-    the last leader alone. Where a node that knows of no recovery has joined since, the last leader may be unknown. Then
-    it is the replica that was eligible last.
+    With unclean recovery, these are all replicas that left since the ISR became too small to commit, the last leader
+    first. Without it, only the last leader is recorded. If a node without unclean recovery has joined since, the last
+    leader may be unknown. Then it is the replica that was eligible last.
     """
     if _recovery(target, rules) is not None:
         _remember_members(target, partition, rules)
@@ -309,9 +319,9 @@ def _remember_members(target: _Target, partition: PartitionImage, rules: TopicRu
 def _check(target: _Target) -> None:
     """Assert the invariants of every partition, whatever has changed."""
     if not is_subset(target.isr, target.replicas) or not is_subset(target.elr, target.replicas):
-        raise AssertionError(f"in sync or eligible and no replica: {target}")
+        raise AssertionError(f"a broker without a replica is in the ISR or eligible to lead: {target}")
     if target.leader != NO_LEADER and target.leader not in target.isr:
-        raise AssertionError(f"the leader is not in sync: {target}")
+        raise AssertionError(f"the leader is not in the ISR: {target}")
 
 
 def _record(

@@ -7,7 +7,7 @@ import attrs
 from odradek.metadata_quorum.config.effective_config import MIN_ISR
 from odradek.metadata_quorum.config.typed_settings import settings_of, topic_setting
 from odradek.metadata_quorum.controller.decision_basis import DecisionBasis
-from odradek.metadata_quorum.controller.unclean_recovery import Recovery
+from odradek.metadata_quorum.controller.unclean_recovery import Recovery, awaited_brokers
 from odradek.metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from odradek.metadata_quorum.image.config_layers import layers_for
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, TopicImage
@@ -29,6 +29,8 @@ class TopicRules:
     """A replica on one of these leads only where no other replica with all records can."""
     recovery: Recovery | None = None
     """The election of the longest log, where nobody is left that certainly has everything; None: the last known leader."""
+    awaited: frozenset[int] = frozenset()
+    """Brokers whose logs are waited for without a limit, after a recovery of the quorum."""
 
 
 def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -> TopicRules:
@@ -39,5 +41,6 @@ def topic_rules(image: MetadataImage, basis: DecisionBasis, topic: TopicImage) -
         image.topic_configs(topic.name),
         eligible_replicas=image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
         recovery=basis.recovery.in_image(image),
+        awaited=awaited_brokers(image),
         troubled_directories=frozenset(each for ids in image.troubled_directories.values() for each in ids),
     )

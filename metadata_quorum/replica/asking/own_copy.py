@@ -28,7 +28,7 @@ from odradek.wire.errors import ErrorCode
 __all__ = ["OwnCopy"]
 
 LOOKS_PER_WINDOW = 8
-"""Looks for a copy during a fetch timeout: a few lost messages must not hide it."""
+"""The number of looks for a copy in one fetch timeout, so that a few lost messages do not hide it."""
 NUMBER_BITS = 62
 QUESTIONS_MAX = 1000
 """Questions under way at once: no more looks begin while names of hosts or answers are that slow."""
@@ -156,8 +156,9 @@ class OwnCopy:
             self._driver.logger.error(
                 "quorum.copied_directory",
                 voter=self._settings.me.node_id,
-                reason=f"this voter listens at {here}, and a process with the same directory id answers at {found}: "
-                "one of the two directories is a copy; stop its node for good",
+                reason=f"this voter listens at {here}, and a process with the same directory id answers "
+                f"at {found}: one of the two directories is a copy. Stop the node that runs on the "
+                "copy, for good",
             )
         self.found_at = found
 

@@ -32,7 +32,7 @@ from odradek.wire.structure import ZERO_UUID
 __all__ = ["QuorumPeers"]
 
 FIRST_BOOTSTRAP_ID = -2
-"""Bootstrap servers have addresses but no ids yet: they are asked under -2, -3 and so on, as in Kafka."""
+"""Bootstrap servers have addresses but no known ids, so requests to them use the ids -2, -3 and so on, as in Kafka."""
 FAILURES_LOGGED_AT_ONCE = 3
 SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
@@ -60,7 +60,7 @@ class QuorumPeers:
         self.leader_high_watermark = -1
         """The largest high watermark that a leader has sent to this node, -1 before."""
         self.is_named_leader = False
-        """True if the last answer named this very node as the leader: it led before, or another node has its id."""
+        """True if the last answer named this very node as the leader: it led before, or another node has the same id."""
         self._failures: dict[int, int] = {}
         """Failed requests in a row, by node."""
         self._update_at = float("-inf")
@@ -115,7 +115,7 @@ class QuorumPeers:
         voter = self._driver.core.voters.get(node_id)
         endpoints = () if voter is None else voter.endpoints
         said = self._addresses.get(node_id)
-        # Others name a node by the listener at which they reach it, which may ask for another protocol than ours.
+        # Other nodes may name a node by the listener that they use, which may need another protocol than ours.
         if endpoints and (said is None or any(each[1:] == said for each in endpoints)):
             logged = self.chosen(endpoints)
             assert voter is not None
@@ -124,7 +124,7 @@ class QuorumPeers:
         return None if address is None else Place(*address)
 
     def chosen(self, endpoints: Sequence[wire_messages.Endpoint]) -> tuple[str, int]:
-        """Choose the endpoint at which this node reaches another: that of the listener of the same name."""
+        """Choose the endpoint at which this node reaches another node: the endpoint of the listener with the same name."""
         return self._settings.chosen(endpoints)
 
     async def ask(self, node_id: int, request: Request) -> None:
@@ -133,7 +133,8 @@ class QuorumPeers:
         place = self._place_of(node_id)
         if place is None:
             unknown = KafkaError(
-                ErrorCode.BROKER_NOT_AVAILABLE, f"the address of node {node_id} is not known"
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"node {node_id} cannot be asked, because its address is not known",
             )
             outcome = Outcome(Place("", 0), error=unknown)
         else:
@@ -209,14 +210,20 @@ class QuorumPeers:
         return outcome
 
     async def reach(self, voter: ReplicaKey, address: tuple[str, int]) -> str:
-        """Ask a voter at the address that it wants the log to name; return why it may not, and "" if it may."""
+        """Ask a voter at the address that it wants to have in the log. Return "" if it answers there, else the
+        reason why the address is refused.
+        """
         begin = BeginEpoch(self._driver.core.epoch, self._settings.me, voter)
         outcome = await self._search.ask(Place(*address), begin)
         if outcome.is_the_voters:
             outcome = self._only_answer(voter, [outcome])
         if outcome.is_the_voters:
             return ""
-        return "another replica answers there" if outcome.error is None else str(outcome.error)
+        return (
+            "another voter or directory answers at that address"
+            if outcome.error is None
+            else str(outcome.error)
+        )
 
     def _logged(self, voter: ReplicaKey) -> tuple[str, int] | None:
         """Return the address of a voter in the log."""
@@ -244,21 +251,23 @@ class QuorumPeers:
                 reached("quorum.voter_at_two_places")
                 self._log_copied(voter, place, other)
                 both = KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"voter {voter} answers at {other} and {place}"
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"voter {voter} answers at two addresses, {other} and {place}, so neither answer counts",
                 )
                 return Outcome(place, error=both)
         self._copied.discard(voter)
         return answers[0]
 
     def _log_copied(self, voter: ReplicaKey, one: Place, other: Place) -> None:
-        """Log that a voter answers at two addresses: one line until it answers at one again."""
+        """Log that a voter answers at two addresses. Log it once, until the voter answers at one address again."""
         if voter not in self._copied:
             self._copied.add(voter)
             self._driver.logger.error(
                 "quorum.voter_at_two_addresses",
                 voter=voter.node_id,
-                reason=f"voter {voter} answers at {other} and at {one}: if it has not just moved, one of the two has a copy "
-                "of its directory; no answer of either counts",
+                reason=f"voter {voter} answers at {other} and at {one}, so neither answer counts: if the "
+                "voter has not just moved, one of the two nodes runs on a copy of its directory. "
+                "Stop that node",
             )
 
     async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
@@ -272,7 +281,7 @@ class QuorumPeers:
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _log_refused(self, node_id: int, error: KafkaError) -> None:
-        """Log one line for each row of failures: they repeat many times a second."""
+        """Log one line for each run of failures, because failures repeat many times a second."""
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
 

@@ -36,7 +36,7 @@ class Place:
 
     @property
     def named(self) -> tuple[str, int]:
-        """Host and port that others can use: where a host has several addresses, the address that was asked."""
+        """Host and port that other nodes can use. If the host has several addresses, it is the address that was asked."""
         return self.host if self.address is None else self.address, self.port
 
 
@@ -65,7 +65,8 @@ class VoterPlaces:
         if one.port != other.port:
             return False
         if one.host == other.host and one.address is not None and other.address is not None:
-            # Two addresses of one family are two hosts behind one name; of two families, most likely one host.
+            # Two addresses of one family mean two hosts behind one name. Two addresses of different families
+            # are most likely one host.
             return one.address == other.address or (":" in one.address) != (":" in other.address)
         there = self._all_of(other)
         return any(each in there for each in self._all_of(one))
@@ -103,10 +104,10 @@ class VoterPlaces:
         return news
 
     def found(self, voter: ReplicaKey, logged: tuple[str, int] | None) -> Place | None:
-        """Return the place where a voter was found; None once the log names another address than it did then."""
+        """Return the place where a voter was found; None if the log has named another address since."""
         place, known = self._found.get(voter, (None, None))
         return place if known == logged else None
 
     def forget(self, voter: ReplicaKey) -> None:
-        """Forget where a voter was found: it does not answer there any more."""
+        """Forget the place where a voter was found: it does not answer there any more."""
         self._found.pop(voter, None)

@@ -1,8 +1,8 @@
-"""Asks at one place, or at all places at which a voter may be. PORTED.
+"""Requests to a voter at one place, or at all places where it may be. PORTED.
 
-An answer is that of the voter that the request names, unless it says INVALID_VOTER_KEY. Only Vote and BeginQuorumEpoch
-name their voter by id and directory, so only these two are sent to addresses that may be another node's. Each request
-has the id of our cluster, so a stranger at an old address refuses it.
+The named voter has answered unless the answer says INVALID_VOTER_KEY. Only Vote and BeginQuorumEpoch name their voter
+by id and directory, so only these two are sent to addresses that may be another node's. Each request has the id of
+our cluster, so a node of another cluster at an old address refuses it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Outcome", "VoterSearch"]
 
 @attrs.frozen
 class Outcome:
-    """The result of one request at one place: a response, with the addresses that it names; or else an error."""
+    """The result of one request at one place: a response and the addresses in it, or an error."""
 
     place: Place
     response: Response | None = None
@@ -102,13 +102,14 @@ class VoterSearch:
         for host, port in self._settings.bootstrap_servers:
             if (host, port) not in own:
                 addresses = await self.resolve(host, port)
-                # A name that leads to one host is resolved anew at each connection: its address may change.
+                # A name with a single host is resolved again for each connection, because its address may
+                # change.
                 several = [Place(host, port, address) for address in addresses if len(addresses) > 1]
                 found |= dict.fromkeys(several or [Place(host, port)])
         return list(found)
 
     async def resolve(self, host: str, port: int) -> tuple[str, ...]:
-        """Return the addresses that a name leads to; those of the last time while it cannot be resolved."""
+        """Return the addresses of a host name; while it cannot be resolved, the last known addresses."""
         try:
             addresses = await self.connections.addresses_of(host, port)
         except ConnectionLost:
@@ -131,5 +132,5 @@ def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
     for batch in response.batches:
         if batch.base_offset != offset or not epoch <= batch.epoch <= response.epoch:
             reached("quorum.unfitting_batch_refused")
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{batch} does not continue offset {offset}")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch {batch} cannot follow offset {offset}")
         offset, epoch = batch.last_offset + 1, batch.epoch

@@ -107,7 +107,7 @@ def _operations(args: argparse.Namespace) -> list[int]:
     for text in args.operation or ():
         name = text.lower().replace("_", "-")
         if name not in known:
-            raise CliError(f"--operation {text}: known are {', '.join(known)}", USAGE)
+            raise CliError(f"--operation {text} is unknown: known are {', '.join(known)}", USAGE)
         codes.append(int(Operation[name.upper().replace("-", "_")]))
     return codes
 
@@ -136,7 +136,8 @@ def _rules(args: argparse.Namespace) -> list[Acl]:
         if operation != Operation.ALL and operation not in supported:
             names = ", ".join(each.name.lower().replace("_", "-") for each in supported)
             raise CliError(
-                f"a {ResourceType(kind).name.lower()} has no operation {Operation(operation).name.lower()}: it has {names}, all",
+                f"a {ResourceType(kind).name.lower()} has no operation "
+                f"{Operation(operation).name.lower()}; possible are {names} and all",
                 USAGE,
             )
         rules.append(Acl(kind, name, pattern, principal, args.host or "*", operation, permission))
@@ -217,7 +218,7 @@ def _add(args: argparse.Namespace) -> int:
     if args.dry_run:
         _show(args, rules, executed=False)
         if not args.json:
-            say(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
+            say(paint(YELLOW, "nothing was changed: repeat the command without --dry-run to do it"))
         return 0
     with connected(args) as client, changing():
         for error in client.admin.create_acls(rules).values():
@@ -230,9 +231,9 @@ def _add(args: argparse.Namespace) -> int:
 def _remove(args: argparse.Namespace) -> int:
     filters = _exact_filters(args) if args.exact else _filters(args)
     if args.deny and not args.exact:
-        raise CliError("--deny goes with --exact", USAGE)
+        raise CliError("--deny needs --exact", USAGE)
     if not (args.user or args.operation or args.host or _resources(args)):
-        raise CliError("say which rules: give --user, --operation, --host or a resource", USAGE)
+        raise CliError("name the rules to remove: give --user, --operation, --host or a resource", USAGE)
     with connected(args) as client:
         if args.dry_run:
             gone = _found(client, filters)
@@ -242,7 +243,7 @@ def _remove(args: argparse.Namespace) -> int:
     _show(args, gone, executed=not args.dry_run)
     if not args.json:
         say(
-            paint(YELLOW, "nothing was changed: leave --dry-run out to do it")
+            paint(YELLOW, "nothing was changed: repeat the command without --dry-run to do it")
             if args.dry_run
             else f"{counted(len(gone), 'rule')} removed"
         )

@@ -132,7 +132,7 @@ def _add(args: argparse.Namespace) -> int:
         placements = survey.placements_to_be
         at_rest = {each.key for each in placements} - set(survey.reassignments)
         moves = [*under_way, *balance(survey.sites, placements, only=at_rest)]
-        nothing = f"broker {args.broker} has its share already"
+        nothing = f"broker {args.broker} has its share of the replicas already"
         return carry_out(args, client, moves, survey, nothing, under_way=under_way)
 
 
@@ -145,7 +145,7 @@ def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
         if known and args.broker not in cluster.fenced:
             return client.admin.survey_cluster()
         if time.monotonic() + _POLL_SECONDS > deadline:
-            state = "has registered, but does not serve yet" if known else "has not come"
+            state = "has registered, but does not serve clients yet" if known else "has not registered"
             raise CliError(
                 f"broker {args.broker} {state}: start it with the cluster id {cluster.cluster_id} "
                 "(`odradek storage format`, `odradek server`), or wait longer with --timeout"
@@ -170,7 +170,7 @@ def _drain(args: argparse.Namespace) -> int:
             client,
             plan.moves,
             survey,
-            f"nothing to move off broker {names}",
+            f"there is nothing to move off broker {names}",
             under_way=plan.under_way,
             more=plan.document(),
         )
@@ -180,7 +180,10 @@ def _drain(args: argparse.Namespace) -> int:
         )
     if not args.json and not plan.kept and (not plan.moves or (args.execute and not args.no_wait)):
         for node in args.brokers:
-            say(f"broker {node} holds nothing: stop it, then `odradek broker remove {node}`")
+            say(
+                f"broker {node} holds no replicas now: stop the broker, then run `odradek broker "
+                f"remove {node}`"
+            )
     return code
 
 
@@ -194,13 +197,13 @@ def _remove(args: argparse.Namespace) -> int:
         if not args.force:
             if replicas:
                 raise CliError(
-                    f"broker {node} still holds {counted(replicas, 'replica')}: `odradek broker drain {node}` first "
-                    "(or --force)"
+                    f"broker {node} still holds {counted(replicas, 'replica')}: run `odradek broker "
+                    f"drain {node}` first (or add --force)"
                 )
             if not _is_down(client, survey, node, time.monotonic() + min(args.timeout, _DOWN_SECONDS_MAX)):
                 raise CliError(
-                    f"broker {node} still runs: stop it first (or --force); a broker that was killed counts as down when its "
-                    "session ends (broker.session.timeout.ms)"
+                    f"broker {node} still runs: stop the broker first (or add --force). A broker that "
+                    "was killed counts as down when its session ends (broker.session.timeout.ms)"
                 )
         with changing():
             client.admin.unregister_broker(node)
@@ -210,12 +213,16 @@ def _remove(args: argparse.Namespace) -> int:
     else:
         say(f"broker {node} removed")
         if votes:
-            say(paint(YELLOW, f"node {node} is still a voter of the quorum: `odradek quorum remove {node}`"))
+            say(
+                paint(
+                    YELLOW, f"node {node} is still a voter of the quorum: run `odradek quorum remove {node}`"
+                )
+            )
         elif votes is None:
             say(
                 paint(
                     YELLOW,
-                    f"the quorum did not say whether node {node} still votes: see `odradek quorum status`",
+                    f"the quorum did not answer whether node {node} still votes: see `odradek quorum status`",
                 )
             )
     return 0

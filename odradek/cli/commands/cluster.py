@@ -69,7 +69,8 @@ def _status(args: argparse.Namespace) -> int:
                 say(
                     paint(
                         RED,
-                        f"broker {broker}: {replicas} on a disk that is away, `odradek disk list` names it",
+                        f"broker {broker} has {replicas} on a disk that is offline; `odradek disk "
+                        "list` names the disk",
                     )
                 )
         for broker, troubled in troubles.items():
@@ -122,7 +123,7 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """Return the answer; None where the cluster cannot give one now. The status is then shown without it.
+    """Return the answer; None if the cluster cannot give one now. The status is then shown without it.
 
     A refusal for lack of rights is raised.
     """
@@ -147,7 +148,7 @@ class _Health(NamedTuple):
     leaders: dict[int, int]
     replicas: dict[int, int]
     away: dict[int, list[str]]
-    """By broker, the partitions whose replica there is offline: the broker is down, or the disk is away."""
+    """By broker, the partitions whose replica there is offline: the broker is down, or the directory is offline."""
 
 
 def _health(client: Client, topics: list[Topic]) -> _Health:
@@ -229,7 +230,7 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """True if there is an active controller. Without one, all other figures are from the time of the last one."""
+    """True if there is an active controller. Without one, all other figures are those of the last one."""
     return quorum is not None and quorum.leader is not None
 
 
@@ -255,7 +256,7 @@ def _print(
         ]
     )
     say()
-    # Those with trouble first, and no more than a screen has lines.
+    # List fenced brokers first, and at most as many brokers as a screen has lines.
     ranked = sorted(
         cluster.brokers, key=lambda broker: (broker.node_id not in cluster.fenced, broker.node_id)
     )
@@ -294,7 +295,7 @@ def _brokers_text(cluster: ClusterDescription, current: bool) -> str:
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
     if quorum is None or quorum.leader is None:
-        return paint(RED, "no leader: too few voters run; start more of them")
+        return paint(RED, "the quorum has no leader, because too few voters run: start more voters")
     text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
     return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text

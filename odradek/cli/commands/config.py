@@ -96,7 +96,8 @@ def _resource(args: argparse.Namespace) -> ConfigResource:
         return ConfigResource(kind, "")
     if not (args.name.isascii() and args.name.isdigit()):
         raise CliError(
-            f"{args.name!r} is not a broker id: give a number (`odradek broker list` shows them) or {ALL_BROKERS}",
+            f"{args.name!r} is not a broker id: give a number (`odradek broker list` shows the ids) or "
+            f"{ALL_BROKERS}",
             USAGE,
         )
     return ConfigResource(kind, args.name)
@@ -109,7 +110,7 @@ def _get(args: argparse.Namespace) -> int:
     of_topic = args.explain and args.kind == "topic"
     fights: list[tuple[str, str]] = []
     with connected(args) as client:
-        # What a key of a topic does may hang on any other one.
+        # A topic's keys may affect one another, so the explanation of one key needs all of them.
         wanted = None if args.key is None or of_topic else [args.key]
         (found,) = client.admin.describe_configs([resource], wanted, include_documentation=args.explain)
         if found.error is not None:
@@ -135,7 +136,7 @@ def _get(args: argparse.Namespace) -> int:
         for entry in entries:
             say(entry.value if entry.value is not None else "")
     else:
-        # The value stands last: some are long, and nothing behind them should be pushed out of sight.
+        # The value stands last: it may be long, and would push any column behind it out of sight.
         print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
     return 0
 
@@ -149,7 +150,7 @@ def _set(args: argparse.Namespace) -> int:
     changes += [AlterConfig(key, value, ConfigOperation.SUBTRACT) for key, value in args.subtract]
     if not changes:
         raise CliError(
-            "nothing to change: give KEY=VALUE, --unset KEY, --append or --subtract KEY=VALUE", USAGE
+            "no change was given: give KEY=VALUE, --unset KEY, --append or --subtract KEY=VALUE", USAGE
         )
     keys = [change.name for change in changes]
     twice = next((key for key in keys if keys.count(key) > 1), None)

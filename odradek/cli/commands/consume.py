@@ -1,4 +1,4 @@
-"""`odradek consume TOPIC`: print the records of a topic, all of them or those that a group has not read."""
+"""`odradek consume TOPIC`: print the records of a topic, either all of them or those that a group has not read."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _consume(args: argparse.Namespace) -> int:
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args, "ConsumerSettings") as client:
-        # A wrong address or topic is found out by the client, which gives up at once; a consumer would wait for it.
+        # The client notices a wrong address or topic and gives up at once; a consumer would wait for it.
         (topic,) = client.admin.describe_topics([args.topic])
         if args.group is not None:
             _read_as_member(args, render)
@@ -129,15 +129,18 @@ def _consume(args: argparse.Namespace) -> int:
 
 
 def _led(topic: Topic) -> list[int]:
-    """List the partitions that can be read, and name the others on stderr; `CliError` when there is nothing else."""
+    """List the partitions that can be read, and name the others on stderr. Raise `CliError` if none can be read."""
     led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
     offline = [str(index) for index in sorted(topic.partitions) if index not in led]
     if offline:
         what = f"partition{'s' if len(offline) > 1 else ''} {', '.join(offline)} of {topic.name}"
-        text = f"{what} cannot be read: no broker leads (`odradek cluster status` shows which are down)"
+        text = (
+            f"{what} cannot be read, because no broker leads it (`odradek cluster status` shows which "
+            "brokers are down)"
+        )
         if not led:
             raise CliError(text)
-        complain(f"{text}; reading the others")
+        complain(f"{text}; reading the other partitions")
     return led
 
 
@@ -160,8 +163,8 @@ def _spans(
         if stable_end < end and not args.follow:
             complain(
                 f"{key} is read up to offset {stable_end}, where an open transaction begins, with "
-                f"{counted(end - stable_end, 'offset')} behind it (`odradek txn find-hanging "
-                f"--topic {key.topic} --max-transaction-timeout 0` shows whose it is)"
+                f"{counted(end - stable_end, 'offset')} behind it. `odradek txn find-hanging --topic "
+                f"{key.topic} --max-transaction-timeout 0` names its producer"
             )
         found[key] = (start, stable_end)
     return found
@@ -183,12 +186,15 @@ def _starts(
         return {key: found[key].offset if found[key].offset >= 0 else end for key, (_, end) in spans.items()}
     for (_, index), (first, end) in spans.items():
         if not first <= number <= end:
-            raise CliError(f"partition {index} has no offset {number} (it holds {first} up to {end})")
+            raise CliError(
+                f"partition {index} has no offset {number} (its offsets begin at {first} and end "
+                f"before {end})"
+            )
     return dict.fromkeys(spans, number)
 
 
 class _Printer:
-    """Prints records until as many were printed as were asked for, and keeps the books of the records that are handed over."""
+    """Prints records until the requested number is printed, and keeps account of the records that are handed over."""
 
     def __init__(
         self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes], output: RecordOutput
@@ -224,7 +230,7 @@ class _Printer:
             self._quiet_since = time.monotonic()
 
     def _hand_over(self, lines: list[bytes], count: int) -> None:
-        """Write these lines; `count` records are handed over then, with those that need no line."""
+        """Write these lines. Then count `count` records as handed over, including records without a line."""
         if lines:
             self._output.write(b"".join(lines))
             self.left -= len(lines)
@@ -236,7 +242,7 @@ class _Printer:
         """Raise `CliError` when nothing has come for --timeout, although there should be something."""
         if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
             raise CliError(
-                f"{what} within {self._patience:g} s: the broker may be down, or a longer --timeout helps"
+                f"{what} within {self._patience:g} s: the broker may be down, or give a longer --timeout"
             )
 
 
@@ -293,25 +299,25 @@ def _read_assigned(
 
 
 def _next(consumer: Consumer, printer: _Printer, key: TopicPartition, busy: bool) -> int:
-    """Return the next offset of a partition. Behind a gap only the consumer knows it, and is asked when nothing comes."""
+    """Return the next offset of a partition. Behind a gap only the consumer knows it, so ask it when no records arrive."""
     found = printer.handed.next_offsets.get(key, -1)
     return found if busy else max(found, consumer.position(key))
 
 
 def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
-    """Join the group, print what it has not read, commit what was printed."""
+    """Join the group, print the records that it has not read, and commit the printed ones."""
     if args.partition is not None:
         raise CliError("--partition and --group cannot be combined: the group assigns the partitions", USAGE)
     kind, _ = args.start or ("earliest", 0)
     if kind not in ("earliest", "latest"):
         raise CliError(
-            "with --group, --from must be earliest or latest; it counts where the group has committed nothing "
-            f"(`odradek group reset {args.group}` moves its offsets)",
+            "with --group, --from must be earliest or latest: it counts only where the group has no "
+            f"committed offset (`odradek group reset {args.group}` changes offsets)",
             USAGE,
         )
     if is_closed(sys.stdout):
         raise CliError(
-            "standard output is closed: records of a group go to the one who reads it (`>/dev/null` drops them)"
+            "standard output is closed, and the records of a group must be printed (`>/dev/null` drops them)"
         )
     with Ending() as ending:
         printer = _Printer(args, render, RecordOutput(ending))
@@ -371,7 +377,7 @@ class _Member:
                     return
 
     def _poll(self) -> list[ConsumerRecord]:
-        """Poll records; a signal is noted by `Ending` while they are taken, so that none is taken in vain."""
+        """Poll records. `Ending` notes a signal that comes meanwhile, so that no polled record is lost."""
         from odradek.client.consumer.consumer_types import Wakeup
 
         self._ending.check()
@@ -399,7 +405,8 @@ class _Member:
             raise
 
     def _commit(self, positions: dict[TopicPartition, int | None], timeout: float) -> None:
-        # Where nothing was handed over the place to begin is committed, so that its lag can be shown later.
+        # If no record was handed over, the start position is committed, so that the group's lag can be shown
+        # later.
         offsets = self._printer.handed.offsets(positions)
         news = {key: offset for key, offset in offsets.items() if self._committed.get(key) != offset}
         if news:
@@ -415,7 +422,7 @@ class _Member:
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Commit for partitions that go to other members, which begin where this one ended."""
+        """Commit for partitions that go to other members, which begin where this member ended."""
         positions = {key: self._position(key, None) for key in partitions}
         with _refusals_noted():
             try:
@@ -437,7 +444,7 @@ class _Member:
 
 @contextmanager
 def _refusals_noted() -> Iterator[None]:
-    """Go on behind a commit that the group refuses because others have the partitions, or are about to have them."""
+    """Go on after a commit that the group refuses because other members have the partitions, or will soon have them."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     passing = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -450,7 +457,10 @@ def _refusals_noted() -> Iterator[None]:
 
 
 def _say_uncommitted(error: Exception) -> None:
-    complain(f"the last records printed are not committed: they will come again ({error})")
+    complain(
+        "the offsets of the last printed records are not committed, so these records will be printed "
+        f"again ({error})"
+    )
 
 
 def _listener(member: _Member) -> RebalanceListener:

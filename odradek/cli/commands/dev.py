@@ -40,9 +40,9 @@ VOTERS_MAX = 5
 REPLICATED_FROM = 3
 """The number of nodes from which topics have three replicas, two of which have to be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""Settings for one person's machine, where a group need not wait for many consumers. The value is written once; then
-the user may change it. It is not zero because of kafka-python, which learns of its topic's partitions 0.1 s after it
-starts. A group that is complete before then is assigned nothing."""
+"""Settings for one person's machine, where a group need not wait for many consumers. The value is written once;
+then the user may change it. It is not zero because kafka-python learns of its topic's partitions only 0.1 s after
+its start. If the group were complete before then, it would be assigned no partitions."""
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 
@@ -83,7 +83,8 @@ def _dev(args: argparse.Namespace) -> int:
     data, count, first_port = args.data.absolute(), args.nodes, args.port
     if count > _METRICS_PORT_DISTANCE:
         raise CliError(
-            f"--nodes {count} is too many: the ports suffice for at most {_METRICS_PORT_DISTANCE}", USAGE
+            f"--nodes {count} is too many: the ports suffice for at most {_METRICS_PORT_DISTANCE} nodes",
+            USAGE,
         )
     distance = _BROKERS_PORT_DISTANCE if args.secure else _CONTROLLER_PORT_DISTANCE
     if first_port + count - 1 + distance > 65535:
@@ -155,7 +156,7 @@ class _Node:
             stream.seek(self._log_start)
             lines = stream.read().decode(errors="replace").strip().splitlines()
         if not lines:
-            return "it wrote nothing"
+            return "the node wrote no log lines"
         return lines[-1].removeprefix("odradek: ").removeprefix(f"node {self.node_id} stops: ")
 
 
@@ -207,7 +208,8 @@ def _usable(data: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CliError(
-            f"cannot use {data}: {error.strerror or error} (--data says where to keep the data)"
+            f"the data directory {data} cannot be used: {error.strerror or error} (--data names "
+            "another directory)"
         ) from error
 
 
@@ -223,7 +225,7 @@ def _prepare(data: Path, places: list[_Place], security: DevSecurity | None) -> 
             f"{data} belongs to a cluster of {known} nodes: use --nodes {known}, or another --data"
         )
     if formatted and DevSecurity(data).exists != (security is not None):
-        advice = "begin anew in another --data" if security is not None else "use --secure"
+        advice = "give another --data for a new cluster" if security is not None else "use --secure"
         raise CliError(
             f"{data} belongs to a cluster that was begun {'without' if security else 'with'} --secure: {advice}"
         )
@@ -305,7 +307,7 @@ def _settings(place: _Place, places: list[_Place], security: DevSecurity | None)
 
 
 def _write_properties(path: Path, settings: dict[str, str]) -> None:
-    """Set our keys in the file; what else the user wrote there stays."""
+    """Set our keys in the file; everything else that the user wrote there stays."""
     before = path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]
     theirs = {line.partition("=")[0].strip() for line in before}
     left = settings | {key: value for key, value in _FOR_ONE_PERSON.items() if key not in theirs}
@@ -345,7 +347,7 @@ def _signals() -> Iterator[int]:
 
 
 def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_json: bool) -> int:
-    """Say when all nodes serve and when one died; return when a signal asks us to stop."""
+    """Print when all nodes serve and when one died; return when a signal asks us to stop."""
     selector = selectors.DefaultSelector()
     selector.register(wakeup, selectors.EVENT_READ)
     for node in nodes:
@@ -379,8 +381,8 @@ def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_jso
 def _failed_start(node: _Node) -> str:
     reason = node.why_it_ended()
     if reason.startswith("cannot listen on "):
-        reason += " (--port says which; make run PORT=...)"
-    return f"node {node.node_id} did not start: {reason}; its log: {node.log}"
+        reason += " (give another --port; with make: make run PORT=...)"
+    return f"node {node.node_id} did not start: {reason}; its log is {node.log}"
 
 
 def _stop_requested(wakeup: int) -> bool:
@@ -403,7 +405,7 @@ def _report_start(node: _Node, as_json: bool) -> None:
 
 def _report_client_files(security: DevSecurity, as_json: bool) -> None:
     files: dict[str, object] = {user: str(security.client_file(user)) for user in USERS}
-    _report(files, "--command-config takes " + " or ".join(map(str, files.values())), as_json)
+    _report(files, "for clients, --command-config may be " + " or ".join(map(str, files.values())), as_json)
 
 
 def _report_death(node: _Node, as_json: bool) -> None:

@@ -1,4 +1,6 @@
-"""`odradek disk`: the log directories of the brokers and the health of their disks; moves; who leads for a slow one."""
+"""`odradek disk`: the brokers' log directories, the health of their disks, moves between them, and leaderships
+moved off slow disks.
+"""
 
 from __future__ import annotations
 
@@ -104,10 +106,11 @@ def _demote(args: argparse.Namespace) -> int:
         print_json({"broker": broker, "path": path, "demoted": not args.undo})
     elif args.undo:
         say(
-            f"broker {broker}: {path} may lead again; `odradek partition elect --execute` brings preferred leaders back"
+            f"broker {broker}: replicas in {path} may lead again; `odradek partition elect --execute` "
+            "gives the lead back to preferred leaders"
         )
     else:
-        say(f"broker {broker}: {path} is demoted; in-sync replicas on other brokers lead instead")
+        say(f"broker {broker}: {path} is demoted, so in-sync replicas on other brokers lead instead")
     return 0
 
 
@@ -115,13 +118,13 @@ def _broker_and_path(text: str) -> tuple[int, str]:
     broker, colon, path = text.partition(":")
     if not (colon and path.startswith("/")):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no disk: write BROKER:DIR, for example 1:/disks/a/odradek"
+            f"{text!r} is not a disk: write BROKER:DIR, for example 1:/disks/a/odradek"
         )
     return id_number(broker), path
 
 
 def _is_silent(broker: BrokerLogDirs) -> bool:
-    """True if the broker has not answered: it may have just died, and is fenced when its session ends."""
+    """True if the broker has not answered: it may have just died, and will be fenced when its session ends."""
     from odradek.client.errors import ClientError
 
     return isinstance(broker.error, ClientError)
@@ -143,12 +146,12 @@ def _print_directories(
             state = _state(each, trouble, is_retiring=(broker.broker, each.path) in retiring)
             used = _used(each)
             full = None if used is None else f"{used:.0%}"
-            # The path stands last: it may be long, and nothing behind it should be pushed out of sight.
+            # The path stands last: it may be long, and would push any column behind it out of sight.
             rows.append(
                 (
                     broker.broker,
                     state,
-                    # A broker does not say what lies in a directory that it cannot read.
+                    # A broker cannot list the contents of a directory that it cannot read.
                     len(each.replicas) if each.error is None else None,
                     bytes_text(each.size) if each.error is None else None,
                     bytes_text(each.usable_bytes),
@@ -158,7 +161,7 @@ def _print_directories(
                 )
             )
             if state == "released":
-                notes.append(f"broker {broker.broker}: {each.path} is released, its disk may be pulled")
+                notes.append(f"broker {broker.broker}: {each.path} is released, so its disk may be pulled")
                 continue
             if (broker.broker, each.path) in retiring:
                 notes.append(f"broker {broker.broker}: {each.path} is being retired, {_left_text(each)}")
@@ -181,9 +184,9 @@ def _left_text(directory: LogDirDescription) -> str:
     if directory.error is not None:
         return "and it is offline"
     if not directory.replicas:
-        return "it is empty; repeat `odradek disk retire` if it has ended before the disk is released"
+        return "the directory is empty; repeat `odradek disk retire` if it ended before the disk was released"
     replicas = counted(len(directory.replicas), "replica")
-    return f"{replicas} with {bytes_text(directory.size)} are left"
+    return f"{replicas} with {bytes_text(directory.size)} are still in it"
 
 
 def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
@@ -193,7 +196,10 @@ def _arriving_texts(broker: int, directory: LogDirDescription) -> list[str]:
         return []
     behind = counted(sum(max(0, each.offset_lag) for each in arriving), "record")
     return [
-        f"broker {broker}: {counted(len(arriving), 'replica')} on the way to {directory.path}, {behind} to copy"
+        (
+            f"broker {broker}: {counted(len(arriving), 'replica')} on the way to {directory.path}, "
+            f"{behind} left to copy"
+        )
     ]
 
 
@@ -244,16 +250,18 @@ def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> li
     if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
         # A minute at least: the rate is too rough for seconds.
         left = span_text(max(1, health.seconds_left // 60) * 60_000)
-        alarms.append(f"broker {broker}: {path} is full in {left} at the rate of the last hour")
+        alarms.append(f"broker {broker}: {path} will be full in {left} at the rate of the last hour")
     if health.is_slow:
         alarms.append(
-            f"broker {broker}: {path} is slow, a sync takes {health.sync_us / 1000:.0f} ms instead of "
-            f"{health.usual_sync_us / 1000:.1f} ms; `odradek disk demote {broker}:{path}` lets others lead"
+            f"broker {broker}: {path} is slow: a sync takes {health.sync_us / 1000:.0f} ms instead of "
+            f"{health.usual_sync_us / 1000:.1f} ms; `odradek disk demote {broker}:{path}` lets other "
+            "brokers lead"
         )
     if health.scrub_rotten:
         found = counted(health.scrub_rotten, "rotten log")
         alarms.append(
-            f"broker {broker}: the scrub has found {found} in {path}, `log.rotten` in the broker's log names them"
+            f"broker {broker}: the scrub has found {found} in {path}; the events `log.rotten` in the "
+            "broker's log name them"
         )
     return alarms
 
@@ -277,7 +285,7 @@ def _print_topics(brokers: list[BrokerLogDirs], down: Collection[int]) -> None:
                 rows.append((broker.broker, topic, len(found), bytes_text(sum(found)), each.path))
     print_table(("BROKER", "TOPIC", "REPLICAS", "LOGS", "DIRECTORY"), rows)
     for node in down:
-        say(paint(RED, f"broker {node} is down: what it holds is not known"))
+        say(paint(RED, f"broker {node} is down, so its disks are not shown"))
 
 
 def _used(directory: LogDirDescription) -> float | None:

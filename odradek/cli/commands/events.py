@@ -112,7 +112,8 @@ def _events(args: argparse.Namespace) -> int:
             chosen = [event for same in _sentences(backlog)[-args.last :] for event in same]
         if reader.begins_at and len(chosen) == len(backlog):
             complain(
-                f"history begins at offset {reader.begins_at}: a snapshot holds only the results of earlier events"
+                f"the history begins at offset {reader.begins_at}; a snapshot holds only the results "
+                "of earlier events"
             )
         _print(args, chosen, authors)
         if authors is not None:
@@ -140,8 +141,8 @@ def _named_once(args: argparse.Namespace, client: Client, known: Collection[str]
     for name, _ in args.topic or ():
         if name not in known and name not in client.metadata([name]).topics:
             raise CliError(
-                f"topic {name} does not exist, and the metadata log does not mention it "
-                "(`odradek topic list`; --follow waits for one)"
+                f"the topic {name} does not exist, and the metadata log does not mention it (`odradek "
+                "topic list` shows topics; --follow waits for new ones)"
             )
 
 
@@ -168,19 +169,19 @@ def _authors(args: argparse.Namespace) -> EventAuthors | None:
     if not args.audit:
         if args.by:
             raise CliError(
-                "--by needs --audit: the records do not say who asked for them, but the audit log of the controller does "
-                "(audit.log in its metadata log's directory, or in odradek.audit.directory)"
+                "--by needs --audit: only the audit log of the controller says who asked for a change "
+                "(audit.log in the metadata log's directory, or in odradek.audit.directory)"
             )
         return None
     if args.follow:
-        raise CliError("audit logs are read once: leave out --follow")
+        raise CliError("--audit cannot be combined with --follow, because audit logs are read only once")
     from odradek.operations.event_authors import EventAuthors
 
     authors = EventAuthors()
     for path in args.audit:
         files = sorted(path.glob("audit.log*")) if path.is_dir() else [path]
         if not files:
-            raise CliError(f"{path} holds no audit log (no audit.log)")
+            raise CliError(f"{path} holds no file audit.log")
         for file in files:
             try:
                 with file.open("rb") as lines:
@@ -202,9 +203,9 @@ def _print_gaps(authors: EventAuthors, events: list[Event], controllers: Mapping
     """Report what the audit logs leave out."""
     gaps = authors.gaps(events, controllers)
     if gaps:
-        complain(f"nobody is known for {'; '.join(gaps)}")
+        complain(f"the events do not say who caused {'; '.join(gaps)}")
     if authors.missing:
-        complain(f"the audit logs say that {authors.missing} of their lines are missing")
+        complain(f"the audit logs lack {authors.missing} lines, which the node counted but could not write")
     if authors.unreadable:
         complain(f"{authors.unreadable} lines of the audit logs are damaged")
 

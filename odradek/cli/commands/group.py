@@ -90,7 +90,7 @@ def _shift(text: str) -> int:
 def _topic(text: str) -> tuple[str, tuple[int, ...] | None]:
     name, colon, indexes = text.partition(":")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} names no topic")
+        raise argparse.ArgumentTypeError(f"{text!r} does not name a topic")
     return name, tuple(id_number(each) for each in indexes.split(",")) if colon else None
 
 
@@ -143,7 +143,7 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
         total += f", {span_text(behind)} behind"
     uncommitted = sum(each.committed is None for each in lags)
     if uncommitted:
-        total += f"; nothing committed for {_count(uncommitted, 'partition')}"
+        total += f"; no offset is committed for {_count(uncommitted, 'partition')}"
     print_values(
         [
             ("group", group.group_id),
@@ -265,8 +265,8 @@ def _reset(args: argparse.Namespace) -> int:
             raise call_failure(group.error)
         if args.execute and group.members:
             raise CliError(
-                f"group {args.group} has {_count(len(group.members), 'member')}: stop its consumers first "
-                f"(`odradek group describe {args.group}` shows them)"
+                f"group {args.group} has {_count(len(group.members), 'member')}: stop the group's "
+                f"consumers first (`odradek group describe {args.group}` shows them)"
             )
         committed = _committed(args, client)
         plan = client.admin.plan_offset_reset(committed, _target(args))
@@ -289,12 +289,15 @@ def _reset(args: argparse.Namespace) -> int:
     else:
         say(paint(YELLOW, "nothing was changed: add --execute to do it"))
         if group.members:
-            say(f"group {args.group} has {_count(len(group.members), 'member')}: stop its consumers before")
+            say(
+                f"group {args.group} has {_count(len(group.members), 'member')}: stop the group's "
+                "consumers before you add --execute"
+            )
     return 0
 
 
 def _committed(args: argparse.Namespace, client: Client) -> dict[TopicPartition, int | None]:
-    """Find the partitions that are meant, with the offsets that the group committed for them."""
+    """Find the partitions that the arguments select, with the offsets that the group committed for them."""
 
     from odradek.wire.topic_partition import TopicPartition
 
@@ -304,7 +307,7 @@ def _committed(args: argparse.Namespace, client: Client) -> dict[TopicPartition,
     committed: dict[TopicPartition, int | None] = {key: each.offset for key, each in found.offsets.items()}
     if args.topic is None:
         if not committed:
-            raise CliError(f"group {args.group} has committed nothing: name the topics with --topic")
+            raise CliError(f"group {args.group} has no committed offsets: name the topics with --topic")
         return committed
     topics = {topic.name: topic for topic in client.admin.describe_topics(list(dict(args.topic)))}
     wanted: dict[TopicPartition, int | None] = {}

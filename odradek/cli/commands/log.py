@@ -83,7 +83,8 @@ def _file_name(path: Path) -> str:
         raise CliError(f"{path} does not exist")
     if not _is_of_partition(path.name):
         raise CliError(
-            f"{path} is not a file of a partition (these are named {', '.join(f'OFFSET{s}' for s in _SUFFIXES)})"
+            f"{path} is not a file of a partition, whose names are "
+            f"{', '.join(f'OFFSET{s}' for s in _SUFFIXES)}"
         )
     return path.name
 
@@ -107,7 +108,9 @@ def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterat
         if found.endswith(_SEGMENT) and _is_of_partition(found)
     ]
     if not segments:
-        raise CliError(f"{directory.path} is not a partition's directory (it holds no *{_SEGMENT} file)")
+        raise CliError(
+            f"{directory.path} is not a partition's directory, because it holds no *{_SEGMENT} file"
+        )
     if args.verify:
         yield from verify_partition(directory)
         return

@@ -1,4 +1,4 @@
-"""`odradek partition list|move|balance|elect`: who holds partitions, and who leads them."""
+"""`odradek partition list|move|balance|elect`: the replicas of partitions, and their leaders."""
 
 from __future__ import annotations
 
@@ -165,7 +165,9 @@ def _places(text: str) -> dict[int, str | None]:
         if id_number(node) in places:
             raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
         if colon and not path.startswith("/"):
-            raise argparse.ArgumentTypeError(f"{path!r} is no directory (for example 1:/disks/a)")
+            raise argparse.ArgumentTypeError(
+                f"{path!r} is not a directory: write BROKER:DIR, for example 1:/disks/a"
+            )
         places[id_number(node)] = path if colon else None
     return places
 
@@ -173,7 +175,7 @@ def _places(text: str) -> dict[int, str | None]:
 def _percentage(text: str) -> float:
     number = decimal(text.removesuffix("%"))
     if not 0 <= number <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is no percentage")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage")
     return number / 100
 
 
@@ -278,7 +280,7 @@ def _move(args: argparse.Namespace) -> int:
     if args.unthrottle:
         return _unthrottle(args)
     if not args.topics and not args.cancel:
-        raise CliError("name the topics to move, like words or words:0-3", USAGE)
+        raise CliError("name the topics to move, for example words or words:0-3", USAGE)
     with connected(args) as client:
         present_quorum(args, client)
         survey = client.admin.survey_cluster(measured=not args.cancel)
@@ -288,16 +290,17 @@ def _move(args: argparse.Namespace) -> int:
         busy = next((key for key in wanted if key in survey.reassignments), None)
         if busy is not None:
             raise CliError(
-                f"{busy} is moving already: wait (`odradek partition list --moving`), "
-                "or `odradek partition move --cancel`"
+                f"{busy} is moving already: wait (`odradek partition list --moving`), or run `odradek "
+                "partition move --cancel`"
             )
         moves = _planned(args, survey, wanted)
         directories = {
             (*key, node): path for key in wanted for node, path in (args.to or {}).items() if path is not None
         }
-        nothing = "nothing to move: they are there already"
+        nothing = "there is nothing to move: the replicas are in these places already"
         if directories and args.execute:
-            # Before the reassignments, as Kafka's tool does: a replica that is yet to come is made in its directory.
+            # Send it before the reassignments, as Kafka's tool does, so that a new replica is made in its
+            # directory.
             name_directories(client, directories)
             nothing = f"{counted(len(directories), 'replica')} on the way to other directories: `odradek disk list` shows them"
         elif directories:
@@ -325,8 +328,9 @@ def _planned(
                     raise CliError(f"broker {node} is down, so {key} would wait for it: start it first")
             if len(after) < len(each.replicas) and not args.fewer:
                 raise CliError(
-                    f"{key} has {counted(len(each.replicas), 'replica')} and would keep {len(after)}: name all brokers that "
-                    f"hold it afterwards (now {','.join(map(str, each.replicas))}), or say --fewer"
+                    f"{key} has {counted(len(each.replicas), 'replica')} and would keep only "
+                    f"{len(after)}: name all brokers that shall hold a replica (now "
+                    f"{','.join(map(str, each.replicas))}), or add --fewer"
                 )
             if each.replicas != after:
                 moves.append(Move(*key, each.replicas, after, survey.sizes.get(key, 0)))
@@ -363,7 +367,7 @@ def _cancel(args: argparse.Namespace, client: Client, keys: list[TopicPartition]
             }
         )
     elif not keys:
-        say("nothing is moving")
+        say("no partition is moving")
     else:
         for name, index in done:
             say(f"{name}-{index} {'stays' if args.execute else 'would stay'} where it was")
@@ -405,15 +409,17 @@ def _balance(args: argparse.Namespace) -> int:
         survey = client.admin.survey_cluster()
         only = _wanted(args, survey) if args.topics else None
         moves = balance(survey.sites, survey.placements, tolerance=args.tolerance, only=only)
-        return carry_out(args, client, moves, survey, "nothing to move: the brokers are even")
+        return carry_out(
+            args, client, moves, survey, "there is nothing to move: all brokers have an even share"
+        )
 
 
 def _elect(args: argparse.Namespace) -> int:
     if args.unclean and not args.topics:
-        raise CliError("--unclean loses records: name the topics or partitions", USAGE)
+        raise CliError("--unclean loses records, so name the topics or partitions", USAGE)
     if args.leader is not None and not args.unclean:
         raise CliError(
-            "--leader goes with --unclean (`odradek partition move --to` makes another preferred)", USAGE
+            "--leader needs --unclean (`odradek partition move --to` changes the preferred leader)", USAGE
         )
     with connected(args) as client:
         present_quorum(args, client)

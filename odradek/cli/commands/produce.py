@@ -28,9 +28,9 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = ("all", "-1", "0", "1")
 _BUFFER_BYTES = 128 << 20
 _PENDING_BYTES_MAX = _BUFFER_BYTES // 2
-"""Lines under way, so that no line waits for memory where a signal would have to wait for it, too."""
+"""The bytes of lines under way, so that no line waits for memory, because a signal would have to wait for it, too."""
 _LAST_SECONDS = 2.0
-"""A command that a signal ends waits so long for the outcome of what it has sent."""
+"""The time that a command which a signal ends waits for the outcome of the lines that it has sent."""
 _BATCH_BYTES = 256 << 10
 _LINGER_MS = 5
 
@@ -85,7 +85,7 @@ def register(groups: Groups) -> None:
 
 def _separator(text: str) -> bytes:
     if not text:
-        raise argparse.ArgumentTypeError("the separator is empty")
+        raise argparse.ArgumentTypeError("the key separator is empty")
     return text.replace("\\t", "\t").encode()
 
 
@@ -168,10 +168,10 @@ def _check(sent: SentLines) -> None:
 
 
 def _settle(producer: Producer, sent: SentLines, patience_seconds: float) -> None:
-    """Have all lines that were sent get their outcome, so that the count is right."""
+    """Wait until all sent lines have their outcome, so that the count is right."""
     from odradek.client.errors import ClientError
 
-    with suppress(ClientError):  # what has no outcome then is counted as such
+    with suppress(ClientError):  # records without an outcome are counted as such afterwards
         producer.flush(patience_seconds)
     producer.close(0)
     sent.count_done(wait=True)
@@ -217,5 +217,5 @@ def _record(separator: bytes | None, line: bytes, line_number: int) -> ParsedRec
         return None, line, (), None
     key, found, value = line.partition(separator)
     if not found:
-        raise CliError(f"line {line_number} has no key separator {separator.decode()!r}")
+        raise CliError(f"line {line_number} lacks the key separator {separator.decode()!r}")
     return key, value, (), None

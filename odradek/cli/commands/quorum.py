@@ -1,4 +1,4 @@
-"""`odradek quorum status|add|remove`: the controllers that keep the metadata log."""
+"""`odradek quorum status|add|remove`: the controllers that keep the metadata log. Its recovery is in `recovering/`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from odradek.cli.connecting import changing, connected, connected_to_controller,
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, paint, print_json, print_table, print_values, say, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
+from odradek.cli.recovering.recover import register_recovery
 
 if TYPE_CHECKING:
     from odradek.client.admin import QuorumDescription, QuorumReplica
@@ -46,6 +47,7 @@ def register(groups: Groups) -> None:
     remove.add_argument("node", metavar="ID", type=id_number, help="the node id of the controller")
     _add_directory(remove)
     add_connection_options(remove)
+    register_recovery(commands)
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +66,8 @@ def _directory_id(text: str) -> bytes:
         return uuid_from_text(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no directory id (22 characters of base64: `odradek storage info`)"
+            f"{text!r} is not a directory id, which has 22 characters of base64 (`odradek storage "
+            "info` shows it)"
         ) from None
 
 
@@ -112,7 +115,7 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
-        # Who is silent stands above already; the directory is what `quorum add` and `remove` take.
+        # The screen names silent replicas further up. `quorum add` and `remove` need the directory.
         less=("CAUGHT UP", "FETCHED"),
         whole=("DIRECTORY",),
     )
@@ -174,7 +177,7 @@ def _add(args: argparse.Namespace) -> int:
         endpoints = dict(args.endpoint) if args.endpoint else _registered(args, client, quorum)
         with changing():
             client.admin.add_raft_voter(args.node, directory, endpoints)
-    return _say(args, directory, "added", "node {} votes now")
+    return _say(args, directory, "added", "node {} has a vote now")
 
 
 def _remove(args: argparse.Namespace) -> int:
@@ -197,22 +200,23 @@ def _say(args: argparse.Namespace, directory: bytes, key: str, text: str) -> int
 def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> None:
     for voter in voters:
         if voter.node_id == args.node and args.directory_id in (None, voter.directory_id):
-            raise CliError(f"node {args.node} votes already")
+            raise CliError(f"node {args.node} has a vote already")
 
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
     named = [each for each in replicas if each.node_id == args.node]
-    # The leader remembers a disk that is gone for minutes: of two directories only one may still be fetching.
+    # The leader remembers the replica of a lost disk for minutes: of two directories, only one may still be
+    # fetching.
     newest_ms = max((each.last_fetch_ms for each in named), default=0)
     alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
     found = [each.directory_id for each in alive]
     if not found:
         known = ", ".join(str(each.node_id) for each in replicas) or "none"
-        hint = "start it first" if role == "observer" else "`odradek quorum status` shows them"
+        hint = "start the node first" if role == "observer" else "`odradek quorum status` shows the voters"
         raise CliError(f"there is no {role} {args.node} ({role}s: {known}): {hint}")
     if len(found) > 1:
         ids = ", ".join(str(_id_text(each)) for each in found)
-        raise CliError(f"node {args.node} has several directories: choose with --directory-id ({ids})")
+        raise CliError(f"node {args.node} has several directories: choose one with --directory-id ({ids})")
     return found[0]
 
 
@@ -226,5 +230,6 @@ def _registered(
         if node.node_id == args.node:
             return {listener: (node.host, node.port)}
     raise CliError(
-        f"controller {args.node} has not registered: say where it listens with --endpoint LISTENER://HOST:PORT"
+        f"controller {args.node} has not registered, so its address is not known: give --endpoint "
+        "LISTENER://HOST:PORT"
     )

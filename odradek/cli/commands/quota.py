@@ -85,7 +85,7 @@ def _number(text: str) -> float:
     """Parse a number above 0; Kafka takes infinity, too, for a quota that is no whole number."""
     number = float("inf") if text.lower() in ("inf", "infinity") else decimal(text)
     if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number
 
 
@@ -114,9 +114,12 @@ def _entity(args: argparse.Namespace) -> QuotaEntity:
 def _needed_entity(args: argparse.Namespace) -> QuotaEntity:
     entity = _entity(args)
     if not entity:
-        raise CliError("give --user, --client-id (or both) or --ip", USAGE)
+        raise CliError("give --user, --client-id (or both), or --ip", USAGE)
     if args.ip is not None and len(entity) > 1:
-        raise CliError("--ip stands alone: quotas of addresses know no users", USAGE)
+        raise CliError(
+            "--ip cannot be combined with --user or --client-id: a quota of an address counts for all users",
+            USAGE,
+        )
     return entity
 
 
@@ -183,12 +186,12 @@ def _set(args: argparse.Namespace) -> int:
         if value is not None:
             values[key] = value
     if not values:
-        raise CliError(f"give a quota: {', '.join(f'--{option}' for option in _KEYS)}", USAGE)
+        raise CliError(f"give at least one quota: {', '.join(f'--{option}' for option in _KEYS)}", USAGE)
     with connected(args) as client, changing():
         _alter(client, QuotaAlteration(entity, values), validate_only=args.dry_run)
     _show({entity: values}, args, executed=not args.dry_run)
     if args.dry_run and not args.json:
-        say(paint(YELLOW, "nothing was changed: leave --dry-run out to do it"))
+        say(paint(YELLOW, "nothing was changed: repeat the command without --dry-run to do it"))
     return 0
 
 
@@ -206,7 +209,7 @@ def _remove(args: argparse.Namespace) -> int:
     _show({entity: gone}, args, executed=not args.dry_run)
     if not args.json:
         say(
-            paint(YELLOW, "nothing was changed: leave --dry-run out to do it")
+            paint(YELLOW, "nothing was changed: repeat the command without --dry-run to do it")
             if args.dry_run
             else f"{counted(len(gone), 'quota')} removed"
         )
@@ -307,12 +310,14 @@ def _read(addresses: list[str]) -> dict[tuple[str, str, str], dict[str, float]]:
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for address in addresses:
         if not address.startswith(("http://", "https://")):
-            raise CliError(f"--metrics {address}: expected http://HOST:PORT/metrics", USAGE)
+            raise CliError(f"--metrics {address} is not an address: expected http://HOST:PORT/metrics", USAGE)
         try:
             with urlopen(address, timeout=10) as page:  # http and https alone, see above
                 text = page.read(64 << 20).decode()
         except (URLError, OSError, ValueError) as error:
-            raise CliError(f"--metrics {address}: {getattr(error, 'reason', error)}") from error
+            raise CliError(
+                f"the metrics at {address} (--metrics) cannot be read: {getattr(error, 'reason', error)}"
+            ) from error
         for what, key, user, client_id, value in _LINE.findall(text):
             account = (key, _unescaped(user), _unescaped(client_id))
             use = found.setdefault(account, {"used": 0.0, "throttled_seconds": 0.0})

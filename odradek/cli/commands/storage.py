@@ -1,4 +1,4 @@
-"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and say what they hold."""
+"""`odradek storage format|adopt|info|check-config|random-uuid`: prepare the directories of a node, and show their contents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from odradek.cli.failure import CliError
 from odradek.cli.output import counted, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, file_path, whole_number
+from odradek.cli.recovering.stopped_nodes import load_config
 from odradek.cli.scram_users import scram_record
 from odradek.cli.streams.standard_streams import complain
 
@@ -134,7 +135,7 @@ def _format(args: argparse.Namespace) -> int:
         for path in done.directories:
             say(f"formatted {path} for node {done.node_id} of cluster {done.cluster_id}")
         if not done.directories:
-            say("nothing to format")
+            say("there is nothing to format")
     return 0
 
 
@@ -156,7 +157,7 @@ def _adopt(args: argparse.Namespace) -> int:
     from odradek.env.real import RealEnv
     from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory, storage_info
 
-    config, env = _load(args.config), RealEnv()
+    config, env = load_config(args.config), RealEnv()
     owner, blank = None, []
     try:
         for path in _directories(config):
@@ -170,14 +171,17 @@ def _adopt(args: argparse.Namespace) -> int:
                 blank.append(path)
             else:
                 raise CliError(
-                    f"{path} is to hold the metadata log, and is not formatted: see `storage format`"
+                    f"{path}, the directory for the metadata log, is not formatted: run `odradek "
+                    "storage format`"
                 )
         if owner is None:
-            raise CliError("no directory of this node is formatted: `odradek storage format` begins a node")
+            raise CliError(
+                "none of this node's directories is formatted: run `odradek storage format` to begin a node"
+            )
         for path in blank:
             if not args.same_file_system and not env.is_blank_disk(path):
                 raise CliError(
-                    f"{path} is on no blank disk of its own: mount the new disk, or say --same-file-system"
+                    f"{path} is not on a blank disk of its own: mount the new disk, or add --same-file-system"
                 )
         for path in blank:
             directory = env.open_dir(path, create=True)
@@ -189,9 +193,12 @@ def _adopt(args: argparse.Namespace) -> int:
         print_json({"node_id": owner.node_id, "directories": blank})
         return 0
     for path in blank:
-        say(f"adopted {path} for node {owner.node_id}: start the node again, and others fill its replicas")
+        say(
+            f"adopted {path} for node {owner.node_id}: start the node again, and its replicas there "
+            "are copied from other brokers"
+        )
     if not blank:
-        say("there is nothing to adopt")
+        say("there is no directory to adopt")
     return 0
 
 
@@ -203,7 +210,7 @@ def _info(args: argparse.Namespace) -> int:
 
     env = RealEnv()
     documents: list[dict[str, Any]] = []
-    for path in _directories(_load(args.config)):
+    for path in _directories(load_config(args.config)):
         try:
             info = storage_info(env.open_dir(path))
             meta, problem, has_metadata = info.meta, info.problem, info.has_metadata_log
@@ -264,7 +271,9 @@ def _text_of(path: str) -> str:
 def _who_votes(
     config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
 ) -> tuple[VoterEndpoint | None, VoterSet | None]:
-    """Return the one voter, or all of them; nobody where `controller.quorum.voters` says it. Raises `StorageError`."""
+    """Return the one voter, or the set of all voters; None for both if `controller.quorum.voters` names them.
+    Raises `StorageError`.
+    """
     from odradek.metadata_quorum.replica.storage_format import StorageError, initial_voters
 
     voter: VoterEndpoint | None = None
@@ -313,7 +322,7 @@ def format_storage_of(
         storage_info,
     )
 
-    config = _load(config_path)
+    config = load_config(config_path)
     env = RealEnv()
     first_users = [scram_record(text, env.new_uuid()) for text in users]
     try:
@@ -324,8 +333,8 @@ def format_storage_of(
             known = [info.meta.cluster_id for info in map(storage_info, directories) if info.meta is not None]
             if not known and voter is None:
                 raise StorageError(
-                    "--cluster-id is missing: all nodes of a cluster are formatted with the same one "
-                    "(`odradek storage random-uuid` makes one)"
+                    "--cluster-id is missing: give the same cluster id to all nodes of a cluster "
+                    "(`odradek storage random-uuid` makes a new one)"
                 )
             cluster_id = known[0] if known else random_cluster_id(env.new_uuid())
         formatted = format_storage(
@@ -356,7 +365,10 @@ def _warn_of_modes(paths: list[str]) -> None:
     exposed = open_to_everybody(paths)
     if exposed:
         names = ", ".join(exposed)
-        complain(f"everybody may enter {names}, which will hold records and keys: {chmod_remedy(exposed)}")
+        complain(
+            f"every user of this machine may enter {names}, which will hold records and keys: run "
+            f"{chmod_remedy(exposed)}"
+        )
 
 
 def _is_alone(config: NodeConfig) -> bool:
@@ -379,19 +391,3 @@ def _directories(config: NodeConfig) -> list[str]:
     """List the log directories, and the metadata directory where it is separate."""
     paths = list(config.log_dirs)
     return paths if config.metadata_log_dir in paths else [*paths, config.metadata_log_dir]
-
-
-def _load(path: str) -> NodeConfig:
-    from odradek.metadata_quorum.config.config_defs import ConfigError
-    from odradek.node.configuration.node_config import NodeConfig
-
-    try:
-        # As Kafka's tool: certificates and passwords may come after the disks.
-        config = NodeConfig.load(path, starts=False)
-    except OSError as error:
-        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
-    except ConfigError as error:
-        raise CliError(f"{path}: {error}") from error
-    for warning in config.warnings:
-        complain(f"{path}: {warning}")
-    return config

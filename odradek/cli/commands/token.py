@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-DRY_RUN = "nothing was changed: leave --dry-run out to do it"
+DRY_RUN = "nothing was changed: repeat the command without --dry-run to do it"
 RENEWERS_SHOWN = 3
 _SPAN_HELP = "90s, 15m, 2h, 7d"
 _SHARED_KEYS = (
@@ -107,9 +107,11 @@ def _create(args: argparse.Namespace) -> int:
     from odradek.security.scram import MECHANISMS
 
     if args.mechanism not in MECHANISMS:
-        raise CliError(f"--mechanism {args.mechanism}: expected one of {', '.join(MECHANISMS)}", USAGE)
+        raise CliError(
+            f"--mechanism {args.mechanism} is unknown: expected one of {', '.join(MECHANISMS)}", USAGE
+        )
     if args.to is not None and os.path.exists(args.to):
-        raise CliError(f"{args.to} is there already: name a new file", USAGE)
+        raise CliError(f"{args.to} exists already: name a new file", USAGE)
     owner = None if args.owner is None else _principal(args.owner)
     renewers = [_principal(each) for each in args.renewer]
     if args.dry_run:
@@ -139,7 +141,7 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
-    """Write keys for --command-config; the file begins its life unreadable for others."""
+    """Write keys for --command-config; from its creation on, no other user can read the file."""
     known = {key: value for key, value in security_properties(args).items() if key in _SHARED_KEYS}
     keys = {
         "bootstrap.servers": bootstrap_of(args),
@@ -155,7 +157,7 @@ def _write_keys(args: argparse.Namespace, token: DelegationToken) -> None:
     except OSError as error:
         raise CliError(
             f"the token {token.token_id} was made, but {args.to} cannot be written ({error.strerror}): "
-            f"`odradek token expire {token.token_id}` ends it"
+            f"run `odradek token expire {token.token_id}` to end the token"
         ) from None
 
 
@@ -205,12 +207,12 @@ def _found(client: Client, token_id: str) -> DelegationToken:
     for token in client.admin.describe_delegation_tokens():
         if token.token_id == token_id:
             return token
-    raise CliError(f"you can see no token {token_id}: `odradek token list` shows which you can")
+    raise CliError(f"no token {token_id} is visible to you: `odradek token list` shows the tokens that are")
 
 
 @contextmanager
 def _by_renewer(token: DelegationToken) -> Iterator[None]:
-    """Say who may do it, where the client may not."""
+    """Print who may do it, if the client may not."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     try:
@@ -220,7 +222,7 @@ def _by_renewer(token: DelegationToken) -> Iterator[None]:
             raise
         renewers = f", or a renewer ({', '.join(token.renewers)})," if token.renewers else ""
         raise CliError(
-            f"only the token's owner {token.owner}{renewers} may do that; no right replaces it"
+            f"only the token's owner {token.owner}{renewers} may do that; no other right suffices"
         ) from None
 
 

@@ -205,7 +205,7 @@ def _alter(args: argparse.Namespace) -> int:
     changes = [AlterConfig(key, value) for key, value in args.config]
     changes += [AlterConfig(key, operation=ConfigOperation.DELETE) for key in args.unset]
     if not changes and args.partitions is None:
-        raise CliError("nothing to alter: give --partitions, --config or --unset", USAGE)
+        raise CliError("no change was given: give --partitions, --config or --unset", USAGE)
     done = []
     with connected(args) as client, changing(not args.validate_only):
         # The configuration first: a refused value is found before partitions are there for good.
@@ -274,7 +274,7 @@ def _spare_internal(client: Client, names: list[str]) -> None:
         if name in topics and topics[name].is_internal:
             raise CliError(
                 f"{name} is an internal topic: deleting it loses what the cluster keeps there "
-                "(groups' offsets, transactions); --force deletes it anyway"
+                "(committed offsets, transactions). Add --force to delete it anyway"
             )
 
 

@@ -25,7 +25,7 @@ __all__ = ["register"]
 
 _LOOK_SECONDS_MAX = 3.0
 _ANY_AGE = -(1 << 62)
-"""Also what a leader whose clock is ahead has written."""
+"""An age that also covers writes of a leader whose clock is ahead."""
 
 
 def register(groups: Groups) -> None:
@@ -266,8 +266,8 @@ def _abort(args: argparse.Namespace) -> int:
                 _check_abandoned(args, client)
             return _abort_on_partition(args, client)
     raise CliError(
-        "name the transaction by --transactional-id, or by --topic, --partition and --start-offset together "
-        "(`odradek txn find-hanging` shows which)",
+        "name the transaction by --transactional-id, or by --topic, --partition and --start-offset "
+        "together (`odradek txn find-hanging` shows transactions that hang)",
         USAGE,
     )
 
@@ -308,10 +308,11 @@ def _fence(args: argparse.Namespace, client: Client) -> int:
 
 def _unfinished_text(name: str) -> str:
     return (
-        f"transactional id {name}: the end of its transaction is decided and its producer fenced, but not all "
-        "partitions have their marker yet (CONCURRENT_TRANSACTIONS). The coordinator goes on by itself. "
-        f"`odradek txn describe {shlex.quote(name)}` names the partitions, `odradek partition list --offline` those "
-        "without a leader, and `odradek txn find-hanging` those that refuse the marker"
+        f"transactional id {name}: its transaction's outcome is decided and its producer fenced, but "
+        "some partitions lack their marker (CONCURRENT_TRANSACTIONS). The coordinator goes on by "
+        f"itself. `odradek txn describe {shlex.quote(name)}` names the partitions, `odradek partition "
+        "list --offline` those without a leader, and `odradek txn find-hanging` those that refuse the "
+        "marker"
     )
 
 
@@ -327,7 +328,7 @@ def _fenced_text(fenced: FencedProducer) -> str:
         kind = "prepared" if before.is_timeless else "open"
         happened = f"its {kind} transaction on {places} is aborted"
     elif outcome is not None:
-        happened = f"its transaction on {places} is {outcome}, which was decided before"
+        happened = f"its transaction on {places} is {outcome}: this was decided before the command"
     else:
         happened = f"it had no open transaction ({before.state})"
     return (
@@ -350,14 +351,18 @@ def _check_abandoned(args: argparse.Namespace, client: Client) -> None:
             continue
         name, state = each.transaction.transactional_id, each.transaction.state
         if each.prospect.value == "ending":
-            advice = "wait for its markers (`odradek txn find-hanging` shows whether one is refused)"
+            advice = (
+                "wait for its markers (`odradek txn find-hanging` shows whether a partition refuses "
+                "its marker)"
+            )
         else:
             advice = (
                 f"`odradek txn abort --transactional-id {shlex.quote(name)}` aborts it on all its partitions"
             )
         raise CliError(
-            f"{args.topic}-{args.partition}: transactional id {name} has this transaction, in {state}: {advice}; "
-            "--force aborts it on this partition alone, whatever becomes of it on the others"
+            f"the transaction on {args.topic}-{args.partition} belongs to transactional id {name}, in "
+            f"the state {state}: {advice}. With --force it is aborted on this partition alone, "
+            "whatever happens on other partitions"
         )
 
 
@@ -370,8 +375,8 @@ def _abort_on_partition(args: argparse.Namespace, client: Client) -> int:
     except KafkaError as error:
         if error.code is ErrorCode.INVALID_TXN_STATE:
             raise CliError(
-                f"{error.message}: `odradek txn describe-producers --topic {args.topic} --partition {args.partition}` "
-                "shows those that are open"
+                f"{error.message}: `odradek txn describe-producers --topic {args.topic} --partition "
+                f"{args.partition}` shows the open transactions"
             ) from error
         raise
     if args.json:
@@ -386,7 +391,7 @@ def _abort_on_partition(args: argparse.Namespace, client: Client) -> int:
         )
     else:
         say(
-            f"{where}: the transaction since offset {args.start_offset} is aborted "
-            f"(producer id {producer.producer_id}, epoch {producer.producer_epoch})"
+            f"{where}: the transaction that began at offset {args.start_offset} is aborted (producer "
+            f"id {producer.producer_id}, epoch {producer.producer_epoch})"
         )
     return 0

@@ -22,7 +22,7 @@ __all__ = ["register"]
 _Row: TypeAlias = tuple[str, str, int]
 """A user, a mechanism, the iterations."""
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
-DRY_RUN = "nothing was changed: leave --dry-run out to do it"
+DRY_RUN = "nothing was changed: repeat the command without --dry-run to do it"
 _SALT_BYTES = 16
 
 
@@ -92,7 +92,7 @@ def _mechanism(text: str) -> str:
     from odradek.security.scram import MECHANISMS
 
     if text.upper() not in MECHANISMS:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MECHANISMS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(MECHANISMS)}")
     return text.upper()
 
 
@@ -139,7 +139,7 @@ def _list(args: argparse.Namespace) -> int:
     missing = [user for user, mechanisms in known.items() if not mechanisms]
     _show(args, _rows(known))
     if missing:
-        raise CliError(f"there is no user {', '.join(missing)}")
+        raise CliError(f"the user {', '.join(missing)} does not exist")
     return 0
 
 
@@ -150,7 +150,8 @@ def _add(args: argparse.Namespace) -> int:
         taken = [each for each in mechanisms if each in has]
         if taken:
             raise CliError(
-                f"{args.user} has {', '.join(taken)} already: `odradek user password {args.user}` changes the password"
+                f"the user {args.user} has {', '.join(taken)} already: `odradek user password "
+                f"{args.user}` changes the password"
             )
         rows = _set_password(args, client, mechanisms)
     _finish(args, rows, [])
@@ -161,12 +162,15 @@ def _password(args: argparse.Namespace) -> int:
     with connected(args) as client:
         has = _known(client, [args.user]).get(args.user, {})
         if not has:
-            raise CliError(f"there is no user {args.user}: `odradek user add {args.user}` adds one")
+            raise CliError(
+                f"the user {args.user} does not exist: `odradek user add {args.user}` adds the user"
+            )
         mechanisms = list(dict.fromkeys(args.mechanism or has))
         missing = [each for each in mechanisms if each not in has]
         if missing:
             raise CliError(
-                f"{args.user} has no {', '.join(missing)}: `odradek user add {args.user} --mechanism {missing[0]}` adds it"
+                f"the user {args.user} has no {', '.join(missing)}: `odradek user add {args.user} "
+                f"--mechanism {missing[0]}` adds it"
             )
         rows = _set_password(args, client, mechanisms)
         brokers = _disconnected(args, client, [args.user])
@@ -207,10 +211,10 @@ def _remove(args: argparse.Namespace) -> int:
         known = _known(client, users)
         missing = [user for user in users if not known.get(user)]
         if missing:
-            raise CliError(f"there is no user {', '.join(missing)}: nothing was changed")
+            raise CliError(f"the user {', '.join(missing)} does not exist: nothing was changed")
         gone = [row for row in _rows(known) if args.mechanism is None or row[1] in args.mechanism]
         if not gone:
-            raise CliError(f"no user named has {', '.join(args.mechanism)}: nothing was changed")
+            raise CliError(f"none of the named users has {', '.join(args.mechanism)}: nothing was changed")
         if not args.dry_run:
             _alter(client, [ScramDeletion(user, mechanism) for user, mechanism, _ in gone])
         brokers = _disconnected(args, client, sorted({user for user, _, _ in gone}))
@@ -229,7 +233,7 @@ def _disconnected(args: argparse.Namespace, client: Client, users: list[str]) ->
 
 
 def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done: str = "") -> None:
-    """Show what was done, and what it means for clients that are connected."""
+    """Show what was done, and its effect on connected clients."""
     if args.json:
         _show(args, rows, executed=not args.dry_run, disconnected_by_brokers=brokers)
         return
@@ -239,4 +243,4 @@ def _finish(args: argparse.Namespace, rows: list[_Row], brokers: list[int], done
     elif brokers:
         say(f"{done}; live connections were closed by {counted(len(brokers), 'broker')}")
     elif done:
-        say(f"{done}; live connections stay until they authenticate again (--disconnect ends them at once)")
+        say(f"{done}; live connections stay until they authenticate again (--disconnect closes them at once)")

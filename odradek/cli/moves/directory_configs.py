@@ -84,7 +84,7 @@ def listed_paths(text: str) -> list[str]:
 
 
 def cordoned_paths(configs: Mapping[str, str], disks: Sequence[LogDirDescription]) -> list[str]:
-    """List the directories that take no new replicas; `*` stands for all of them."""
+    """List the directories that get no new replicas; `*` stands for all directories."""
     listed = listed_paths(configs.get(CORDONED_KEY, ""))
     return [disk.path for disk in disks] if listed == ["*"] else listed
 
@@ -122,7 +122,7 @@ class CopyThrottle:
             self._set(broker_configs(self._client, self._broker))
 
     def hold(self) -> None:
-        """Set the rate anew if another command has put back what was before. Raises `KafkaError`."""
+        """Set the rate again if another command has restored the former value. Raises `KafkaError`."""
         if self._rate is None:
             return
         configs = broker_configs(self._client, self._broker)
@@ -130,7 +130,7 @@ class CopyThrottle:
             self._set(configs)
 
     def end(self) -> None:
-        """Put back what was before, unless the rate of another command is in force. Raises `KafkaError`."""
+        """Restore the former value, unless the rate of another command is in force. Raises `KafkaError`."""
         if self._rate is None:
             return
         configs = broker_configs(self._client, self._broker)

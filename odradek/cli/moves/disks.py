@@ -38,9 +38,9 @@ __all__ = ["register_moves"]
 LOOK_SECONDS = 1.0
 RELEASE_SECONDS = 30.0
 CALM_LOOKS = 4
-"""A retirement that still runs may ask once more for moves, before it sees that it was cancelled."""
+"""The number of quiet looks before the end. A cancelled retirement that still runs may ask for moves once more."""
 MOVES_AT_ONCE = 500
-"""Moves that are asked for before the next look."""
+"""The number of moves that are requested before the next look."""
 _ASSUMED_RATE = 100 << 20
 _LINES_MAX = 40
 
@@ -88,7 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _broker_directory(text: str) -> tuple[int, str]:
     broker, colon, path = text.partition(":")
     if not colon or not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is no BROKER:DIR (for example 1:/disks/3)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not BROKER:DIR, for example 1:/disks/3")
     return id_number(broker), path
 
 
@@ -127,15 +127,16 @@ def _retire(args: argparse.Namespace) -> int:
         if found.health is not None and found.health.is_released:
             if args.cancel:
                 raise CliError(
-                    f"{path} of broker {broker} is released already: the broker's next start takes it back"
+                    f"broker {broker} has released {path} already: its next start takes the directory back"
                 )
             return _print_emptied(args, [])
         if args.cancel:
             return _cancel(client, args, configs)
         if _metadata_directory(configs) == path:
             raise CliError(
-                f"{path} holds the metadata log of broker {broker}, and cannot be emptied while it runs: drain the broker "
-                "(`odradek broker drain`), or give its controller a new disk (docs/cluster.md)"
+                f"{path} holds the metadata log of broker {broker}, so it cannot be emptied while the "
+                "broker runs: drain the broker (`odradek broker drain`), or give its controller a new "
+                "disk (docs/cluster.md)"
             )
         cordoned = cordoned_paths(configs, directories)
         try:
@@ -161,7 +162,7 @@ def _retire(args: argparse.Namespace) -> int:
 
 
 def _release(client: Client, broker: int, path: str) -> None:
-    """Have the broker let go of an empty directory; then take back the marks of the retirement."""
+    """Let the broker release an empty directory; then remove the marks of the retirement."""
     from odradek.serving.disk_troubles import RELEASED_LOG_DIRS, RETIRING_LOG_DIRS
 
     set_broker_configs(client, broker, [append(RELEASED_LOG_DIRS, path)])
@@ -169,8 +170,8 @@ def _release(client: Client, broker: int, path: str) -> None:
     while not _is_released(client, broker, path):
         if time.monotonic() > deadline:
             raise CliError(
-                f"{path} of broker {broker} is empty, but the broker does not let go of it: its log says why "
-                "(log_dir.not_released); stop the broker before the disk is pulled"
+                f"{path} of broker {broker} is empty, but the broker has not released it: its log says "
+                "why (log_dir.not_released). Stop the broker before you pull the disk"
             )
         time.sleep(LOOK_SECONDS / 4)
     changes = [subtract(RELEASED_LOG_DIRS, path)]
@@ -197,9 +198,9 @@ def _print_emptied(args: argparse.Namespace, moves: Sequence[DiskMove]) -> int:
             }
         )
     elif args.keep:
-        say(f"{path} of broker {broker} is empty and takes no replicas; the broker holds it still")
+        say(f"{path} of broker {broker} is empty and accepts no replicas, but the broker has not released it")
     else:
-        say(f"{path} of broker {broker} is empty, and the broker has let go of it: its disk may be pulled")
+        say(f"{path} of broker {broker} is empty, and the broker has released it: its disk may be pulled")
         say("before the broker's next start, take the directory out of log.dirs, or put a new disk there")
     return 0
 
@@ -210,7 +211,10 @@ def _check_directory(directories: Sequence[LogDirDescription], broker: int, path
         listed = ", ".join(each.path for each in directories)
         raise CliError(f"broker {broker} has no directory {path} (it has {listed})")
     if found.error is not None and not (found.health is not None and found.health.is_released):
-        raise CliError(f"{path} of broker {broker} is offline: its replicas are refilled from other brokers")
+        raise CliError(
+            f"{path} of broker {broker} is offline, so nothing can be moved from it: its replicas are "
+            "copied from other brokers"
+        )
     return found
 
 
@@ -238,10 +242,11 @@ def _cancel(client: Client, args: argparse.Namespace, configs: Mapping[str, str]
         return 0
     given_up = counted(len(leaving), "move")
     if args.dry_run:
-        say(f"{path} of broker {broker} would take replicas again, and give up {given_up}")
+        say(f"{path} of broker {broker} would accept replicas again, with {given_up} given up")
         return 0
     say(
-        f"{path} of broker {broker} takes replicas again, {given_up} given up; those that have moved stay away"
+        f"{path} of broker {broker} accepts replicas again, with {given_up} given up; replicas "
+        "that have moved stay where they are"
     )
     rate = broker_configs(client, broker).get(RATE_KEY)
     if not is_no_throttle(rate):
@@ -281,7 +286,8 @@ def _stay(client: Client, broker: int, path: str) -> None:
             _ask(client, broker, [DiskMove(*key, "", path, 0) for key in leaving])
         if time.monotonic() > deadline:
             raise CliError(
-                f"{path} of broker {broker} takes replicas again, but {counted(len(leaving), 'move')} go on: repeat the command"
+                f"{path} of broker {broker} accepts replicas again, but "
+                f"{counted(len(leaving), 'move')} go on: repeat the command"
             )
         time.sleep(LOOK_SECONDS / 4)
 
@@ -330,8 +336,8 @@ def _carry_out(
     first: Sequence[DiskMove] = (),
     emptied: str | None = None,
 ) -> None:
-    """Ask for the moves and wait until they have ended. `plan` is made anew at each look: a restarted broker, or a
-    replica that has come meanwhile, is taken in. The throttle is taken back at the end."""
+    """Ask for the moves and wait until they have ended. Each look makes the `plan` anew, so that it covers a
+    restarted broker, or a replica that has come meanwhile. Remove the throttle at the end."""
     throttle = CopyThrottle(client, broker, args.throttle)
     throttle.begin()
     try:
@@ -377,8 +383,8 @@ class _Cordon:
             self._is_seen = True
         elif self._is_seen or time.monotonic() > self._deadline:
             raise CliError(
-                f"{self._path} of broker {self._broker} takes replicas again: its retirement was cancelled; "
-                "replicas that have left it stay where they are now"
+                f"{self._path} of broker {self._broker} accepts replicas again, because its retirement "
+                "was cancelled; replicas that have left it stay where they are"
             )
 
 
@@ -412,7 +418,9 @@ def _ask(client: Client, broker: int, moves: Sequence[DiskMove], *, is_planned_a
 
 
 def _left(client: Client, broker: int, emptied: str | None) -> int:
-    """Count the replicas that still move, or lie where none should be; and 1 while new ones may still come there."""
+    """Count the replicas that still move, or lie in a directory to be emptied; add 1 while new ones may still come
+    there.
+    """
     online = [each for each in _directories(client, broker) if each.error is None]
     moving = sum(replica.is_future or each.path == emptied for each in online for replica in each.replicas)
     return moving + sum(each.path == emptied and not each.is_cordoned for each in online)
@@ -423,7 +431,7 @@ def _print_plan(args: argparse.Namespace, broker: int, moves: Sequence[DiskMove]
         print_json({"broker": broker, "moves": [_document(each) for each in moves]})
         return
     if not moves:
-        say(f"broker {broker}: nothing to move")
+        say(f"broker {broker}: there is nothing to move")
         return
     size, rate = sum(move.size for move in moves), args.throttle or _ASSUMED_RATE
     span = span_text(max(1, round(size / rate)) * 1000)

@@ -52,7 +52,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
         return f"broker {node} is down"
     if node in each.offline_replicas:
         return f"the directory of broker {node} is offline"
-    # Without a leader others than those in sync may be eligible: the controller knows.
+    # Without a leader, replicas outside the ISR may be eligible: the controller knows which.
     if each.leader >= 0 and node not in each.isr:
         return f"{node} is not in sync yet"
     return None
@@ -71,8 +71,8 @@ def elect_uncleanly(
     other = [each for each in choices if each.obstacle is None and each.next != wanted[each.key].replicas[0]]
     if not args.execute or not other:
         return _carry_out(args, client, choices, "every partition is led")
-    # The controller elects the first replica whose broker it believes to be there: the replica that shall lead is first
-    # meanwhile.
+    # The controller elects the first replica whose broker it takes for alive, so put the replica that should
+    # lead first meanwhile.
     with changing():
         _order(client, {each.key: _first(wanted[each.key].replicas, each.next) for each in other})
         try:
@@ -89,16 +89,16 @@ def _unclean_choice(args: argparse.Namespace, survey: ClusterSurvey, each: Leade
         node = each.best.node
     state = next((replica.state for replica in each.replicas if replica.node == node), None)
     if each.key in survey.reassignments:
-        obstacle = "it is moving: `odradek partition move --cancel` first"
+        obstacle = "the partition is moving: run `odradek partition move --cancel` first"
     elif state is None:
-        obstacle = "no replica is there"
+        obstacle = "no replica of the partition is online"
     elif state != "online":
         obstacle = f"broker {node} is {state}"
     return _Choice(each.key, -1, each.replicas[0].node if each.replicas else None, node, obstacle)
 
 
 def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
-    assert node is not None, "a partition is ordered for a node"
+    assert node is not None, "partitions are ordered by a node, which is missing"
     return (node, *(each for each in replicas if each != node))
 
 
@@ -129,13 +129,14 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
         print_table(("TOPIC", "PARTITION", "LEADER", "NEXT"), rows)
         say(paint(YELLOW, "nothing was changed: add --execute to do it"))
         if args.unclean:
-            say(paint(RED, "records that only the lost replicas had will be gone for good"))
+            say(paint(RED, "records that only the lost replicas had will be lost for good"))
     if errors:
         raise call_failure(next(iter(errors.values())), changes=True)
     left = [each for each in choices if each.obstacle is not None]
     if args.execute and left:
         raise CliError(
-            f"{counted(len(left), 'partition')} without an election, such as {left[0].key}: {left[0].obstacle}. Mend that, then try again"
+            f"{counted(len(left), 'partition')} cannot have an election, such as {left[0].key}: "
+            f"{left[0].obstacle}. Solve that, then try again"
         )
     return 0
 
@@ -160,7 +161,7 @@ def _elected(
 def _leaders(
     args: argparse.Namespace, client: Client, choices: Sequence[_Choice]
 ) -> dict[TopicPartition, int]:
-    """Find the leaders now. The broker that is asked may hear of an election a moment later than the controller."""
+    """Find the leaders now. The answering broker may learn of an election a moment later than the controller."""
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key.topic for each in choices})
     while choices:

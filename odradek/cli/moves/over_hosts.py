@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["balance_over_hosts"]
 
 MOVES_AT_ONCE = 50
-NOTHING = "nothing to move: the brokers use like shares of their disks"
+NOTHING = "there is nothing to move: the brokers use equal shares of their disks"
 
 
 def balance_over_hosts(args: argparse.Namespace, client: Client, disks: Mapping[int, Sequence[Disk]]) -> int:

@@ -44,7 +44,7 @@ def byte_count(text: str) -> int:
     except argparse.ArgumentTypeError:
         count = 0
     if not 0 < count < 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes above 0 (for example 50M)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0 (for example 50M)")
     return count
 
 
@@ -52,7 +52,7 @@ def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
     """Parse a topic, or some of its partitions: words, words:0, words:0-3,7."""
     name, colon, listed = text.partition(":")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} names no topic")
+        raise argparse.ArgumentTypeError(f"{text!r} does not name a topic")
     if not colon:
         return name, None
     indexes: list[int] = []
@@ -64,7 +64,7 @@ def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentTypeError(f"{error} (for example words:0 or words:0-3,7)") from None
         if high < low or high - low >= 100_000:
-            raise argparse.ArgumentTypeError(f"{part!r} is no range of partitions")
+            raise argparse.ArgumentTypeError(f"{part!r} is not a range of partitions")
         indexes.extend(range(low, high + 1))
     return name, tuple(dict.fromkeys(indexes))
 
@@ -157,8 +157,9 @@ def carry_out(
 def _late_text(args: argparse.Namespace, count: int, progress: Progress) -> str:
     copied = f" ({progress.text()})" if progress.is_measured else ""
     text = (
-        f"--timeout has passed: {counted(count, 'partition')} not moved yet{copied}; moves that have begun go on "
-        "(`odradek partition list --moving`; `odradek partition move --cancel`), repeat the command for the others"
+        f"--timeout has passed, and {counted(count, 'partition')} are not moved yet{copied}. "
+        "Moves that have begun go on (`odradek partition list --moving`; `odradek partition move --cancel`); "
+        "repeat the command for the other partitions"
     )
     return f"{text}; throttles stay until `odradek partition move --unthrottle`" if args.throttle else text
 
@@ -166,13 +167,13 @@ def _late_text(args: argparse.Namespace, count: int, progress: Progress) -> str:
 def refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
     """Refuse a plan that would fill a disk, because a full disk fails all partitions on it."""
     full = [
-        f"broker {node} would take {bytes_text(gain)} more and has room for {bytes_text(room)}"
+        f"broker {node} would get {bytes_text(gain)} more, and has room for {bytes_text(room)}"
         for node, (gain, room) in survey.too_full(moves).items()
     ]
     if full:
         raise CliError(
-            f"too little room, nothing was changed: {'; '.join(full)}; add a broker or disks, or keep records for a shorter "
-            "time (retention.ms)"
+            f"nothing was changed, because the brokers have too little room: {'; '.join(full)}. Add a "
+            "broker or disks, or keep records for a shorter time (retention.ms)"
         )
 
 
@@ -217,14 +218,14 @@ def _finish(
 
 @contextmanager
 def _printing_throttles(args: argparse.Namespace) -> Iterator[None]:
-    """Print what to do about throttles when the block fails: they stay, for the moves that go on."""
+    """Print how to remove the throttles, if the block fails: they stay, for the moves that go on."""
     try:
         yield
     except Exception:
         if args.throttle is not None:
             complain(
-                "moves that have begun go on (`odradek partition list --moving`), and throttles may be left: "
-                "`odradek partition move --unthrottle` removes them when all moves are done"
+                "moves that have begun go on (`odradek partition list --moving`), and throttles may "
+                "stay: run `odradek partition move --unthrottle` when all moves are done"
             )
         raise
 
@@ -235,13 +236,14 @@ class Progress:
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
         self._last: MoveProgress | None = None
-        # The first measure counts what was copied before this command began: the rate goes by what came after it.
+        # The first measure counts bytes that were copied before this command began, so the rate counts only
+        # later ones.
         self._first: tuple[float, int] | None = None
         self._rate = 0.0
 
     @property
     def is_measured(self) -> bool:
-        """True if it is known how many bytes are there."""
+        """True if the bytes in the target are known."""
         return self._first is not None
 
     def update(self, progress: MoveProgress) -> None:
@@ -330,7 +332,7 @@ def _print_loads(moves: Sequence[Move], survey: ClusterSurvey) -> None:
         ],
     )
     if survey.unmeasured:
-        say(paint(YELLOW, f"sizes are not known of {_brokers(survey.unmeasured)}"))
+        say(paint(YELLOW, f"the sizes of the replicas on {_brokers(survey.unmeasured)} are not known"))
 
 
 def _brokers(nodes: Iterable[int]) -> str:
@@ -362,7 +364,7 @@ def _document(
 
 
 def name_directories(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> None:
-    """Send brokers the directories for replicas, also for those that are yet to come. Raises `KafkaError`."""
+    """Send brokers the directories for replicas, including replicas that do not exist yet. Raises `KafkaError`."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
     for error in client.admin.alter_replica_log_dirs(wanted).values():

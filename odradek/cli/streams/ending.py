@@ -51,11 +51,11 @@ class Ending:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None:
-            # A signal that came while all was being finished: the command was asked to end, and says so.
+            # A signal came during the last steps: the command was asked to end, and reports that.
             self.check()
 
     def check(self) -> None:
-        """Raise `Ended` if a signal has come, once: what the command does then is its ending."""
+        """Raise `Ended` if a signal has arrived; at most once, because the command then runs its ending."""
         number, self._number = self._number, None
         if number is not None:
             raise Ended(number)
@@ -81,7 +81,7 @@ class Ending:
 
 
 def die_of(end: Ended) -> None:
-    """End the process by the signal that asked for it, which its parent sees; return for Ctrl-C alone."""
+    """End the process by the signal that asked it to end, so that its parent sees that signal; return for Ctrl-C alone."""
     if end.number != signal.SIGINT:
         signal.signal(end.number, signal.SIG_DFL)
         os.kill(os.getpid(), end.number)

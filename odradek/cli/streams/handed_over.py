@@ -18,7 +18,9 @@ __all__ = ["HandedOver"]
 
 
 class HandedOver:
-    """Records that were polled and are not handed over, in order; the next offset behind the others, by partition."""
+    """Records that were polled but not handed over yet, in order; and the next offset of each partition behind the
+    handed-over ones.
+    """
 
     def __init__(self) -> None:
         self.next_offsets: dict[TopicPartition, int] = {}
@@ -38,10 +40,11 @@ class HandedOver:
     def settle(self, count: int) -> None:
         """Call the first `count` records that wait handed over."""
         if count > self.waiting:
-            raise AssertionError(f"{count} records are handed over, but {self.waiting} were polled")
+            raise AssertionError(f"{count} records were printed, but only {self.waiting} records were polled")
         next_offsets: Any = self.next_offsets
         for record in self._waiting[self._done : self._done + count]:
-            # A plain tuple finds the same as the named one and costs a quarter: one is made for every record.
+            # A plain tuple finds the same entry as the named one at a quarter of the cost. One is made for
+            # every record.
             next_offsets[record.topic, record.partition] = record.offset + 1
         self._done += count
 

@@ -24,7 +24,7 @@ Read = Callable[[], bytes]
 def line_source(path: str | None) -> Iterator[Read]:
     """Open a function that reads some bytes of the file, or (None) of standard input; none at the end. Raises `CliError`."""
     if path is None and is_closed(sys.stdin):
-        raise CliError("standard input is closed, so there is nothing to read (--file names a file)")
+        raise CliError("standard input is closed, so there is nothing to read (--file reads a file)")
     try:
         file = sys.stdin.buffer if path is None else open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
     except OSError as error:
@@ -61,7 +61,7 @@ def _read(descriptor: int) -> bytes:
 def lines(read: Read, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[list[bytes]]:
     """Yield whole lines, as many as one read gives: at a terminal each line at once, from a file a mebibyte's worth.
 
-    `waiting` makes the block in which it waits for input. Raises `CliError` for a line that no record can hold.
+    `waiting` makes the context in which it waits for input. Raises `CliError` for a line that no record can hold.
     """
     rest = bytearray()
     count = 0

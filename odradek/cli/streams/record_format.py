@@ -56,7 +56,7 @@ def template(text: str) -> Callable[[ConsumerRecord], bytes]:
         if field and field != "%":
             if field not in _FIELDS:
                 known = " ".join(f"%{name}" for name in _FIELDS)
-                raise argparse.ArgumentTypeError(f"there is no %{field} (but {known} and %%)")
+                raise argparse.ArgumentTypeError(f"the format has no field %{field} (only {known} and %%)")
             parts.append(_FIELDS[field])
         elif escape:
             parts.append(_ESCAPES.get(escape, escape).encode())
@@ -113,36 +113,36 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
     try:
         document = _DECODER.decode(_text(line))
         if not isinstance(document, dict):
-            raise ValueError("it is no object")
+            raise ValueError("the line is not a JSON object")
         _check_fields(document, _FIELDS_OF_RECORD, "")
         _whole_number(document, "partition", 0, _INT32_MAX)
         _whole_number(document, "offset", 0, _INT64_MAX)
         if not isinstance(document.get("topic", ""), str):
-            raise ValueError("its topic is no text")
+            raise ValueError("the topic is not a text")
         headers = _headers_of(document.get("headers") or [])
         timestamp = _whole_number(document, "timestamp", 0, _INT64_MAX, " of milliseconds")
         return _bytes_of(document, "key"), _bytes_of(document, "value"), headers, timestamp
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        reason = "the line is nested too deeply" if isinstance(error, RecursionError) else error
         raise CliError(f"line {line_number} is not a record in JSON: {reason}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object whose names are there once; else one of two values would be lost without a word."""
+    """Make an object. Raise if a name occurs twice, because one of the two values would be lost silently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has {twice!r} twice")
+        raise ValueError(f"the line has {twice!r} twice")
     return found
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
-"""Made once: `json.loads` makes one for each call that has such arguments."""
+"""Made once, because `json.loads` makes one for each call with such arguments."""
 
 
 def _text(line: bytes) -> str:
@@ -150,7 +150,7 @@ def _text(line: bytes) -> str:
     try:
         return line.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is no UTF-8 from byte {error.start + 1} on") from None
+        raise ValueError(f"the line is not UTF-8 from byte {error.start + 1} on") from None
 
 
 def _check_fields(document: dict[str, Any], known: dict[str, None], where: str) -> None:
@@ -164,7 +164,7 @@ def _check_fields(document: dict[str, Any], known: dict[str, None], where: str) 
         raise ValueError(f"there is no field {name!r}{where} ({hint})")
     for name in ("key", "value"):
         if f"{name}_base64" in document and name in document:
-            raise ValueError(f"it has both '{name}' and '{name}_base64'{where}")
+            raise ValueError(f"the line has both '{name}' and '{name}_base64'{where}")
 
 
 def _whole_number(document: dict[str, Any], name: str, least: int, most: int, unit: str = "") -> int | None:
@@ -172,7 +172,7 @@ def _whole_number(document: dict[str, Any], name: str, least: int, most: int, un
     if value is None:
         return None
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"its {name} is no number{unit}")
+        raise ValueError(f"its {name} is not a number{unit}")
     return value
 
 
@@ -181,7 +181,7 @@ def _headers_of(documents: Any) -> tuple[tuple[str, bytes | None], ...]:
     if not isinstance(documents, list) or not all(
         isinstance(each, dict) and isinstance(each.get("key"), str) for each in documents
     ):
-        raise ValueError('its headers are no list of objects like {"key": "h", "value": "v"}')
+        raise ValueError('its headers are not a list of objects like {"key": "h", "value": "v"}')
     for each in documents:
         _check_fields(each, _FIELDS_OF_HEADER, " of a header")
         _encoded(each["key"], "the key of a header")
@@ -195,7 +195,7 @@ def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
         from base64 import b64decode
 
         if not isinstance(encoded, str):
-            raise ValueError(f"its {name}_base64 is no text")
+            raise ValueError(f"its {name}_base64 is not a text")
         return b64decode(encoded, validate=True)
     value = document.get(name)
     if value is None:
@@ -213,4 +213,4 @@ def _encoded(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what} has half a surrogate pair at character {error.start + 1}") from None
+        raise ValueError(f"{what} has half of a surrogate pair at character {error.start + 1}") from None

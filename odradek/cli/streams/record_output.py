@@ -1,8 +1,8 @@
-"""Standard output for records: a write that returns has handed all of it to the system.
+"""Standard output for records: when a write returns, the system has all of its bytes.
 
-Nothing waits in a buffer. Else a command could call a record printed that never came out, or print at its exit what it
-has called unprinted. Before a write into a pipe it waits until the pipe has room. So a signal hits the wait, and never a
-write that is half done.
+Nothing stays in a buffer. Otherwise a command could report a record as printed that was never written, or write at
+its exit a record that it reported as unprinted. Before a write into a pipe it waits until the pipe has room. So a
+signal interrupts the wait, and never a write that is half done.
 """
 
 from __future__ import annotations

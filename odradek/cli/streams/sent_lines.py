@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["SentLines"]
 
 _RECORD_BYTES = 100
-"""What a record costs the producer beside its line."""
+"""The bytes that a record costs the producer, apart from its line."""
 
 
 class SentLines:
@@ -65,12 +65,15 @@ class SentLines:
         self.progress.add(self.written - before)
 
     def report(self) -> str:
-        """Say how many lines are written and where to go on, once all of them are counted."""
+        """Write how many lines are written and where to go on, once all lines are counted."""
         go_on = self._sent + 1 if self.first_failed is None else self.first_failed[0]
-        text = f"{counted(self.written, 'line')} {'is' if self.written == 1 else 'are'} written, go on from line {go_on}"
+        text = (
+            f"{counted(self.written, 'line')} {'is' if self.written == 1 else 'are'} written: go on "
+            f"from line {go_on}"
+        )
         unknown = self._unknown + (self.begun > self._sent)
         if behind := self.written - (go_on - 1):
             text += f" ({behind:,} of them {'is' if behind == 1 else 'are'} behind that line, and would be written twice)"
         if unknown:
-            text += f"; {counted(unknown, 'line')} more may be written, since no answer came"
+            text += f"; {counted(unknown, 'line')} more may be written, because the brokers did not answer"
         return text

@@ -1,7 +1,7 @@
 """The standard streams as the caller left them: closed, in another encoding, full, without a reader.
 
-A descriptor that is closed gets `/dev/null`. Else a file or a connection of ours would become a standard stream. What an
-encoding lacks is written as an escape.
+A closed descriptor gets `/dev/null`. Otherwise a file or a connection of ours would become a standard stream. A
+character that the encoding lacks is written as an escape.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_closed(stream: TextIO) -> bool:
 
 
 def give_up(stream: TextIO) -> None:
-    """Give up a stream that takes nothing any more, so that even the flush at exit is skipped."""
+    """Give up a stream that accepts nothing any more, so that even the flush at exit is skipped."""
     with suppress(io.UnsupportedOperation):  # a stream in memory has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -52,7 +52,7 @@ def give_up(stream: TextIO) -> None:
 def output_failure(error: OSError) -> str:
     """Write the sentence about an output that takes nothing more."""
     where = "" if error.filename is None else f" ({error.filename})"
-    reason = "no space left on its device" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    reason = "the device has no space left" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return f"the output cannot be written: {reason}{where}"
 
 

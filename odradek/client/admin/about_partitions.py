@@ -1,6 +1,6 @@
 """Requests and answers about partitions, nested and read by the row of their API. PURE.
 
-A row is in `odradek.wire.schema.anatomy_rows`. Its form of version 0 is taken: administrators name topics by their
+A row is in `odradek.wire.schema.anatomy_rows`. Its form at version 0 is used, in which topics are named by their
 names.
 """
 

@@ -107,7 +107,7 @@ class ConfigSynonym:
 
 @attrs.frozen
 class ConfigEntry:
-    """One effective configuration value; None for a sensitive one."""
+    """One effective configuration value; its text is None for a sensitive key."""
 
     name: str
     value: str | None
@@ -157,8 +157,7 @@ def describe_configs(
 ) -> Operation[list[ConfigDescription]]:
     """Describe the effective configuration of each resource; `keys` None: all keys.
 
-    A broker answers for itself, so its request goes to the broker that the resource's name (its id) says. Raises
-    `ClientError`.
+    A request about a broker goes to that broker itself; the resource's name is its id. Raises `ClientError`.
     """
     from odradek.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 

@@ -110,7 +110,8 @@ def list_groups(
         gone = [node for node in outcomes if node not in core.cluster.brokers]
         if not gone or core.now >= deadline:
             break
-        # Others coordinate its groups now, and had answered before: all are asked again.
+        # The groups of a broker that is gone now have other coordinators, which had answered before: ask all
+        # brokers again.
     found = []
     for node, groups in outcomes.items():
         if isinstance(groups, Exception):

@@ -51,7 +51,7 @@ class Prospect(Enum):
     TIMES_OUT = "open"
     """Its producer ends it, or the coordinator does after its timeout."""
     PREPARED = "prepared"
-    """It has no timeout: only its producer, or an operator, ends it (KIP-939)."""
+    """A prepared transaction has no timeout: only its producer, or an operator, ends it (KIP-939)."""
     ENDS = "ending"
     """Its outcome is decided, and its markers are under way."""
 
@@ -66,7 +66,7 @@ class OldTransaction:
     holds: bool
     """True if it is the first open transaction there, so that the last stable offset is its first offset."""
     held_back: int | None
-    """Offsets from its begin to the high watermark; None where that is not known."""
+    """Offsets from the transaction's beginning to the high watermark; None if unknown."""
     prospect: Prospect
     transaction: TransactionDescription | None
     """The coordinator's view of the producer; None where no transactional id has this producer id."""
@@ -80,7 +80,7 @@ class RefusedMarker:
     partition: int
     transaction: TransactionDescription
     producer: ActiveProducer
-    """What the partition knows of the producer."""
+    """The producer's state in the partition."""
     coordinator_epoch: int
     """The leader epoch of the coordinator's own partition: markers have it. -1: not known."""
 
@@ -112,9 +112,9 @@ def find_hanging_transactions(
 ) -> Operation[HangingSearch]:
     """Search partitions for open transactions whose last write is older than a span, and ask their coordinators.
 
-    The partitions are those of a topic (or one of it), those that a broker leads, or all. Markers that partitions refuse
-    are found whatever their age. `now_ms` is the present in milliseconds since 1970. Raises `KafkaError` (also for a
-    coordinator that does not answer) and `ClientError`.
+    It searches the partitions of a topic (or a single one), the partitions that a broker leads, or all partitions.
+    Transactions whose markers a partition refuses are found at any age. `now_ms` is the present in milliseconds since
+    1970. Raises `KafkaError` (also for a coordinator that does not answer) and `ClientError`.
     """
     deadline = deadline_of(core, timeout)
     topics = yield from describe_topics(core, None if topic is None else [topic], timeout=deadline - core.now)
@@ -150,8 +150,8 @@ def _refused_markers(
 ) -> Operation[tuple[RefusedMarker, ...]]:
     """List the markers that these partitions refuse, of all transactions whose outcome is decided.
 
-    The partitions were asked before the coordinators. Epochs only grow, so an epoch that is too low now was too low
-    then.
+    Partitions answered before the coordinators did. Epochs only grow, so an epoch that is too low now was already too
+    low then.
     """
     listed = yield from list_transactions(core, states=_DECIDED_STATES, timeout=deadline - core.now)
     if not listed:

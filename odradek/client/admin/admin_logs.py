@@ -53,12 +53,12 @@ class ReplicaCleaning:
     """All before it has been cleaned."""
     clean_bytes: int
     dirty_bytes: int
-    """The bytes that a pass could clean now: the active segment and records that are not old enough are left out."""
+    """The bytes that a pass could clean now, without the active segment and records that are too young."""
     is_under_way: bool
     uncleanable_reason: str | None
     """The reason why the log was set aside; a restart of the broker tries again."""
     last_pass_ended_ms: int | None
-    """Wall-clock time; None if there was no pass since the broker has started. The same goes for the fields below."""
+    """Wall-clock time; None if there was no pass since the broker's start. This also holds for the fields below."""
     last_pass_ms: int | None
     last_pass_bytes_before: int | None
     last_pass_bytes_after: int | None
@@ -82,7 +82,9 @@ class LogDirReplica:
     offset_lag: int
     is_future: bool
     cleaning: ReplicaCleaning | None = None
-    """None unless it was asked for, the topic is compacted and the broker is one of Odradek's."""
+    """The state of cleaning; only if it was requested, the topic is compacted, and the broker is Odradek's.
+    Otherwise None.
+    """
 
 
 @attrs.frozen
@@ -96,7 +98,7 @@ class DirectoryHealth:
     fill_bytes_per_second: int
     """The rate of the last hour."""
     seconds_left: int | None
-    """Until only the reserve is left, at that rate; None if the disk does not fill."""
+    """Seconds until only the reserve is left, at that rate; None if the disk does not fill."""
     sync_us: int
     usual_sync_us: int
     is_slow: bool
@@ -117,7 +119,7 @@ class DirectoryHealth:
 
 @attrs.frozen
 class LogDirDescription:
-    """A log directory. `total_bytes` and `usable_bytes` are those of its disk, -1 where the broker does not say."""
+    """A log directory. `total_bytes` and `usable_bytes` are those of its disk, or -1 if the broker does not report them."""
 
     path: str
     total_bytes: int
@@ -145,7 +147,7 @@ class BrokerLogDirs:
 
 @attrs.frozen
 class ActiveProducer:
-    """The state that a partition remembers of an idempotent producer (KIP-664); -1 for what it does not have."""
+    """A partition's state of an idempotent producer (KIP-664); -1 for each value that it does not have."""
 
     producer_id: int
     producer_epoch: int
@@ -218,7 +220,7 @@ def describe_log_dirs(
     return [
         found if isinstance(found, BrokerLogDirs) else BrokerLogDirs(node, (), found)
         for node, found in outcomes.items()
-        # A broker that left while it was asked no longer belongs to "all".
+        # A broker that left during the request no longer belongs to "all".
         if brokers is not None or node in core.cluster.brokers
     ]
 

@@ -31,7 +31,7 @@ class _AsyncRun(Protocol):
 
 
 class _Method:
-    """A method whose operation is looked for when the method is used first: it may be in a module not yet imported."""
+    """A method that looks up its operation at its first use, because the operation's module may not be imported yet."""
 
     def __init__(self, find: Callable[[], Callable[..., Any]], method_of: Callable[[Any], Any]) -> None:
         self._find = find

@@ -86,9 +86,9 @@ class OffsetSpan:
 class PartitionLag:
     """The progress of a group in a partition.
 
-    `committed` and `lag` are None where it committed nothing. `behind_ms` is the age in milliseconds of the first
-    record that it has not read. It is 0 at the end of the partition, and None when it is not known. `error` says why
-    `span` is not known.
+    `committed` and `lag` are None if the group committed no offset. `behind_ms` is the age in milliseconds of the
+    first record that it has not read. It is 0 at the end of the partition, and None when it is not known. `error`
+    says why `span` is not known.
     """
 
     topic: str
@@ -131,7 +131,7 @@ class ResetTarget:
 
 @attrs.frozen
 class OffsetReset:
-    """One partition of a planned reset; `old` is None where the group committed nothing."""
+    """One partition of a planned reset; `old` is None if the group committed no offset."""
 
     topic: str
     partition: int
@@ -310,12 +310,12 @@ def _about_partitions(
     if isinstance(found, KafkaError | ClientError):
         return dict.fromkeys(partitions, found)
     lost = broker_error(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "partition"
+        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name this partition", "partition"
     )
     return {key: found.get(key, lost) for key in partitions}
 
 
-# Where a group stands, and where it could be put
+# The group's positions, and possible new positions
 
 
 def offset_spans(

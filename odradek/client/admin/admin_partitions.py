@@ -80,7 +80,7 @@ def elect_leaders(
     found = {key: error for key, error, _ in results_in(response)}
     for key in wanted or ():
         if key not in found:
-            text = f"{key}: the broker left it out of its answer"
+            text = f"{key}: the broker's answer does not name this partition"
             found[key] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return found
 

@@ -1,6 +1,7 @@
 """The quorum of controllers, the brokers' registrations, the features of the cluster. Operations, PURE.
 
-A broker hands these requests to the active controller. An answer that nobody leads just now is asked for again.
+A broker hands these requests to the active controller. If the answer says that nobody leads now, the request is
+repeated.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
             (topic,) = response.topics
             (partition,) = topic.partitions
         except ValueError:
-            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "quorum: the answer does not describe it")
+            return KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not describe the quorum"
+            )
         return item_error(partition.error_code, partition.error_message, "quorum")
 
     response = yield from decided(core, lambda _: message, failure, deadline_of(core, timeout))
@@ -153,11 +156,11 @@ def add_raft_voter(
     cluster_id: str | None = None,
     timeout: float | None = None,
 ) -> Operation[None]:
-    """Make a node a voter (KIP-853); it must run already, as an observer of the metadata log.
+    """Make a node a voter (KIP-853). The node must already run as an observer of the metadata log.
 
-    `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` gives host and port by listener. Never
-    repeated after a lost connection: the repetition might fail because the voter is there already. Raises `KafkaError`
-    and `ClientError`.
+    `directory_id` is the id of its metadata directory, 16 bytes. `endpoints` gives host and port by listener. The
+    request is not repeated after a lost connection: a repetition might fail because the node is a voter already.
+    Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 
@@ -183,9 +186,10 @@ def remove_raft_voter(
     cluster_id: str | None = None,
     timeout: float | None = None,
 ) -> Operation[None]:
-    """Make a voter an observer (KIP-853). Raises `KafkaError` and `ClientError`.
+    """Turn a voter into an observer (KIP-853). Raises `KafkaError` and `ClientError`.
 
-    Never repeated after a lost connection: the repetition might fail because the voter is gone already.
+    The request is not repeated after a lost connection: a repetition might fail because the voter was removed
+    already.
     """
     from odradek.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 

@@ -43,9 +43,9 @@ class QuotaAlteration:
 def describe_client_quotas(
     core: ClientCore, wanted: Sequence[QuotaMatch] = (), *, strict: bool = False, timeout: float | None = None
 ) -> Operation[dict[QuotaEntity, dict[str, float]]]:
-    """List the quotas of the entities that a filter matches, as the broker that is asked knows them.
+    """List the quotas of the entities that a filter matches, as the answering broker knows them.
 
-    `strict` leaves out entities that have other types, too. Raises `KafkaError` and `ClientError`.
+    `strict` leaves out entities that also have other types. Raises `KafkaError` and `ClientError`.
     """
     from odradek.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 

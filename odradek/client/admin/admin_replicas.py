@@ -55,7 +55,7 @@ def describe_replica_logs(
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)
     answered = [each for each in wanted if isinstance(ends[each], tuple)]
-    # A silent broker has used up its time already: the answered replicas must not wait for it again.
+    # A silent broker has used up its time already: the replicas that answered must not wait for it again.
     starts = yield from _ask(core, answered, _EARLIEST, timeout)
     newest = yield from _ask(core, answered, _NEWEST, timeout)
     found: dict[Replica, ReplicaLog | CallError] = {}
@@ -64,7 +64,7 @@ def describe_replica_logs(
         if not isinstance(end, tuple):
             found[each] = end
         elif not isinstance(start, tuple):
-            assert start is not None, f"{each} was asked for its end alone"
+            assert start is not None, f"the brokers were asked only for the end of {each}, not for its start"
             found[each] = start
         else:
             record = newest[each]

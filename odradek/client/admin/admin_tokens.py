@@ -37,7 +37,7 @@ class DelegationToken:
     token_id: str
     owner: str
     requester: str
-    """The principal that asked for it; empty if an old broker does not say."""
+    """The principal that requested the token; empty if an old broker does not report it."""
     renewers: tuple[str, ...]
     issued_at_ms: int
     expires_at_ms: int

@@ -94,9 +94,9 @@ def create_topics(
 ) -> Operation[list[CreatedTopic]]:
     """Create topics; return an outcome for each, in the order of `topics`.
 
-    Never repeated after a lost connection: the repetition might fail because the topic exists already. Topics that a
-    quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599). Raises
-    `ClientError`.
+    The request is not repeated after a lost connection: a repetition might fail because the topic exists already.
+    Topics that a quota of changes refuses are requested again when the broker allows it, until the timeout (KIP-599).
+    Raises `ClientError`.
     """
     from odradek.wire.messages.create_topics import (
         CreatableReplicaAssignment,
@@ -138,7 +138,7 @@ def create_topics(
 
     yield from within_quota(core, [topic.name for topic in topics], ask, take, deadline)
     lost = broker_error(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "topic"
+        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name this topic", "topic"
     )
     return [
         outcomes.get(topic.name) or CreatedTopic(topic.name, NO_TOPIC_ID, -1, -1, lost) for topic in topics
@@ -148,9 +148,9 @@ def create_topics(
 def delete_topics(
     core: ClientCore, names: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[tuple[str, KafkaError | None]]]:
-    """Delete topics by name; return the error or None for each. Never repeated after a lost connection.
+    """Delete topics by name; return the error or None for each. The request is not repeated after a lost connection.
 
-    Topics that a quota of changes refuses are asked for again when the broker allows it, until the timeout (KIP-599).
+    Topics that a quota of changes refuses are requested again when the broker allows it, until the timeout (KIP-599).
     Raises `ClientError`.
     """
     from odradek.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -175,7 +175,7 @@ def delete_topics(
 
     yield from within_quota(core, names, ask, take, deadline)
     lost = broker_error(
-        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "topic"
+        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name this topic", "topic"
     )
     return [(name, outcomes.get(name, lost)) for name in names]
 
@@ -283,7 +283,8 @@ def describe_topic_partitions(
             return list(found.values())
         if cursor is not None and _place(response.next_cursor) <= _place(cursor):
             raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the pages of topics that the broker sends do not advance"
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                "the pages of topics that the broker sends do not advance, so the list cannot be completed",
             )
         cursor = response.next_cursor
 

@@ -1,4 +1,4 @@
-"""Transactions: listing them, finding those that hold readers up, and ending them (KIP-664). Operations, PURE."""
+"""Transactions: lists them, finds those that block readers, and ends them (KIP-664). Operations, PURE."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TIMELESS_MS = (1 << 31) - 1
 _FENCING_TIMEOUT_MS = 60_000
 """Kept as the timeout of the transactional id until its next producer brings its own. Brokers may limit it."""
 _IGNORES_EPOCHS_GROWING = 0
-"""The transaction version of an operator's marker: it may have the epoch of the transaction that it ends."""
+"""The transaction version of an operator's marker: the marker may have the same epoch as the transaction that it ends."""
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ class TransactionListing:
 
 @attrs.frozen
 class TransactionDescription:
-    """A transactional id and its newest transaction; with an `error` nothing but the id is known."""
+    """A transactional id and its newest transaction; with an `error`, only the id is known."""
 
     transactional_id: str
     coordinator: int = -1
@@ -118,11 +118,13 @@ def list_transactions(
         (node,) = nodes
         error = item_error(response.error_code, None, f"transactions of broker {node}")
         if error is not None and error.code is ErrorCode.INVALID_REGULAR_EXPRESSION:
-            text = f"{transactional_id_pattern!r} is no regular expression that RE2 can read"
+            text = f"{transactional_id_pattern!r} is not a regular expression that brokers can read (RE2)"
             error = KafkaError(error.code, text)
         if error is None and response.unknown_state_filters:
             unknown = ", ".join(response.unknown_state_filters)
-            error = KafkaError(ErrorCode.INVALID_REQUEST, f"broker {node} knows no state {unknown}")
+            error = KafkaError(
+                ErrorCode.INVALID_REQUEST, f"broker {node} does not know the transaction state {unknown}"
+            )
         yield node, error or response.transaction_states
 
     outcomes = yield from scatter(

@@ -43,7 +43,9 @@ class ScramUpsertion:
         """
         known = MECHANISMS.get(mechanism)
         if known is None:
-            raise ValueError(f"mechanism {mechanism!r}: expected one of {', '.join(MECHANISMS)}")
+            raise ValueError(
+                f"the mechanism {mechanism!r} is unknown: expected one of {', '.join(MECHANISMS)}"
+            )
         return cls(user, mechanism, iterations, salt, known.salted_password(password, salt, iterations))
 
 
@@ -115,7 +117,7 @@ def alter_user_scram_credentials(
     errors = {
         each.user: item_error(each.error_code, each.error_message, each.user) for each in response.results
     }
-    silent = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves this user out")
+    silent = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name this user")
     return {each.user: errors.get(each.user, silent) for each in changes}
 
 

@@ -87,7 +87,9 @@ class Assignor(Protocol):
 
 @attrs.frozen
 class RangeAssignor:
-    """Each topic by itself, in contiguous ranges: the first members get one partition more where it does not divide."""
+    """Assigns each topic by itself, in contiguous ranges. If the numbers do not divide, the first members get one
+    partition more.
+    """
 
     name: str = "range"
     cooperative: bool = False
@@ -185,10 +187,12 @@ def assignor_for(named: Any) -> Assignor:
         found = _BUILT_IN.get(named) or _BUILT_IN.get(named.rpartition(".")[2])
         if found is None:
             known = ", ".join(name for name in _BUILT_IN if name.islower())
-            raise ValueError(f"partition.assignment.strategy: unknown assignor {named!r} (there are {known})")
+            raise ValueError(
+                f"partition.assignment.strategy names the unknown assignor {named!r} (known are {known})"
+            )
         return found
     if not all(hasattr(named, part) for part in ("name", "cooperative", "assign", "user_data")):
-        raise ValueError(f"partition.assignment.strategy: {named!r} is not an assignor")
+        raise ValueError(f"partition.assignment.strategy contains {named!r}, which is not an assignor")
     assignor: Assignor = named
     return assignor
 
@@ -245,7 +249,7 @@ def _balanced(
             found[owner].append(key)
         elif readers[key.topic]:
             homeless.append(key)
-    # Those with the fewest possible readers first, while there is still a choice.
+    # Assign partitions with the fewest possible readers first, while there is still a choice.
     homeless.sort(key=lambda key: (len(readers[key.topic]), key))
     for key in homeless:
         least = min(readers[key.topic], key=lambda member_id: len(found[member_id]))
@@ -339,8 +343,8 @@ def decode_assignment(assignment: bytes) -> list[TopicPartition]:
 def _version(data: bytes) -> tuple[int, bytes, int]:
     """Read the version, and return it with `decode`'s other arguments."""
     if len(data) < _VERSION.size:
-        raise MalformedMessage("a group member's data is cut")
+        raise MalformedMessage("the data of a group member is cut off")
     (version,) = _VERSION.unpack_from(data)
     if version < 0:
-        raise MalformedMessage(f"version {version} of a group member's data")
+        raise MalformedMessage(f"the data of a group member has the unknown version {version}")
     return min(version, _PROTOCOL_VERSION_MAX), data, _VERSION.size

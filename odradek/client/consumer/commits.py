@@ -56,7 +56,7 @@ class _Batch:
     who: Member
     offsets: dict[TopicPartition, OffsetAndMetadata]
     held: dict[TopicPartition, PartitionState]
-    """Those of the partitions that the member had when the commit was asked for."""
+    """The state of those partitions that the member had when the commit was requested."""
     deadline: float
     may_grow: bool
     """True until it is sent, unless a caller waits for this batch alone."""
@@ -65,7 +65,7 @@ class _Batch:
 
 
 class Commits:
-    """The commits of a consumer: the time of the next automatic one, and the outcomes of those that ended."""
+    """The commits of a consumer: the time of the next automatic commit, and the outcomes of completed commits."""
 
     def __init__(
         self,
@@ -171,18 +171,18 @@ class Commits:
 
     def _send(self, batch: _Batch) -> Operation[None]:
         """Send a batch when those before it have ended."""
-        batch.error = ClientClosed("the commit was abandoned")
+        batch.error = ClientClosed("the application gave up the commit")
         try:
             while self._queue[0] is not batch:
                 if self._core.now >= batch.deadline:
-                    raise RequestTimedOut("commits that were asked for before have no answer")
+                    raise RequestTimedOut("earlier commits of this consumer have no answer yet")
                 yield Wait(until=batch.deadline, signals=(self._turned,))
             batch.may_grow = False
             yield from self._send_until_judged(batch)
             batch.error = None
         except (KafkaError, ClientError) as error:
             batch.error = error
-            self._core.notes.add(WARNING, f"offsets were not committed: {error}", key="commit")
+            self._core.notes.add(WARNING, f"the offsets were not committed: {error}", key="commit")
             if isinstance(error, CommitRefused):
                 self._note_gone(error)
             raise
@@ -224,7 +224,7 @@ class Commits:
     def _send_once(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], who: Member, deadline: float
     ) -> Operation[dict[TopicPartition, KafkaError]]:
-        """Return the errors of those that were refused."""
+        """Send the commit once. Return the errors of the refused partitions."""
         try:
             yield from self._the_coordinator().commit(
                 offsets, who, deadline=deadline, topic_ids=self._topic_ids(offsets)
@@ -240,7 +240,7 @@ class Commits:
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
                 reached("client.commit_gave_up_on_assignment")
-                text = "the group was assigning partitions until the time was up"
+                text = "the group was still assigning partitions when the time for the commit was up"
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, text)
             yield Wait(until=batch.deadline, signals=(self._arrived,))
 
@@ -254,7 +254,10 @@ class Commits:
         given_up = {}
         for key in keys:
             if not self._are_held(batch, [key]):
-                text = f"commit of {key}: the group has moved on, and this member has not kept the partition"
+                text = (
+                    f"the offset of {key} was not committed: the group has rebalanced, and this member "
+                    "has not kept the partition"
+                )
                 given_up[key] = KafkaError(ErrorCode.ILLEGAL_GENERATION, text)
         return membership.member, given_up
 
@@ -306,7 +309,7 @@ class Commits:
         ids = self._topic_ids(gone)
         for key in gone:
             if key not in self.gone:
-                text = f"offsets of {key} are not committed any more: its topic was deleted or made anew"
+                text = f"offsets of {key} are not committed any more: its topic was deleted or created again"
                 self._core.notes.add(WARNING, text)
             self.gone[key] = ids.get(key)
 
@@ -331,7 +334,9 @@ class Commits:
         if membership.fenced is not None:
             raise membership.fenced.with_traceback(None)
         if not membership.is_member:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group any more"
+            )
         return membership.member
 
     def commit_if_due(self) -> None:
@@ -365,7 +370,7 @@ class Commits:
     def committed(
         self, keys: Iterable[TopicPartition], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Ask the coordinator for the offsets that the group has committed; None for a partition without one."""
+        """Ask the coordinator for the offsets that the group has committed; None for a partition without an offset."""
         found = yield from self._the_coordinator().committed(keys, deadline=self._core.now + timeout)
         return found
 

@@ -185,18 +185,17 @@ class ConsumerMachine:
         changed = self.subscription.match(names)
         if self.membership is not None:
             if changed:
-                self.membership.want_rejoin("the topics that match the subscription have changed")
+                self.membership.want_rejoin("other topics match the subscription now")
                 self._arrived.notify()
             self.membership.topics_updated()
 
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """Return the records that `what` takes; empty when something else is due first, and then the shell calls
-        `wait`.
+        """Return the records that `what` takes. Return none if something else is due first; the shell then calls `wait`.
 
-        With `waited`, this poll has waited already, so a commit is not due again, even with a short interval.
-        Raises the error of a partition whose turn has come.
+        With `waited`, this poll has waited already, so a commit is not due again, even with a short interval. Raises
+        the error of a partition when its turn has come.
         """
         if self._is_due(now, waited=waited):
             return []
@@ -212,7 +211,7 @@ class ConsumerMachine:
         return found
 
     def hand_out(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
-        """Yield the records of the last poll one by one; ends early when another call takes them back."""
+        """Yield the records of the last poll one by one. It ends early when another call takes them back."""
         before = {
             state.key: (state, state.serial, OffsetAndMetadata(*position))
             for state, position in self.delivery.positions_before.items()
@@ -275,9 +274,9 @@ class ConsumerMachine:
         return membership.state is MembershipState.JOINING and not membership.cooperative
 
     def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Wait until there is something to take, or the time is up: the second step of a poll.
+        """Wait until there are records to take, or the time is up: the second step of a poll.
 
-        Raises `KafkaError`, `ClientError`, `Wakeup`: what the application must know.
+        Raises `KafkaError`, `ClientError` and `Wakeup`, which are for the application.
         """
         deadline = self.core.now + timeout
         while True:
@@ -286,7 +285,8 @@ class ConsumerMachine:
             if event is not None:
                 return event
             self.commits.commit_if_due()
-            # What waits for the group, `take` does not give: a poll would go round without ever waiting.
+            # `take` returns no records while the group is due. Without this condition, a poll would loop
+            # without ever waiting.
             if not (self.subscription.grouped and self._group_is_due()) and any(
                 not state.paused and state.has_data for state in self._fetching.ready
             ):
@@ -297,15 +297,17 @@ class ConsumerMachine:
 
     def _raise_errors(self) -> None:
         if self._broken is not None:
-            raise AssertionError(f"the consumer broke: {self._broken!r}") from self._broken
+            raise AssertionError(
+                f"this consumer is unusable after an earlier error: {self._broken!r}"
+            ) from self._broken
         if self.woken:
             self.woken = False
-            raise Wakeup("woken up")
+            raise Wakeup("another thread or task called wakeup")
         if self._errors:
             raise self._errors.popleft()
 
     def wakeup(self) -> None:
-        """Have the poll that runs, or the next, raise `Wakeup`."""
+        """Let the present poll, or the next one, raise `Wakeup`."""
         self.woken = True
         self._stir()
 
@@ -339,7 +341,7 @@ class ConsumerMachine:
         yield from self.commits.commit_before_rebalance(owned)
         if membership.state is not MembershipState.PREPARING or membership.lost:
             reached("client.rebalance_moved_on")
-            return None  # the world moved on meanwhile: the next turn sees to it
+            return None  # the state changed meanwhile: the next turn handles it
         if not membership.cooperative:
             return self._begin_event(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
         kept = [key for key in owned if key.topic in self.subscription.topics]
@@ -382,7 +384,7 @@ class ConsumerMachine:
             if membership.state is MembershipState.ADOPTING:
                 membership.adopted()
                 if gave_up:
-                    membership.want_rejoin("partitions were given up for others")
+                    membership.want_rejoin("this member gave up partitions for other members")
 
         return self._begin_event(RebalanceKind.ASSIGNED, new, adopted, always=True)
 
@@ -394,9 +396,7 @@ class ConsumerMachine:
         *,
         always: bool = False,
     ) -> RebalanceEvent | None:
-        """Have the shell call the listener, then go on with `then`. Without partitions no call is due, unless
-        `always`.
-        """
+        """Let the shell call the listener, then go on with `then`. Without partitions there is no call, unless `always`."""
         if not keys and not always:
             then()
             return None
@@ -447,7 +447,7 @@ class ConsumerMachine:
     # Subscriptions
 
     def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
-        """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
+        """Let the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
         Raises `ValueError` without a group, and while partitions are assigned by hand.
         """
@@ -457,10 +457,10 @@ class ConsumerMachine:
             self.subscription.subscribe(topics)
         if self.membership is None:
             self.subscription.unsubscribe()
-            raise ValueError("subscribe needs a group.id (assign does not)")
+            raise ValueError("subscribe needs the configuration key group.id (assign does not)")
         if self.subscription.pattern is not None:
             self._metadata.ask()
-        self.membership.want_rejoin("the subscription has changed")
+        self.membership.want_rejoin("the application has changed the subscription")
         self._stir()
 
     def assign_manually(self, keys: Iterable[TopicPartition]) -> None:
@@ -491,7 +491,9 @@ class ConsumerMachine:
         self._stir()
 
     def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
-        """Move to the earliest or latest offset, which is asked for when it is needed. Without keys, all partitions move."""
+        """Move to the earliest or latest offset, which is requested when it is needed. Without keys, all partitions
+        move.
+        """
         for key in list(keys) or list(self.subscription.partitions):
             self.subscription.state(key).reset(policy)
         self._stir()
@@ -561,13 +563,13 @@ class ConsumerMachine:
         return [found.partitions[index] for index in sorted(found.partitions)]
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Describe the member's place in the group as of its last join; without one, that of an outsider.
+        """Describe the member's place in the group as of its last join; before any join, the place of an outsider.
 
-        A member that was thrown out keeps its old place until it has joined again, as in Kafka's client. An
-        outsider's offsets are never refused.
+        A member that was thrown out keeps its old place until it has joined again, as in Kafka's client. Coordinators
+        never refuse an outsider's offsets.
         """
         if self.coordinator is None:
-            raise ValueError("only a consumer with a group.id has a group")
+            raise ValueError("this consumer has no group, because group.id is not set")
         group_id, membership = self.coordinator.group_id, self.membership
         if membership is None or not self.subscription.grouped:
             return ConsumerGroupMetadata(group_id, group_instance_id=self.settings.group_instance_id)

@@ -49,13 +49,13 @@ class BatchRecords:
     ) -> None:
         if crc and not check_crc(data, position, header.size):
             raise CorruptBatch(
-                f"{topic}-{partition}: the checksum of the batch at {header.base_offset} is wrong"
+                f"{topic}-{partition}: the checksum of the batch at offset {header.base_offset} is wrong"
             )
         body = data[position + HEADER_SIZE : position + header.size]
         self._data = decompress(header.compression_type, body, decompressed_bytes_max)
         count = header.record_count
         if count < 0:
-            raise InvalidRecord(f"a batch of {count} records")
+            raise InvalidRecord(f"a batch claims {count} records, too many for its bytes")
         self.header = header
         self._topic = topic
         self._partition = partition
@@ -65,7 +65,7 @@ class BatchRecords:
         # record's timestamp delta is 0, whatever the other deltas are: a new shape begins with the second.
         self._place = (0, 0, count, count, _LOOK_AGAIN_RECORDS)
         self.is_used_up = False
-        """True once all records were taken, and nothing is wrong behind them."""
+        """True once all records were taken, and no error follows them."""
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
         """Decode the next records, up to a maximum; fewer before a record that cannot be decoded, which the next
@@ -77,7 +77,7 @@ class BatchRecords:
         try:
             self._parse(found, count_max)
         except IndexError:
-            self._error = InvalidRecord("a record is longer than its batch")
+            self._error = InvalidRecord("a record is longer than the batch that holds it")
         except InvalidRecord as error:
             self._error = error
         if self._error is not None and not found:
@@ -121,7 +121,9 @@ class BatchRecords:
             self._place = (position, due, left, look_at, look_less)
             return
         if position != len(data):
-            raise InvalidRecord(f"{len(data) - position} bytes behind the last of {first} records")
+            raise InvalidRecord(
+                f"{len(data) - position} unexpected bytes follow the last of the batch's {first} records"
+            )
         self.is_used_up = True
 
     def _run(self, shape: Shape, position: int, count: int, offset: int) -> Iterable[ConsumerRecord]:

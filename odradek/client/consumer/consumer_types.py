@@ -58,9 +58,10 @@ class ConsumerRecord(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """One record batch as it lies in the log, checksum verified if `check.crcs`; `data` keeps its fetch in memory.
+    """One record batch as it lies in the log; its checksum is verified with `check.crcs`. `data` keeps the whole
+    answer to its fetch in memory.
 
-    A broker sends whole batches only, so drop records below `start_offset`: they were read before.
+    A broker sends whole batches only, so drop records below `start_offset`, which were read before.
     """
 
     topic: str
@@ -116,11 +117,11 @@ class ConsumerGroupMetadata:
 
     def __attrs_post_init__(self) -> None:
         if self.generation_id > 0 and not self.member_id:
-            raise ValueError(f"generation {self.generation_id} of group {self.group_id} without a member id")
+            raise ValueError(f"generation {self.generation_id} of group {self.group_id} needs a member id")
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The offset of a time in a partition: that of the first record that is not older."""
+    """The offset of a time in a partition: the offset of the first record that is at least as new."""
 
     offset: int
     timestamp: int
@@ -141,8 +142,8 @@ class RebalanceListener:
         """Called when these partitions are new; reading has not begun."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Called when these partitions are gone, and others may read them already: a commit would fail. By default as
-        `on_partitions_revoked`."""
+        """Called when these partitions are lost, and other members may read them already: a commit would fail. By
+        default it calls `on_partitions_revoked`."""
         self.on_partitions_revoked(partitions)
 
 
@@ -195,8 +196,8 @@ class UndecodableRecord(ClientError):
     ) -> None:
         what = "cannot be deserialized" if record is not None else "cannot be read"
         super().__init__(
-            f"{partition}: the record at offset {offset} {what}: {type(cause).__name__}: {cause}; "
-            f"seek to {next_offset} to pass it"
+            f"{partition}: the record at offset {offset} {what}: {type(cause).__name__}: {cause}; seek "
+            f"to {next_offset} to skip the record"
         )
         self.topic, self.partition = partition
         self.offset = offset
@@ -211,7 +212,10 @@ class NoOffsetForPartition(ClientError):
 
     def __init__(self, partitions: list[TopicPartition]) -> None:
         names = ", ".join(map(str, partitions))
-        super().__init__(f"no committed offset for {names}, and auto.offset.reset is none: seek, or set it")
+        super().__init__(
+            f"there is no committed offset for {names}, and auto.offset.reset is none: seek, or set "
+            "auto.offset.reset"
+        )
         self.partitions = partitions
 
 
@@ -219,13 +223,15 @@ class TopicGone(KafkaError):
     """The topic that an offset was read from was deleted, or another of its name has taken its place."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} was deleted, or made anew")
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} was deleted, or deleted and created again"
+        )
 
 
 class CommitRefused(KafkaError):
-    """Offsets of some partitions were refused for good; those of all others were committed.
+    """A coordinator refused the offsets of some partitions for good; it committed the offsets of all others.
 
-    `errors` has the error of each; `code` is that of the first.
+    `errors` has the error of each refused partition; `code` is the code of the first.
     """
 
     def __init__(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
@@ -240,7 +246,10 @@ class OffsetsOutOfRange(ClientError):
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())
-        super().__init__(f"out of range: {names}, and auto.offset.reset is none: seek, or set it")
+        super().__init__(
+            f"positions are outside the log ({names}), and auto.offset.reset is none: seek, or set "
+            "auto.offset.reset"
+        )
         self.offsets = offsets
 
 
@@ -253,7 +262,8 @@ class TruncationDetected(ClientError):
     def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:
         where = "at an unknown offset" if diverging is None else f"at {diverging.offset}"
         super().__init__(
-            f"{partition}: the log was truncated {where}, below the position {position}; seek to go on"
+            f"{partition}: the log was truncated {where}, below this consumer's position {position}: "
+            "seek to continue"
         )
         self.partition = partition
         self.position = position

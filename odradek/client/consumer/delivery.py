@@ -59,7 +59,7 @@ class Delivery:
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
         """Position and epoch before the last `take_records`, of the partitions that it took from."""
         self.chunk_used_up = False
-        """True once a chunk was used up since this was set to False, so that there is room for another fetch."""
+        """True once a chunk was used up after this was set to False, so that there is room for another fetch."""
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
         """Take at most this many records. Raises the error of a partition whose turn has come, before it has data."""
@@ -88,8 +88,8 @@ class Delivery:
     def _raise_error(self, state: PartitionState) -> None:
         if isinstance(state.error, (NoOffsetForPartition, TruncationDetected)):
             reached("client.position_error_raised_again")
-            # Raise it again at each poll, until the application seeks: a loop that misses it would wait for
-            # ever, or skip records.
+            # Raise it again at each poll, until the application seeks. An application that missed it would wait
+            # for ever, or skip records.
             raise state.error.with_traceback(None)
         if state.error is not None:
             error, state.error = state.error, None
@@ -98,7 +98,7 @@ class Delivery:
             raise error
 
     def _next_piece(self, state: PartitionState) -> bool:
-        """Have some records in `parsed`; False when there are none before an error or a fetch."""
+        """Put some records into `parsed`. Return False if there are none before an error or a fetch."""
         while state.chunks:
             chunk = state.chunks[0]
             try:
@@ -216,7 +216,7 @@ class Delivery:
     def give_back(
         self, state: PartitionState, given: list[ConsumerRecord], position: int, position_epoch: int
     ) -> None:
-        """Take records back that were handed over last and not used: the next poll hands them out again, as they are."""
+        """Take back records that were handed over last and not used: the next poll returns them again, unchanged."""
         if not state.returned:
             assert state.position is not None
             state.returned_end = state.position, state.position_epoch
@@ -278,7 +278,9 @@ class Delivery:
         size = header.size
         if self._is_visible(chunk, header) and header.next_offset > start:
             if self._settings.check_crcs and not check_crc(chunk.data, chunk.position, size):
-                raise CorruptBatch(f"{state.key}: the checksum of the batch at {header.base_offset} is wrong")
+                raise CorruptBatch(
+                    f"{state.key}: the checksum of the batch at offset {header.base_offset} is wrong"
+                )
             found.append(
                 RawBatch(
                     *state.key,
@@ -298,7 +300,7 @@ class Delivery:
         return size
 
     def _is_visible(self, chunk: Chunk, header: BatchHeader) -> bool:
-        """True if applications see the batch; control batches stay hidden, and aborted ones with read_committed.
+        """True if applications see the batch. Control batches stay hidden, and with read_committed also aborted batches.
 
         The broker names transactions that were aborted within the fetched range; each begins with its first offset
         and ends with its abort marker.

@@ -110,7 +110,7 @@ class Fetching:
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
         self._idle: dict[int, tuple[float, _Asked]] = {}
-        """Brokers that had nothing new: until when, and for which partitions, they are left alone."""
+        """Brokers that had nothing new: the time until which they are left alone, and for which partitions."""
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}
         """Partitions with something for the application, in the order in which it came."""
@@ -229,7 +229,7 @@ class Fetching:
         request = session.request(wanted, with_ids=with_ids)
         if len(session.partitions) < len(wanted) or session.is_part:
             reached("client.fetch_of_earlier_position_not_counted")
-            # An answer counts only where the broker was asked from the present position.
+            # An answer counts only if the request named the present position.
             asked = {key: asked[key] for key, want in wanted.items() if session.partitions.get(key) == want}
         request.max_wait_ms = settings.fetch_max_wait_ms if long_poll and not session.is_part else 0
         request.min_bytes = settings.fetch_min_bytes
@@ -340,7 +340,9 @@ class Fetching:
             end = len(data)  # the poll that comes to it meets the same
         else:
             if end == 0:
-                error = CorruptBatch(f"no whole batch from offset {offset} on in {len(data)} bytes")
+                error = CorruptBatch(
+                    f"the {len(data)} bytes that the broker sent from offset {offset} on hold no whole batch"
+                )
                 self._refuse(state, UndecodableRecord(state.key, offset, offset + 1, error))
             if next_offset == offset:
                 return
@@ -379,7 +381,8 @@ class Fetching:
             return
         if state.chunks or state.returned:
             reached("client.out_of_range_put_off")
-            # What was fetched before is still good; the same offset is asked for again once that is used up.
+            # The records fetched before are still good. Once the application has read them, ask for the same
+            # offset again.
             state.retry_at = self._core.now + self._core.backoff(state.failures)
             state.failures += 1
             return

@@ -209,9 +209,10 @@ class Coordinator(CoordinatorFinder):
 
 
 class _UnknownTopics:
-    """Topics that a coordinator does not know: they are too new for it, or gone.
+    """Topics that a coordinator does not know: they are too new, or deleted.
 
-    One answer of metadata may come from a broker that is behind. So a topic is gone when two in a row say so.
+    One Metadata answer may come from a broker that is behind. So a topic counts as deleted when two answers in a row
+    lack it.
     """
 
     def __init__(self, core: ClientCore, topic_ids: TopicIds, deadline: float) -> None:

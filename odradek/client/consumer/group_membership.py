@@ -77,8 +77,8 @@ _GRACE_SECONDS = 5.0
 """The seconds that a JoinGroup may take longer than the rebalance timeout."""
 _LEAVE_SECONDS_MIN = 1.0
 _SYNC_REQUEST_TIMEOUTS = 2
-"""The number of request timeouts that a SyncGroup may take: one for the metadata that the leader needs, one for
-itself.
+"""The time that a SyncGroup may take, in request timeouts: one for the metadata that the leader needs, one for the
+request itself.
 """
 
 
@@ -141,8 +141,8 @@ class GroupMembership:
         self.member_id = ""
         self.generation = -1
         self.known_as = Member(group_instance_id=settings.group_instance_id)
-        """This member as of its last join. It outlives the membership. Records that were read under it are committed
-        under it, so the coordinator refuses offsets of partitions that other members have by now.
+        """This member as of its last join. It outlives the membership. Records that were read as this member are
+        committed as this member, so the coordinator refuses offsets of partitions that other members have by now.
         """
         self.is_leader = False
         self.lost = False
@@ -231,7 +231,7 @@ class GroupMembership:
             and self.state is _STABLE
             and self._counts(self.group_topics) != self._partition_counts
         ):
-            self.want_rejoin("the topics' partitions have changed")
+            self.want_rejoin("the partitions of the topics have changed")
 
     def stop(self) -> None:
         """Stop being a member; `leave` also sends a LeaveGroup."""
@@ -259,7 +259,7 @@ class GroupMembership:
 
     def _fence(self, error: KafkaError) -> None:
         self.fenced = error
-        self._core.notes.add(ERROR, f"this consumer is out of its group for good: {error}")
+        self._core.notes.add(ERROR, f"this consumer has left its group for good: {error}")
         self._forget(keep_id=False)
         self._become(_IDLE)
 
@@ -267,7 +267,9 @@ class GroupMembership:
         if state is self.state:
             return
         if (self.state, state) not in _TRANSITIONS:
-            raise AssertionError(f"a group member cannot go from {self.state.value} to {state.value}")
+            raise AssertionError(
+                f"a group member cannot go from the state {self.state.value} to {state.value}"
+            )
         self.state = state
         self._turned.notify()
         self._changed.notify()
@@ -294,7 +296,7 @@ class GroupMembership:
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
-            self.want_rejoin("a commit was refused, the group is rebalancing")
+            self.want_rejoin("the coordinator refused a commit, because the group is rebalancing")
 
     # Heartbeats
 
@@ -368,10 +370,10 @@ class GroupMembership:
         self._poll_interval_exceeded = True
         self.lost = True
         self._core.notes.add(
-            WARNING, "the consumer leaves its group: max.poll.interval.ms has passed without a poll"
+            WARNING, "the consumer leaves its group, because it has not polled for max.poll.interval.ms"
         )
         self._become(_IDLE)
-        yield from self.leave("max.poll.interval.ms has passed without a poll", timeout=_GRACE_SECONDS)
+        yield from self.leave("the consumer has not polled for max.poll.interval.ms", timeout=_GRACE_SECONDS)
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
         """Leave the group; errors are ignored. Static members send no request."""
@@ -388,7 +390,7 @@ class GroupMembership:
             members=[MemberIdentity(member_id, reason=reason)],
         )
         now = self._core.now
-        # It is sent also when there is no time left to wait for the answer.
+        # Send it even if no time is left to wait for the answer.
         deadline = now + max(timeout, _LEAVE_SECONDS_MIN)
         call = self._core.call(request, node=coordinator.node, deadline=deadline, lane=coordinator.lane)
         yield Wait([call], until=now + timeout)
@@ -496,8 +498,9 @@ class GroupMembership:
                 raise _Rejoin
             if until is not None and core.now >= until and not call.done:
                 reached("client.coordinator_probed")
-                # This call is behind the JoinGroup, so its answer means nothing. But a coordinator that lost
-                # its power and is back refuses the bytes: a client that only waits would never notice.
+                # A JoinGroup is already under way, so this answer means nothing. But a coordinator that
+                # restarted after a power failure refuses these bytes; a client that only waited for the
+                # JoinGroup would never notice.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -545,7 +548,7 @@ class GroupMembership:
             return decode_assignment(response.assignment)
         except MalformedMessage as error:
             raise ClientError(
-                f"the group's leader gave an assignment that cannot be read: {error}"
+                f"the group's leader sent an assignment that cannot be read: {error}"
             ) from error
 
     def _sync_seconds_max(self) -> float:
@@ -560,7 +563,7 @@ class GroupMembership:
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
         if assignor is None:
             raise ClientError(
-                f"the coordinator chose {joined.protocol_name}, an assignor that this member does not have"
+                f"the coordinator chose the assignor {joined.protocol_name}, which this member does not have"
             )
         try:
             members = [
@@ -568,12 +571,12 @@ class GroupMembership:
                 for member in joined.members
             ]
         except MalformedMessage as error:
-            raise ClientError(f"a member's subscription cannot be read: {error}") from error
+            raise ClientError(f"the subscription of a group member cannot be read: {error}") from error
         topics = sorted({topic for member in members for topic in member.topics})
         self.group_topics = tuple(topics)
         yield from self._learn(topics)
         counts = self._partition_counts = self._counts(topics)
-        # Beside the core: the assignor may take seconds for a large group, and calls and heartbeats must not
+        # Run the assignor in a thread: it may take seconds for a large group, and calls and heartbeats must not
         # wait for it.
         work = self._core.compute(partial(_shares, assignor, dict(counts), members))
         while not work.done:
@@ -598,7 +601,7 @@ class GroupMembership:
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # with what is known; the next refresh brings a rebalance if that was out of date
+            return  # The metadata known so far: if it was out of date, the next refresh causes a rebalance.
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

@@ -52,9 +52,11 @@ class FetchSession:
         self._with_ids = True
 
     def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
-        """Make the next request for these partitions; the caller adds limits. It is answered before the next one.
+        """Make the next request for these partitions; the caller adds limits. It must be answered before the next
+        request is made.
 
-        The broker is asked for those that `partitions` has as wanted. With `is_part` these are not all.
+        The request asks for the partitions that `partitions` has as wanted. With `is_part`, these are not all wanted
+        partitions.
         """
         if with_ids != self._with_ids:
             self.start_over()
@@ -85,7 +87,9 @@ class FetchSession:
         )
 
     def _part_of(self, news: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
-        """Choose what one request names of many partitions: first those that have waited for their turn."""
+        """Choose the partitions that one request names if there are too many for one. Partitions that waited
+        longest come first.
+        """
         had_turn = self._had_turn
         due = [key for key in news if key not in had_turn]
         if not due:
@@ -97,7 +101,7 @@ class FetchSession:
         return {key: news[key] for key in named}
 
     def answered(self, session_id: int) -> None:
-        """Note that the broker took the request; id 0: it keeps no session (for now)."""
+        """Note that the broker accepted the request. The id 0 means that it keeps no session (for now)."""
         if session_id == 0:
             self.session_id = self.epoch = 0
         elif session_id != self.session_id:

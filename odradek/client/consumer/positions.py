@@ -144,7 +144,7 @@ class Positions:
                 state.reset(self._settings.auto_offset_reset)
 
     def _from_policy(self, states: list[PartitionState]) -> Operation[None]:
-        """Reset all positions at once; where that fails, topic by topic, so that a missing topic stops no other."""
+        """Reset all positions at once. If that fails, reset topic by topic, so that a missing topic stops no other."""
         serials = {state.key: state.serial for state in states}
         try:
             yield from self._list(states, serials)

@@ -29,7 +29,7 @@ _ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
 
 
 def _columns_of_deltas() -> tuple[bytes, bytes, bytes]:
-    """List the bytes of the zigzag varints of 0, 1, 2, ...: first, second and third, zero where there is none."""
+    """List the bytes of the zigzag varints of 0, 1, 2, ...: first, second and third byte, zero if there is none."""
     first, second, third = bytearray(), bytearray(), bytearray()
     for delta in range(_DELTAS_MAX):
         value = 2 * delta
@@ -103,9 +103,9 @@ class Shape:
         )
 
     def begins_at(self, data: bytes, position: int) -> bool:
-        """True if the record that begins at `position` may be the first of a run of this shape: its lengths agree.
+        """True if the record at `position` may be the first of a run of this shape, because its lengths agree.
 
-        `run_length` looks at all else. Raises `IndexError` where the data ends first.
+        `run_length` checks all else. Raises `IndexError` if the data ends first.
         """
         for place, byte in zip(self.fixed, self.fixed_bytes, strict=True):
             if data[position + place] != byte:
@@ -174,8 +174,8 @@ class LastShapes:
     def run(
         self, data: bytes, position: int, count_max: int, delta: int, *, known_only: bool
     ) -> tuple[Shape | None, int]:
-        """Find a shape that the next records have, a known one or (unless `known_only`) a new one; also returns
-        their number.
+        """Find a shape that the next records share: a known shape or (unless `known_only`) a new one. Also return
+        the number of these records.
 
         Raises `IndexError` where the data ends first.
         """

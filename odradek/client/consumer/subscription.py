@@ -91,7 +91,7 @@ class PartitionState:
         self.reset_to = None
 
     def reset(self, reset_to: str) -> None:
-        """Have the position found by a policy: `earliest`, `latest`, `by_duration:...`."""
+        """Let a policy find the position: `earliest`, `latest`, `by_duration:...`."""
         self.drop_fetched()
         self.position = self.fetch_offset = None
         self.topic_id = None
@@ -167,7 +167,7 @@ class Subscription:
         self._replace((), committed=False)
 
     def assign_manually(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
-        """Read exactly these partitions; those that were read before keep their positions."""
+        """Read exactly these partitions. Partitions that were read before keep their positions."""
         self._only(grouped=False)
         self.manual = True
         self._replace(keys, committed=committed)
@@ -190,13 +190,13 @@ class Subscription:
 
     def _only(self, *, grouped: bool) -> None:
         if (grouped and self.manual) or (not grouped and self.grouped):
-            raise RuntimeError("subscribe and assign exclude each other: unsubscribe first")
+            raise RuntimeError("subscribe and assign cannot be combined: call unsubscribe first")
 
     def state(self, key: TopicPartition) -> PartitionState:
         """Return the state of a partition. Raises `ValueError` unless it is assigned."""
         state = self.partitions.get(key)
         if state is None:
-            raise ValueError(f"partition {key[0]}-{key[1]} is not assigned to this consumer")
+            raise ValueError(f"the partition {key[0]}-{key[1]} is not assigned to this consumer")
         return state
 
     def __contains__(self, key: TopicPartition) -> bool:

@@ -1,8 +1,8 @@
-"""Arguments judged by the annotations of the operation that they are for. PURE.
+"""Arguments checked against the annotations of their operation. PURE.
 
-An administrator has some sixty operations. Their annotations say what each argument is, down to the fields of the objects
-that a caller makes. `judged` holds a call against them before the operation begins: so a wrong value raises in the call,
-with the path to it (`topics[3].configs`). What a generator gives is read once, there.
+`Admin` has some sixty operations. Their annotations give the type of each argument, down to the fields of objects
+that a caller makes. `judged` checks a call against them before the operation begins. So a wrong value raises in the
+call, with the path to the value (`topics[3].configs`). A generator among the arguments is read once, here.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _judge_one(what: str, value: Any, kind: type) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise ValueError(f"{what} is too large a number") from None
+            raise ValueError(f"{what} is a number that is too large") from None
     if isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(value, kind):
         return _member(what, value, kind)
     if isinstance(kind, type) and not isinstance(value, kind):

@@ -1,8 +1,8 @@
-"""Arguments of public calls, judged in the call: a wrong one is the caller's alone. PURE.
+"""Arguments of public calls, checked in the call: a wrong argument fails only its caller. PURE.
 
-The client's thread is shared by all callers, so nothing reaches it that it could stumble over. Each function takes the name
-that the caller knows the argument by. It returns the argument in the form that the client keeps. It raises `TypeError`
-for another type, and `ValueError` for a value that Kafka's protocol cannot express.
+All callers share the client's thread, so a wrong argument must not reach it. Each function gets the argument's name
+as the caller knows it. It returns the argument in the form that the client keeps. It raises `TypeError` for another
+type, and `ValueError` for a value that Kafka's protocol cannot express.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TIMESTAMP_MS_MAX = 1 << 62
 NO_TIMESTAMP = -1
 NO_HEADERS: tuple[Header, ...] = ()
 SECONDS_MAX = 2_000_000.0
-"""The longest wait; a longer one is cut to it (23 days). Requests have milliseconds of 32 bits."""
+"""The longest wait (23 days); a longer one is cut to it, because requests have milliseconds of 32 bits."""
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:

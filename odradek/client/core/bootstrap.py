@@ -9,7 +9,7 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
     """Parse the (host, port) pairs of a bootstrap list. Raises `ValueError` that names the bad part."""
     addresses = [_address(part.strip()) for part in text.split(",") if part.strip()]
     if not addresses:
-        raise ValueError("no bootstrap address given (expected HOST:PORT)")
+        raise ValueError("no bootstrap address was given (expected HOST:PORT)")
     return addresses
 
 
@@ -18,7 +18,7 @@ def _address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f"bad address {text!r} (an IPv6 host goes into brackets: [::1]:9092)")
+        raise ValueError(f"the address {text!r} is not valid: an IPv6 host needs brackets, as in [::1]:9092")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"bad address {text!r} (expected HOST:PORT, for example 127.0.0.1:9092)")
+        raise ValueError(f"the address {text!r} is not valid: expected HOST:PORT, for example 127.0.0.1:9092")
     return host, int(port)

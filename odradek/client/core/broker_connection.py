@@ -1,8 +1,8 @@
 """One connection to one broker, without IO: version negotiation, pipelining, order of answers. PURE.
 
-A connection opens with ApiVersions and carries requests only once it knows what the broker speaks. Calls wait
-in `waiting` until there is room in the pipeline (`in_flight_max`) and no throttle holds. After an answer with
-a throttle time, the client sends nothing for that long (KIP-219).
+A connection opens with ApiVersions, and carries requests only once it knows the broker's versions. Calls wait in
+`waiting` until there is room in the pipeline (`in_flight_max`) and no throttle holds. After an answer with a throttle
+time, the client sends nothing for that long (KIP-219).
 """
 
 from __future__ import annotations
@@ -124,16 +124,23 @@ class BrokerConnection:
         text = f"{self.address_text} closed the connection"
         if self.state is ConnectionState.NEGOTIATING and not self._has_tls:
             return (
-                f"{text} without an answer; if it is a listener with TLS, the client needs security.protocol"
+                f"{text} without an answer; if the listener speaks TLS, set security.protocol in the client"
             )
         if self.state is ConnectionState.READY and not self._has_answered and self._credentials is None:
-            return f"{text} at the first request; if it is a listener with logins, the client needs security.protocol"
+            return (
+                f"{text} at the first request; if the listener requires a login, set security.protocol "
+                "in the client"
+            )
         return text
 
     def enqueue(self, call: Call) -> None:
         """Accept a call; it fails with `LocalProtocolError` when too many wait already."""
         if len(self.waiting) >= self._waiting_max:
-            call.fail(LocalProtocolError(f"{len(self.waiting)} calls wait for {self.address_text} already"))
+            call.fail(
+                LocalProtocolError(
+                    f"{len(self.waiting)} calls to {self.address_text} wait already, so no other call may"
+                )
+            )
         else:
             self.waiting.append(call)
 
@@ -231,7 +238,9 @@ class BrokerConnection:
     def _negotiate(self, event: ResponseReceived, now: float) -> None:
         response = event.response
         if not isinstance(response, ApiVersionsResponse):
-            raise RemoteProtocolError(f"{type(response).__name__} where the versions were asked for")
+            raise RemoteProtocolError(
+                f"the broker sent {type(response).__name__} where an answer about its API versions was due"
+            )
         code = error_code(response.error_code)
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         if code is ErrorCode.UNSUPPORTED_VERSION and event.api_version == 0 and not self._versions:
@@ -242,7 +251,7 @@ class BrokerConnection:
             self._ask_versions(min(ours, self._versions.get(ApiKey.API_VERSIONS, (0, 0))[1]))
             return
         if code is not ErrorCode.NONE:
-            raise RemoteProtocolError(f"it refused to negotiate versions: {code.name}")
+            raise RemoteProtocolError(f"the broker refuses to negotiate API versions: {code.name}")
         self._versions = ranges
         self.features_epoch = response.finalized_features_epoch
         self.features = {each.name: each.max_version_level for each in response.finalized_features}
@@ -272,10 +281,13 @@ class BrokerConnection:
         token: bytes | None
         if isinstance(response, SaslHandshakeResponse):
             if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-                raise LoginFailed("this listener takes no logins: set security.protocol to PLAINTEXT or SSL")
+                raise LoginFailed(
+                    "this listener accepts no logins: set security.protocol to PLAINTEXT or SSL"
+                )
             if response.error_code:
                 raise LoginFailed(
-                    f"{credentials.mechanism} is refused ({error_code(response.error_code).name}); there are "
+                    f"the mechanism {credentials.mechanism} is refused "
+                    f"({error_code(response.error_code).name}); the listener accepts "
                     f"{', '.join(response.mechanisms) or 'none'}"
                 )
             if credentials.needs_token:
@@ -293,7 +305,7 @@ class BrokerConnection:
                 self._step("authenticated")
                 return
         else:
-            raise RemoteProtocolError(f"{type(response).__name__} during a login")
+            raise RemoteProtocolError(f"the broker sent {type(response).__name__} during the login")
         self._send_token(token)
 
     def token_came(self, token: str) -> None:

@@ -117,7 +117,7 @@ class ClientCore:
         self, bootstrap: Sequence[Address], config: ClientConfig, rng: random.Random, now: float = 0.0
     ) -> None:
         if not bootstrap:
-            raise ValueError("no bootstrap address (expected HOST:PORT)")
+            raise ValueError("no bootstrap address was given (expected HOST:PORT)")
         self.config = config
         self.now = now
         self.rng = rng
@@ -170,8 +170,7 @@ class ClientCore:
         return call
 
     def compute(self, function: Callable[[], Any]) -> Work:
-        """Have `function` called beside the core, which goes on meanwhile. An operation waits for the result as for a
-        call."""
+        """Let a thread call `function`, while the core goes on. An operation waits for the result as for a call."""
         work = Work(function)
         self._effects.append(Compute(work))
         return work
@@ -200,7 +199,9 @@ class ClientCore:
         for connection in list(self._by_id.values()):
             if connection.connection_id in self._by_id:
                 self._effects.append(Close(connection.connection_id))
-                self._end(connection, f"{connection.address_text} was given up: {reason}")
+                self._end(
+                    connection, f"the client gave up its connection to {connection.address_text}: {reason}"
+                )
 
     # What shells use
 
@@ -222,7 +223,7 @@ class ClientCore:
 
     def abandon(self, task: Task[Any]) -> None:
         """End an operation whose result is not wanted any longer."""
-        task.cancel(ClientClosed("the operation was abandoned"))
+        task.cancel(ClientClosed("the caller gave the operation up"))
         self._tasks.pop(task, None)
 
     def effects(self) -> list[Effect]:
@@ -231,7 +232,7 @@ class ClientCore:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Compute the time at which `tick` is due, unless something is reported before; None: never."""
+        """Compute the time at which `tick` is due, unless something is reported before. None means never."""
         while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
             heapq.heappop(self._timers)
         deadlines = [self._timers[0][0]] if self._timers else []
@@ -284,7 +285,10 @@ class ClientCore:
             self._end(connection, connection.closed_text())
         elif connection.state is ConnectionState.NEGOTIATING and bytes(data[:5]) == _HTTP:
             self._effects.append(Close(connection_id))
-            reason = f"{connection.address_text} answers in HTTP: it is no broker's port, maybe that of its metrics"
+            reason = (
+                f"{connection.address_text} speaks HTTP, so its port is not a broker's listener "
+                "(perhaps that of the metrics page)"
+            )
             # Nobody was reached that waiting would help with.
             self.ever_connected = self._ever_ready
             self._end(connection, reason)
@@ -351,8 +355,8 @@ class ClientCore:
             call.fail(AuthenticationFailed(reason))
 
     def _fetch_token(self, connection: BrokerConnection) -> None:
-        """Have a token fetched for a login (OAUTHBEARER), and go on with it."""
-        assert self.tokens is not None, "the shell sets it where tokens are needed"
+        """Let a token be fetched for a login (OAUTHBEARER), and go on with the login."""
+        assert self.tokens is not None, "a login by token must have a source of tokens"
         connection.wants_token = False
         work = self.compute(self.tokens)
         work.on_done = lambda: self._token_came(connection, work)
@@ -362,7 +366,9 @@ class ClientCore:
             reached("client.token_came_too_late")
             return
         if isinstance(work.error, TokenUnavailable):
-            self._end_login(connection, f"{connection.address_text} cannot be logged in to: {work.error}")
+            self._end_login(
+                connection, f"the login at {connection.address_text} is not possible: {work.error}"
+            )
             return
         connection.token_came(work.result())
         self._flush(connection)
@@ -479,12 +485,12 @@ class ClientCore:
             return connection
         trouble = self._trouble.get(address)
         if trouble is not None and trouble.retry_at > self.now:
-            raise BrokerUnavailable(f"broker {node}: {trouble.reason}")
+            raise BrokerUnavailable(f"broker {node} cannot be reached: {trouble.reason}")
         return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
-        """Choose the idlest open connection, else one being opened, else a new one to an address without recent
-        trouble.
+        """Choose a connection: the idlest open one, else one being opened, else a new one to an address without
+        recent trouble.
         """
         missing_since = self._metadata_missing_since
         if (
@@ -493,7 +499,7 @@ class ClientCore:
             and missing_since is not None
             and self.now - missing_since >= self.config.rebootstrap_trigger
         ):
-            self.rebootstrap(f"no metadata for {self.now - missing_since:.0f} s")
+            self.rebootstrap(f"the brokers have sent no metadata for {self.now - missing_since:.0f} s")
         shared = [c for (_, lane), c in self._connections.items() if lane == 0]
         ready = [c for c in shared if c.state is ConnectionState.READY]
         if ready:
@@ -539,7 +545,9 @@ class ClientCore:
             self._effects.append(Close(connection.connection_id))
             reached("client.connection_not_opened_in_time")
             waited = connection.connect_seconds
-            self._end(connection, f"no connection to {connection.address_text} within {waited:.1f} s")
+            self._end(
+                connection, f"{connection.address_text} did not accept a connection within {waited:.1f} s"
+            )
             return
         if connection.is_idle(self.now):
             self._effects.append(Close(connection.connection_id))
@@ -549,7 +557,7 @@ class ClientCore:
         for call in overdue:
             call.fail(
                 RequestTimedOut(
-                    f"no answer from {connection.address_text} to {type(call.request).__name__} in time"
+                    f"{connection.address_text} did not answer {type(call.request).__name__} in time"
                 )
             )
         if any(call.connection_id is not None for call in overdue):
@@ -559,7 +567,7 @@ class ClientCore:
             self._flush(connection)
 
     def _end(self, connection: BrokerConnection, reason: str) -> None:
-        """End a connection that is closed, or is closed by a coming effect, and place its calls anew or fail them."""
+        """End a connection that is closed, or that a coming effect closes. Send its calls elsewhere, or fail them."""
         was_ready = connection.state is ConnectionState.READY
         self._forget(connection)
         old = self._trouble.get(connection.address)

@@ -118,7 +118,7 @@ class CommonSettings:
     reconnect_backoff_ms: int = _key(50, parse.LONG)
     """The pause before a second attempt to connect to a broker; it doubles with each failure."""
     reconnect_backoff_max_ms: int = _key(1_000, parse.LONG)
-    """The longest of these pauses."""
+    """The longest pause between reconnects."""
     retry_backoff_ms: int = _key(100, parse.LONG)
     """The pause before a request is repeated; it doubles with each failure."""
     retry_backoff_max_ms: int = _key(1_000, parse.LONG)
@@ -156,7 +156,7 @@ class CommonSettings:
     sasl_login_refresh_window_factor: float = _key(0.8, parse.share)
     """The share of a token's life after which a login takes a new one."""
     sasl_login_retry_backoff_ms: int = _key(100, parse.LONG)
-    """The pause before the issuer is asked again; it doubles with each failure."""
+    """The pause before the next request to the issuer; it doubles with each failure."""
     sasl_login_retry_backoff_max_ms: int = _key(10_000, parse.LONG)
     """The longest of these pauses."""
     odradek_sasl_oauthbearer_token_callback: Callable[[], str] | None = attrs.field(
@@ -164,7 +164,7 @@ class CommonSettings:
     )
     """A function that returns a token; it is called beside the client, for each login, and may block."""
     ssl_truststore_location: str | None = _key(None, parse.optional_text)
-    """A file with the certificates of authorities; None: those of the system."""
+    """A file with the certificates of authorities; None for the system's."""
     ssl_truststore_type: str = _key("JKS", parse.upper)
     """The form of that file: `PEM`; by any other type it is read as PKCS12."""
     ssl_truststore_password: str | None = attrs.field(
@@ -198,7 +198,7 @@ class CommonSettings:
     ssl_enabled_protocols: tuple[str, ...] = _key(("TLSv1.2", "TLSv1.3"), parse.texts)
     """Versions of TLS, with commas between them."""
     ssl_cipher_suites: tuple[str, ...] = _key((), parse.texts)
-    """Cipher suites, with commas between them; empty: those of Python."""
+    """Cipher suites, separated by commas; empty for Python's defaults."""
     socket_connection_setup_timeout_ms: int = _key(10_000, parse.LONG)
     """The time that one attempt to connect may take; it doubles with each failure."""
     socket_connection_setup_timeout_max_ms: int = _key(30_000, parse.LONG)
@@ -340,7 +340,7 @@ class ProducerSettings(CommonSettings):
     partitioner_adaptive_partitioning_enable: bool = _key(True, parse.boolean)
     """True: partitions with a longer queue get fewer records without keys (KIP-794)."""
     partitioner_availability_timeout_ms: int = _key(0, parse.AT_LEAST_0)
-    """The time after which keyless records avoid a leader that takes nothing; 0 switches that off."""
+    """The time after which keyless records avoid a leader that accepts nothing; 0 switches this off."""
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": parse.partitioner})
     """None: murmur2 of the key, sticky without a key. `RoundRobinPartitioner`, or a callable `(topic, key,
     value, partition_count, available) -> partition`."""
@@ -374,12 +374,16 @@ class ProducerSettings(CommonSettings):
             if cls._value(values, "transactional_id") is None:
                 raise ValueError("transaction.two.phase.commit.enable=true needs a transactional.id")
             if "transaction_timeout_ms" in values:
-                raise ValueError("transaction.two.phase.commit.enable=true has no transaction.timeout.ms")
+                raise ValueError(
+                    "transaction.timeout.ms must not be set with transaction.two.phase.commit.enable=true"
+                )
         if cls._value(values, "transactional_id") is not None:
             if not cls._value(values, "enable_idempotence"):
                 obstacle = "enable.idempotence must be true"
             if obstacle is not None:
-                raise ValueError(f"transactional.id={values['transactional_id']!r}: {obstacle}")
+                raise ValueError(
+                    f"transactional.id={values['transactional_id']!r} needs other settings: {obstacle}"
+                )
         if obstacle is not None:
             if values.get("enable_idempotence"):
                 raise ValueError(f"enable.idempotence=true: {obstacle}")
@@ -407,8 +411,7 @@ class ConsumerSettings(CommonSettings):
     auto_commit_interval_ms: int = _key(5_000, parse.AT_LEAST_0)
     """The time between automatic commits."""
     auto_offset_reset: str = _key("latest", parse.offset_reset)
-    """Where to begin without a committed offset: `earliest`, `latest`, `none` (an error), or
-    `by_duration:PnDTnHnMn.nS`."""
+    """The start without a committed offset: `earliest`, `latest`, `none` (an error), or `by_duration:PnDTnHnMn.nS`."""
     check_crcs: bool = _key(True, parse.boolean)
     """True: the checksum of each batch is verified."""
     client_rack: str = _key("", parse.text)
@@ -440,7 +443,7 @@ class ConsumerSettings(CommonSettings):
     max_partition_fetch_bytes: int = _key(1 << 20, parse.AT_LEAST_0)
     """Bytes of one partition in the answer to a fetch, at most."""
     odradek_consumer_timeout_ms: int | None = _key(None, parse.timeout_or_none)
-    """The silence after which a loop over the consumer ends; None: it never ends."""
+    """The silence after which a loop over the consumer ends; None for an endless loop."""
     max_poll_interval_ms: int = _key(300_000, parse.AT_LEAST_1)
     """The time between two polls after which a member leaves its group."""
     max_poll_records: int = _key(500, parse.AT_LEAST_1)

@@ -56,13 +56,15 @@ def client_security(protocol: str, login: LoginKeys, stores: TlsSettings) -> Cli
         ):
             if location is not None and kind not in STORE_TYPES:
                 raise ValueError(
-                    f"ssl.{name}.type={kind!r}: expected PEM or PKCS12; `keytool -importkeystore` makes a PKCS12 file of JKS"
+                    f"ssl.{name}.type={kind!r} is not supported: expected PEM or PKCS12 (`keytool "
+                    "-importkeystore` converts JKS to PKCS12)"
                 )
         if stores.keystore_key_location is not None and (
             stores.keystore_location is None or stores.keystore_type != "PEM"
         ):
             raise ValueError(
-                "odradek.ssl.keystore.key.location needs ssl.keystore.location of type PEM, with the certificates"
+                "odradek.ssl.keystore.key.location needs ssl.keystore.location, a PEM file with the "
+                "certificates"
             )
         tls = stores
     credentials = None
@@ -75,25 +77,28 @@ def _credentials(login: LoginKeys) -> Credentials:
     mechanism = login.mechanism
     known = (PLAIN, *MECHANISMS, OAUTHBEARER)
     if mechanism not in known:
-        raise ValueError(f"sasl.mechanism={mechanism!r} is not built; expected one of {', '.join(known)}")
+        raise ValueError(f"sasl.mechanism={mechanism!r} is not supported; expected one of {', '.join(known)}")
     if mechanism == OAUTHBEARER:
         return Credentials(mechanism, token_request=None if login.tokens else _token_request(login))
     if login.username is not None or login.password is not None:
         if login.username is None or login.password is None or login.jaas:
             raise ValueError(
-                "odradek.sasl.username and odradek.sasl.password go together, and stand instead of sasl.jaas.config"
+                "odradek.sasl.username and odradek.sasl.password must be set together, in place of "
+                "sasl.jaas.config"
             )
         return Credentials(mechanism, login.username, login.password)
     if not login.jaas:
         raise ValueError(
-            "sasl.jaas.config is missing: it has username and password (or set odradek.sasl.username and "
-            "odradek.sasl.password)"
+            "sasl.jaas.config is missing: it must name username and password (or set "
+            "odradek.sasl.username and odradek.sasl.password)"
         )
     line = _parsed(login.jaas)
     if line.username is None or line.password is None:
-        raise ValueError("sasl.jaas.config must have username and password")
+        raise ValueError("sasl.jaas.config must name username and password")
     if line.is_of_token and mechanism not in MECHANISMS:
-        raise ValueError(f"a delegation token logs in by one of {', '.join(MECHANISMS)}, not by {mechanism}")
+        raise ValueError(
+            f"a delegation token logs in by one of {', '.join(MECHANISMS)}, but sasl.mechanism is {mechanism}"
+        )
     return Credentials(mechanism, line.username, line.password, line.is_of_token)
 
 
@@ -101,7 +106,7 @@ def _parsed(jaas: str) -> JaasLine:
     try:
         return parse_jaas(jaas)
     except MalformedJaas as error:
-        raise ValueError(f"sasl.jaas.config: {error}") from None
+        raise ValueError(f"sasl.jaas.config cannot be read: {error}") from None
 
 
 def _token_request(login: LoginKeys) -> TokenRequest:
@@ -112,12 +117,14 @@ def _token_request(login: LoginKeys) -> TokenRequest:
     url = login.token_endpoint
     if not url:
         raise ValueError(
-            "sasl.oauthbearer.token.endpoint.url is missing: an issuer's address, or file:///PATH of a token"
+            "sasl.oauthbearer.token.endpoint.url is missing: set it to the token issuer's address, or "
+            "to file:///PATH of a token"
         )
     client_id = login.client_id or options.get("clientId", "")
     if not url.startswith("file:") and not client_id:
         raise ValueError(
-            "sasl.oauthbearer.client.credentials.client.id is missing: the issuer asks who one is"
+            "sasl.oauthbearer.client.credentials.client.id is missing: the token issuer asks for a "
+            "client id and secret"
         )
     return TokenRequest(
         DocumentAddress(

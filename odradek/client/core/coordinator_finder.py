@@ -1,7 +1,9 @@
-"""The coordinator of a group or of a transactional id: it is found, asked, and searched again when it is lost. PURE.
+"""The coordinator of a group or of a transactional id: finds it, sends requests to it, and searches again when it
+is lost. PURE.
 
-A coordinator has a lane of its own, where order counts. Brokers answer the requests of a connection one by one, and
-may hold a JoinGroup back for minutes. So requests beside a JoinGroup take the lane of other requests.
+Requests whose order matters have a lane of their own to the coordinator. Brokers answer the requests of a connection
+in order, and may hold a JoinGroup back for minutes. So requests that must not wait for a JoinGroup take the ordinary
+lane.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class CoordinatorFinder:
         """The words for errors."""
 
     def lost(self) -> None:
-        """Forget the coordinator, which moved or cannot be reached, so that it is looked for again."""
+        """Forget the coordinator, which moved or cannot be reached, so that it is searched again."""
         self.node = None
 
     def find(self, *, deadline: float) -> Operation[int]:

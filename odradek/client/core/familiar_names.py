@@ -333,7 +333,9 @@ def _familiar(name: str, on_trio: bool) -> FamiliarKey | None:
 
 def _put(found: Resolved, name: str, key: str, value: Any) -> None:
     if name in found.values:
-        raise ValueError(f"{found.spelled.get(name, name)} and {key} are one key: give one of them")
+        raise ValueError(
+            f"{found.spelled.get(name, name)} and {key} are two names of one key: give only one of them"
+        )
     found.values[name] = value
     if key != name:
         found.spelled[name] = key

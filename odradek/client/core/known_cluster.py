@@ -51,8 +51,7 @@ class Broker:
 
 @attrs.frozen
 class Partition:
-    """One partition. `leader` is -1 while no broker leads it. `leader_epoch` is -1 where the broker does not
-    say.
+    """One partition. `leader` is -1 while no broker leads it. `leader_epoch` is -1 if the broker does not report it.
 
     Only `describe_topic_partitions` fills `elr` and `last_known_elr` (KIP-966).
     """
@@ -158,9 +157,10 @@ class Cluster:
         return partition
 
     def note_epoch(self, name: str, index: int, leader_epoch: int) -> bool:
-        """Note that records of this leader epoch are committed; True if the leader known so far is older.
+        """Note that records of this leader epoch are committed. Return True if the leader known so far has an older
+        epoch.
 
-        Such a leader is not asked any more: its log may end before those records.
+        Such a leader gets no more requests: its log may end before those records.
         """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
@@ -244,7 +244,7 @@ class Cluster:
         """Return the broker id of the leader. Raises LEADER_NOT_AVAILABLE while there is none, else as `partition`."""
         partition = self.partition(name, index)
         if partition.leader < 0:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {name}-{index} has no leader")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"the partition {name}-{index} has no leader")
         return partition.leader
 
     def topic_name(self, topic_id: bytes) -> str | None:

@@ -1,7 +1,7 @@
-"""Metadata kept fresh while a client lives: what its topics' partitions are and who leads them. PURE.
+"""Metadata kept fresh while a client lives: the partitions of its topics, and their leaders. PURE.
 
-`run` asks again when `metadata.max.age.ms` have passed, when a caller wants it (`ask`: a leader moved), and when an
-unknown topic is wanted. After a failure, or while a topic stays unknown, it asks with backoff.
+`run` asks again when `metadata.max.age.ms` have passed, when a caller calls `ask` (a leader moved), and when an
+unknown topic is wanted. After a failure, or while a topic stays unknown, it waits with backoff before it asks again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MetadataKeeper:
         """The error of the last refresh that failed; None before the first failure."""
 
     def ask(self) -> None:
-        """Have metadata refreshed, because it may be out of date."""
+        """Request a refresh of the metadata, because they may be out of date."""
         if not self._asked:
             self._asked = True
             self._news.notify()

@@ -52,7 +52,7 @@ class Call:
 
     def _finish(self, response: Any, error: Exception | None) -> None:
         if self.done:
-            raise AssertionError("a call was finished twice")
+            raise AssertionError("a call was completed twice")
         self.response = response
         self.error = error
         self.done = True
@@ -91,7 +91,7 @@ class Work:
 
 
 class Signal:
-    """Wakes the operations that wait for it: news for them that no call brings.
+    """Wakes the operations that wait for it, for news that no answer to a call brings.
 
     It has no memory. An operation first looks for news; if it finds none, it yields a `Wait` for the signal.
     The two steps are atomic, because other code runs only at a yield. Code that has news calls `notify`; the
@@ -184,7 +184,7 @@ class Task(Generic[T]):
     def result(self) -> T:
         """Return the operation's value. Raises its exception."""
         if not self.done:
-            raise AssertionError("the operation is not over")
+            raise AssertionError("the operation has not ended, so it has no result yet")
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value] # T itself may be None

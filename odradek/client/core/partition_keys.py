@@ -21,7 +21,7 @@ class ByPartition(Protocol[V_co]):
 
 
 def named(values: ByPartition[V]) -> dict[TopicPartition, V]:
-    """Return the same values in the same order, under names whose text is that of Kafka's tools."""
+    """Return the same values in the same order, with keys that print as in Kafka's tools."""
     return {TopicPartition(*key): value for key, value in values.items()}
 
 

@@ -26,7 +26,7 @@ MAX_TIMESTAMP: Final = -3
 
 @attrs.frozen
 class ListedOffset:
-    """An offset found; -1 where no record is that young. `timestamp` is -1 unless one was asked for."""
+    """An offset found; -1 if no record is new enough. `timestamp` is -1 unless a timestamp was requested."""
 
     offset: int
     timestamp: int

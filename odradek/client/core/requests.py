@@ -1,4 +1,4 @@
-"""The two operations under all others: one request with retries, and fresh metadata. PURE."""
+"""The two operations that all others use: one request with retries, and fresh metadata. PURE."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def refresh_metadata(
     response = yield from request(core, message, timeout=timeout)
     code = error_code(response.error_code)
     if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
-        core.rebootstrap("it says that its cluster has to be looked for anew")
+        core.rebootstrap("a broker asks its clients to look for the cluster again")
         response = yield from request(core, message, timeout=deadline - core.now)
         code = error_code(response.error_code)
     core.metadata_came()
@@ -106,7 +106,7 @@ def topics_with_metadata(
     """Fetch the metadata of these topics that the cluster lacks. Raises the `KafkaError` of the first that stays
     unknown.
 
-    An unknown topic is asked for again until the deadline only when it may be created by that (`auto_create`).
+    An unknown topic is requested again until the deadline only if the request may create it (`auto_create`).
     """
     attempt = 0
     while True:
@@ -146,7 +146,7 @@ def in_parts(
 def known_leaders(
     core: ClientCore, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Sort partitions by the broker id of their leader; also returns those without a (known) leader just now."""
+    """Sort partitions by the broker id of their leader. Also return the partitions that have no known leader now."""
     by_leader: dict[int, list[TopicPartition]] = {}
     without: list[TopicPartition] = []
     for key in partitions:

@@ -183,7 +183,7 @@ def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -
     for item in asked:
         if item not in answered:
             answered[item] = KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker left it out of its answer"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker's answer does not name it"
             )
     return answered
 
@@ -333,7 +333,7 @@ def _to_coordinators(
             or any(item in keys for keys in routed.by_node.values())
         ):
             routed.missing[item] = KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"{noun} {item}: no coordinator in the answer"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"{noun} {item}: the broker's answer names no coordinator"
             )
     return routed
 

@@ -50,7 +50,7 @@ _RECORD_OVERHEAD = 16
 """The most bytes that lengths, deltas and the header count of a record take, while it is smaller than a megabyte."""
 _HEADER_OVERHEAD = 10
 _ROW_MEMORY = 200
-"""The bytes that a row costs beside key and value: a tuple, a number, two objects, a place in a list (measured)."""
+"""The bytes that a row costs in addition to key and value: a tuple, a number, two objects, a place in a list (measured)."""
 _ROW_BYTES = 1024
 """The bytes of `batch.size` for which a batch has memory for one row from the start."""
 _ROWS_MORE = 64
@@ -61,11 +61,11 @@ _BATCH_MEMORY = 600
 
 @attrs.define(eq=False)
 class Batch:
-    """Records of one partition that are sent together. Times in seconds of the core's clock.
+    """Records of one partition that are sent together. Times are in seconds of the core's clock.
 
-    The records are in `rows`, and once encoded in `data`. `base_offset` is -1 where the broker does not say:
-    with acks=0, or for a repetition whose original was acknowledged long ago. `log_append_time_ms` is -1
-    unless the topic has LogAppendTime.
+    The records are in `rows`, and once encoded in `data`. `base_offset` is -1 if the broker does not report it: with
+    acks=0, or for a repetition whose original was acknowledged long ago. `log_append_time_ms` is -1 unless the topic
+    has LogAppendTime.
     """
 
     lane: Lane
@@ -88,8 +88,8 @@ class Batch:
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
-    """An attempt was sent, and the broker may have appended it: its answer is missing, and later answers
-    leave it open."""
+    """True if an attempt was sent that the broker may have appended: its answer is missing, and later answers leave
+    this open."""
     done: bool = False
     outcome_taken: bool = False
     """True once the application has asked for the outcome of one of its records."""
@@ -139,8 +139,8 @@ class Batch:
 class Lane:
     """One partition's batches on their way, and the sequence numbers of its producer (KIP-98).
 
-    `batches` wait to be sent, repeated ones first; `in_flight` are sent, in the order of their sequence numbers.
-    `open` is the last of `batches` while records may be added to it.
+    `batches` wait to be sent, those to be repeated first. `in_flight` are under way, in the order of their sequence
+    numbers. `open` is the last of `batches` while records may be added to it.
     """
 
     topic: str
@@ -279,14 +279,15 @@ class Accumulator:
         return {key: metrics for key, lane in self.lanes.items() if any((metrics := lane.metrics()).values())}
 
     def has_filled(self, batch: Batch) -> bool:
-        """True if this batch, opened just now, makes work for the sender: it is full, or follows a full one."""
+        """True if this batch, opened just now, makes work for the sender: it is full, or the batch before it is."""
         return len(batch.lane.batches) > 1 or batch.size >= self._batch_bytes_max
 
     def out_of_memory(self) -> BufferFull:
         """Make the error for a record that had no room within `max.block.ms`."""
         settings = self._settings
         return BufferFull(
-            f"buffer.memory ({settings.buffer_memory} bytes) is in use for max.block.ms ({settings.max_block_ms})"
+            f"buffer.memory ({settings.buffer_memory} bytes) was full for max.block.ms "
+            f"({settings.max_block_ms} ms)"
         )
 
     def knows(self, topic: str) -> bool:
@@ -318,8 +319,8 @@ class Accumulator:
         if size + HEADER_SIZE > limit and not any_size:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record of {size + HEADER_SIZE} bytes for {topic} is above max.request.size or buffer.memory "
-                f"({limit})",
+                f"a record of {size + HEADER_SIZE} bytes for {topic} exceeds max.request.size or "
+                f"buffer.memory ({limit} bytes)",
             )
         state = self._state(topic)
         lane = self._choose(state, partition, key, value, size)
@@ -356,14 +357,15 @@ class Accumulator:
         """Add a batch that the caller has encoded (`odradek.wire.batches.record_writer`) behind all batches of its
         partition; None when memory is short.
 
-        The topic is known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
+        The topic must be known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
         UNKNOWN_TOPIC_OR_PARTITION.
         """
         limit = min(self._settings.max_request_size, self._settings.buffer_memory)
         if len(data) > limit:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {len(data)} bytes for {topic} is above max.request.size or buffer.memory ({limit})",
+                f"a batch of {len(data)} bytes for {topic} exceeds max.request.size or buffer.memory "
+                f"({limit} bytes)",
             )
         lane = self._lane(self._state(topic), partition)
         memory = len(data) + _BATCH_MEMORY
@@ -412,7 +414,7 @@ class Accumulator:
             self.on_room()
 
     def split(self, batch: Batch, parts: list[tuple[int, Batch]]) -> None:
-        """Let `parts` take the place of a batch that was too large; it is done when they are."""
+        """Replace a batch that was too large by `parts`. The batch is done when all parts are."""
         batch.parts = parts
         waiting = len(parts)
         share = batch.memory // len(parts)
@@ -431,7 +433,7 @@ class Accumulator:
             self.incomplete[part] = None
 
     def settle(self, lane: Lane) -> None:
-        """Forget that a queue is active once nothing of it is on its way."""
+        """Forget that a queue is active once none of its batches is under way."""
         if not lane.batches and not lane.in_flight:
             self.active.pop(lane, None)
 
@@ -478,7 +480,7 @@ class Accumulator:
         if lane is None:
             return self._draw(state)
         if lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
-            return lane  # it only lacks memory for another row
+            return lane  # the lane only lacks memory for another row
         self.close(lane)
         return lane if state.sticky_bytes < self._batch_bytes_max else self._draw(state)
 

@@ -1,7 +1,7 @@
-"""Brokers that take nothing, for a producer that leaves their partitions out (KIP-794). PURE.
+"""Brokers that do not answer: a producer leaves their partitions out (KIP-794). PURE.
 
-A broker is silent from the first moment at which its pipeline is full, or a request to it fails, until it answers. It is
-blocked when that lasts for `partitioner.availability.timeout.ms`, and something still waits for it.
+A broker is silent from the moment when its pipeline is full, or a request to it fails, until it answers. It is
+blocked if it stays silent for `partitioner.availability.timeout.ms` while batches wait for it.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
 def produce_request(
     settings: ProducerSettings, taken: Sequence[tuple[Lane, Batch]]
 ) -> tuple[ProduceRequest, int]:
-    """Make the request for these encoded batches; also returns its greatest version: an older one without a topic's
-    id.
+    """Make the request for these encoded batches. Also return its highest version, which is an older one if a topic
+    has no id.
     """
     topics: dict[tuple[str, bytes], TopicProduceData] = {}
     version_max = _VERSION_MAX

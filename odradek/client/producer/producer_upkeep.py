@@ -1,7 +1,7 @@
-"""The needs of a sender beside batches: a producer id, and metadata that is not too old. PURE.
+"""A sender's needs apart from batches: a producer id, and metadata that is fresh enough. PURE.
 
-Both are fetched by operations beside the sender's own, one of each kind at a time. `keep` starts one where it is due and
-says when to look again; when it is over, `news` is called.
+Separate operations fetch both, one of each kind at a time. `keep` starts an operation that is due, and returns when
+to look again. `news` is called when an operation ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Beside:
         self._news()
 
     def _ended(self, error: Exception | None) -> None:
-        raise AssertionError("each kind says what its end means")
+        raise AssertionError("each kind of upkeep must say what its end means")
 
 
 class IdentityKeeper(_Beside):
@@ -95,7 +95,7 @@ class IdentityKeeper(_Beside):
         return self.needed and self.current is None
 
     def keep(self) -> float:
-        """Have a producer id fetched if one is due. Returns when to look again."""
+        """Start fetching a producer id if one is due. Return the time of the next look."""
         if self._task is not None:
             return _NEVER
         if self._not_before > self._core.now:
@@ -149,7 +149,7 @@ class TopicRefresher(_Beside):
         self._refreshed_at = core.now
 
     def keep(self) -> float:
-        """Have metadata refreshed if that is due. Returns when to look again."""
+        """Start refreshing metadata if that is due. Return the time of the next look."""
         core = self._core
         if self._task is not None:
             return _NEVER

@@ -13,7 +13,7 @@ __all__ = ["Delivered", "OnDelivery", "RecordMetadata"]
 class RecordMetadata(NamedTuple):
     """The place of a record that was sent.
 
-    `offset` is -1 where the broker does not say: with acks=0, or for a repetition whose original was acknowledged
+    `offset` is -1 if the broker does not report it: with acks=0, or for a repetition whose original was acknowledged
     long ago. `timestamp_ms` is the record's own, or the broker's in topics with LogAppendTime.
     """
 

@@ -183,9 +183,9 @@ class Sender:
         }
 
     def fail_unacknowledged(self, failure: BaseException | None = None) -> None:
-        """Fail everything that is not done, because the producer ends: it was closed, or it failed."""
+        """Fail all records that are not done, because the producer ends: it was closed, or it failed."""
         reason = "was closed" if failure is None else f"failed ({failure!r})"
-        error = ClientClosed(f"the producer {reason} before the record was acknowledged")
+        error = ClientClosed(f"the producer {reason} before the brokers acknowledged the record")
         error.__cause__ = failure
         self.abort(error)
 
@@ -204,7 +204,7 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """Have a step that is under way repeated, or an operation that waits go on."""
+        """Repeat the step that is under way, or wake the operation that waits."""
         self._again = True
         self.signal.notify()
 
@@ -217,7 +217,7 @@ class Sender:
     # One step
 
     def _step(self) -> float:
-        """Send all batches that can be sent; return when to look again if nothing happens."""
+        """Send all batches that can be sent. Return the time of the next look, if nothing happens before."""
         core = self._core
         self._expire()
         transactions = self.transactions
@@ -339,8 +339,8 @@ class Sender:
         return True
 
     def _cannot_encode(self, lane: Lane, batch: Batch, cause: Exception) -> None:
-        """Fail one batch whose records cannot be encoded. It has no sequence number yet, unless it is a half of
-        another.
+        """Fail one batch whose records cannot be encoded. It has no sequence number yet, unless it was split off
+        another batch.
         """
         error = RecordsNotEncoded(f"{batch.record_count} records for {lane} cannot be encoded: {cause!r}")
         error.__cause__ = cause
@@ -408,7 +408,11 @@ class Sender:
                 )
                 if answer is None:
                     batch.maybe_appended = True
-                    missing = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, "missing in the answer", str(lane))
+                    missing = broker_error(
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                        "the broker's answer does not name this partition",
+                        str(lane),
+                    )
                     self._trouble(lane, batch, missing)
                 else:
                     self._take_answer(lane, batch, answer, oldest)
@@ -433,8 +437,9 @@ class Sender:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0 and not (self.transactions and oldest):
             reached("client.numbers_unknown_to_broker")
-            # This attempt is not in the log; an earlier one without an answer may be. Apache Kafka remembers one batch of
-            # each producer over a restart, and calls a repetition of the others a gap.
+            # This attempt is not in the log, but an earlier attempt without an answer may be. Apache Kafka
+            # remembers only one batch of each producer over a restart, and answers a repetition of any other
+            # batch with a gap error.
             if code is ErrorCode.UNKNOWN_PRODUCER_ID:
                 batch.maybe_appended = False
             if oldest and lane.rebase is None:
@@ -454,7 +459,9 @@ class Sender:
                     for each in answer.record_errors
                 }
                 error = broker_error(
-                    answer.error_code, "refused because of other records in its batch", str(lane)
+                    answer.error_code,
+                    "the broker refused this record because of other records in its batch",
+                    str(lane),
                 )
             hint = answer.current_leader
             hinted = self._core.cluster.set_leader(
@@ -488,11 +495,11 @@ class Sender:
             self._finish(batch, error)
 
     def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
-        """Put the batch back in its place: behind those with older numbers, before all batches that were never sent."""
+        """Put the batch back in its place: after batches with older numbers, before all batches that were never sent."""
         batch.last_error = error
         waited = self._core.now - batch.opened_at
         if waited >= _WORTH_A_NOTE_SECONDS:
-            text = f"records for {lane} are sent again, for {waited:.0f} s now: {error}"
+            text = f"the producer has sent records for {lane} again and again for {waited:.0f} s: {error}"
             self._core.notes.add(WARNING, text, key=("repeat", lane.topic, lane.partition))
         delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
         batch.not_before = self._core.now + delay
@@ -556,7 +563,7 @@ class Sender:
         batch.record_count = batch.record_count or len(batch.rows)
         batch.lane.records_failed += batch.record_count
         if not isinstance(error, (TransactionAborted, ClientClosed)):
-            text = f"{batch.record_count} records for {batch.lane} were given up: {error}"
+            text = f"the producer gave up {batch.record_count} records for {batch.lane}: {error}"
             self._core.notes.add(WARNING, text, key="given up")
         batch.error = error
         if not isinstance(error, TransactionAborted):
@@ -574,7 +581,7 @@ class Sender:
             idempotent = self._identity.needed and self.transactions is None
             if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and idempotent:
                 reached("client.topic_made_anew_while_writing")
-                # The topic was made anew: batches in the old topic's log are gone with it.
+                # The topic was deleted and created again: batches in the old topic's log are gone with it.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False
@@ -644,15 +651,13 @@ class Sender:
             return batch.last_error
         seconds = self._settings.delivery_timeout_ms / 1000
         reason = f": {batch.last_error}" if batch.last_error is not None else ""
-        return RequestTimedOut(f"not delivered to {batch.lane} within {seconds:g} s{reason}")
+        return RequestTimedOut(f"the records were not delivered to {batch.lane} within {seconds:g} s{reason}")
 
 
 def _older(batch: Batch, other: Batch) -> bool:
-    """True if `batch`, which is repeated, goes before `other`: by their sequence numbers (which wrap), if they have
-    some.
-    """
+    """True if `batch`, which is repeated, goes before `other`. Sequence numbers (which wrap) decide, if both have some."""
     if batch.base_sequence < 0:
         return batch.number < other.number
     if other.base_sequence < 0:
-        return True  # it lost its number when the lane began new ones, and was not sent under these
+        return True  # it lost its number when the lane began new ones, and was not sent with a new number
     return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

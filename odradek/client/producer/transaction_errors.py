@@ -40,7 +40,7 @@ _OF_REQUEST: dict[ApiKey, dict[ErrorCode, Verdict]] = {
     },
     ApiKey.ADD_PARTITIONS_TO_TXN: {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
-        # Not attempted because of another partition, whose own error is the cause.
+        # Not attempted because of an error of another partition, which is the cause.
         ErrorCode.OPERATION_NOT_ATTEMPTED: Verdict.RETRY,
         ErrorCode.PRODUCER_FENCED: Verdict.FATAL,
         ErrorCode.INVALID_PRODUCER_EPOCH: Verdict.FATAL,
@@ -76,7 +76,7 @@ _FATAL_OF_PRODUCE = frozenset(
 
 
 def verdict(key: ApiKey, code: ErrorCode) -> Verdict:
-    """Judge an error code in the answer of a transactional request."""
+    """Choose the reaction to an error code in the answer of a transactional request."""
     found = _OF_REQUEST[key].get(code)
     if found is None:
         found = _COMMON.get(code)

@@ -118,16 +118,16 @@ class TransactionMachine:
 
     def _refuse(self, step: Step) -> None:
         if step in _NEWS:
-            raise AssertionError(f"{step.name} in {self.state.name}")
+            raise AssertionError(f"the transaction got the news {step.name} in the state {self.state.name}")
         self.check(step.value)
-        raise IllegalTransactionCall(f"{step.value}: {self.state.value}")
+        raise IllegalTransactionCall(f"{step.value} was refused: {self.state.value}")
 
     def check(self, call: str) -> None:
         """Let `call` pass if a transaction is open and sound. Raises as `make`."""
         if self.state is TransactionState.IN_TRANSACTION:
             return
         self.raise_error()
-        raise IllegalTransactionCall(f"{call}: {self.state.value}")
+        raise IllegalTransactionCall(f"{call} was refused: {self.state.value}")
 
     def raise_error(self) -> None:
         """Raise the error that the transaction or the producer ended with, if it did."""

@@ -178,7 +178,7 @@ class Transactions:
     @contextmanager
     def _alone(self, call: str) -> Iterator[None]:
         if self._call:
-            raise IllegalTransactionCall(f"{call}: {self._call} is under way")
+            raise IllegalTransactionCall(f"{call} was refused: {self._call} has not ended yet")
         self._call = call
         try:
             yield
@@ -193,7 +193,9 @@ class Transactions:
             self.machine.make(Step.INITIALIZED)
 
     def resume(self, timeout: float) -> Operation[str | None]:
-        """Get a producer id, but leave a prepared transaction as it is (KIP-939): its state, None if there is none."""
+        """Get a producer id, but leave a prepared transaction as it is (KIP-939). Return its state, or None if
+        there is none.
+        """
         with self._alone("resume"):
             self._check_two_phase("resume")
             self.machine.make(Step.INITIALIZE)
@@ -241,7 +243,7 @@ class Transactions:
         group: ConsumerGroupMetadata,
         timeout: float,
     ) -> Operation[None]:
-        """Have the group's offsets committed with the transaction (KIP-447)."""
+        """Commit the group's offsets with the transaction (KIP-447)."""
         call = "send_offsets_to_transaction"
         with self._alone(call):
             self.machine.check(call)
@@ -313,7 +315,7 @@ class Transactions:
         try:
             while accumulator.active or self._join is not None:
                 if self._core.now >= deadline:
-                    raise RequestTimedOut("records of the transaction have no outcome yet: call again")
+                    raise RequestTimedOut("records of the transaction are still being sent: call again")
                 yield Wait(until=deadline, signals=(self.settled,))
         finally:
             accumulator.flushing -= 1
@@ -326,7 +328,7 @@ class Transactions:
             return
         assert current is not None
         message = EndTxnRequest(self.transactional_id, current.producer_id, current.producer_epoch, commit)
-        # Of a transaction that perhaps never began the coordinator may know nothing.
+        # The coordinator may know nothing of a transaction that perhaps never began.
         harmless = ErrorCode.NONE if commit or machine.started else ErrorCode.INVALID_TXN_STATE
         try:
             response = yield from self._ask(
@@ -395,9 +397,9 @@ class Transactions:
     # AddPartitionsToTxn
 
     def _add_partitions(self) -> Operation[None]:
-        """Add the partitions that wait for it, and those that come meanwhile.
+        """Add the partitions that wait to be added, and those that come meanwhile.
 
-        Repeats until there is an answer: without one, it is unknown whether there is something to abort.
+        Repeats until there is an answer: without an answer, nobody knows whether there is something to abort.
         """
         from odradek.wire.messages.add_partitions_to_txn import (
             AddPartitionsToTxnRequest,
@@ -474,7 +476,7 @@ class Transactions:
                 )
             except KafkaError as error:  # of the search for the coordinator
                 if is_retriable(error):
-                    raise RequestTimedOut(f"{error}, until the time was up: call again") from error
+                    raise RequestTimedOut(f"{error} (until the time was up): call again") from error
                 self._fail(error, fatal=error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED)
             except ClientError as error:
                 if is_retriable(error):
@@ -494,7 +496,7 @@ class Transactions:
             if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                 delay = min(delay, _CONCURRENT_SECONDS * 2.0 ** min(attempt, 20))
             if core.now + delay >= deadline:
-                raise RequestTimedOut(f"{failure}, until the time was up: call again") from failure
+                raise RequestTimedOut(f"{failure} (until the time was up): call again") from failure
             attempt += 1
             yield Wait(until=core.now + delay)
 

@@ -1,4 +1,4 @@
-"""The async client: the core over the ports. PORTED; the simulator runs it, and so may any program on trio.
+"""The async client: the core over the ports. PORTED: the simulator runs it, and any program on trio may.
 
 Each connection has a task that reads. When the kernel does not take all bytes at once, another task writes the rest
 and ends. One more task waits for the core's next deadline. They run in the `TaskGroup` that the owner gives, and end
@@ -32,7 +32,7 @@ _RECEIVE_BYTES = 1 << 16
 
 
 class _Connection:
-    """One connection of the core; `conn` is None while it is being opened."""
+    """One connection of the core. `conn` is None while the connection is being opened."""
 
     def __init__(self, connection_id: int) -> None:
         self.connection_id = connection_id
@@ -131,7 +131,7 @@ class AsyncClient:
             self._deadline_moved.set()
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Have a callback called once the core has ended its step. What it raises is logged."""
+        """Let a callback run once the core has ended its step. Its exceptions are logged."""
         self._deferred.append(function)
 
     def _speak(self) -> None:

@@ -97,7 +97,7 @@ class AsyncConsumer(ConsumerSteering):
         try:
             await self._give_up(self._left(deadline))
         finally:
-            # Others get the partitions at once, also when the listener has raised.
+            # Other members get the partitions at once, even if the listener has raised.
             await self.client.run(self._machine.leave(reason, self._left(deadline)))
 
     def _start(self, operation: Operation[None]) -> None:
@@ -153,7 +153,7 @@ class AsyncConsumer(ConsumerSteering):
 
     async def _poll(self, timeout: float, what: Callable[[], list[T]]) -> list[T]:
         if self._polling:
-            raise RuntimeError("another task is polling this consumer; only wakeup may be called beside it")
+            raise RuntimeError("another task is using this consumer; a second task may call only wakeup")
         self._polling = True
         try:
             return await self._polled(timeout, what)
@@ -262,7 +262,7 @@ class AsyncConsumer(ConsumerSteering):
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Ask for the group's committed offsets of these partitions; None where there is none."""
+        """Ask for the group's committed offsets of these partitions; None for a partition without one."""
         return await self.client.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

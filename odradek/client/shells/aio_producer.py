@@ -79,8 +79,8 @@ async def wait_done(env: Env, batch: Batch) -> None:
 class AsyncProducer(FamiliarFace, known_as="Producer"):
     """A producer whose tasks run in `tasks`.
 
-    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. Ends with `close`, or with the task group: what was not sent by then is lost. Raises `ValueError` for a bad
-    configuration.
+    `config` has Kafka's keys. They may also be given as keyword arguments, with `_` for `.`. It ends with `close`, or
+    with the task group; records not sent by then are lost. Raises `ValueError` for a bad configuration.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     ) -> SentRecord:
         """Send a record, and return as soon as it is in a batch; arguments and errors are those of the blocking `Producer.send`.
 
-        Lets other tasks run once in a batch.
+        Other tasks may run once per batch.
         """
         settings = self.settings
         if settings.value_serializer is not None:
@@ -213,7 +213,9 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         """Commit these offsets for a group if the transaction commits (KIP-447)."""
         commits = judged_offsets("offsets", offsets)
         if not isinstance(group, ConsumerGroupMetadata):
-            raise TypeError(f"group is a {type(group).__name__}, expected what Consumer.group_metadata has")
+            raise TypeError(
+                f"group is a {type(group).__name__}, expected the value of Consumer.group_metadata"
+            )
         seconds = self.settings.max_block_ms / 1000
         await self.client.run(self._of_transactions().send_offsets(commits, group, seconds))
 
@@ -262,7 +264,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
 
     def _of_transactions(self) -> Transactions:
         if self._transactions is None:
-            raise IllegalTransactionCall("transactions need a transactional.id")
+            raise IllegalTransactionCall("transactions need the configuration key transactional.id")
         return self._transactions
 
     def _check_open(self) -> None:
@@ -294,9 +296,9 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
                 transactions.end(commit=False, timeout=seconds if timeout is None else min(timeout, seconds))
             )
         except ProducerFencedError:
-            _LOGGER.debug("whoever has fenced this producer has aborted its transaction")
+            _LOGGER.debug("the program that has fenced this producer has aborted its transaction")
         except (ClientError, IllegalTransactionCall) as error:
-            text = f"the open transaction was not aborted, its time will run out: {error}"
+            text = f"the open transaction was not aborted, so the broker aborts it after its timeout: {error}"
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     async def close(self, timeout: float | None = None) -> None:

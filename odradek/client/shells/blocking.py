@@ -38,9 +38,9 @@ T = TypeVar("T")
 class Client:
     """A client without a background thread, for single requests and for protocols of your own.
 
-    It talks to the cluster that answers at `bootstrap` ("host:port,host:port"), in the caller's thread, and serves one
-    thread at a time. Use it as a context manager, or call `close`. Raises `ValueError` for a bad address, `TypeError` for
-    anything but text.
+    It talks to the cluster that answers at `bootstrap` ("host:port,host:port"), in the caller's thread, and serves
+    one thread at a time. Use it as a context manager, or call `close`. Raises `ValueError` for a bad address, and
+    `TypeError` for an address that is no text.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Client:
         text."""
         if not isinstance(bootstrap, str):
             raise TypeError(
-                f"Client takes addresses as text, as in Client('127.0.0.1:9092'), not {type(bootstrap).__name__} "
-                "(Producer, Consumer and Admin take a mapping)"
+                "Client needs addresses as text, as in Client('127.0.0.1:9092'), not "
+                f"{type(bootstrap).__name__} (Producer, Consumer and Admin need a mapping)"
             )
         if config is None:
             timeout = timeout_ms / 1000
@@ -69,7 +69,7 @@ class Client:
 
     @cached_property
     def admin(self) -> BlockingAdminMethods:
-        """All calls of `Admin`. They are imported at first use, since a process that only reads starts faster without them."""
+        """All methods of `Admin`. They are imported at first use, because a process that only reads then starts faster."""
         from odradek.client.admin.admin_methods import BlockingAdminMethods
 
         return BlockingAdminMethods(self.core, self.run)

@@ -1,8 +1,8 @@
-"""The log of all clients, `odradek.client`: lines are written where a slow handler delays no other work. SHELL.
+"""The log of all clients, `odradek.client`. Lines are written where a slow handler delays no other work. SHELL.
 
-A handler is the application's: it may fail, wait, or send by the very client whose lines it gets. So lines are
-written without the client's lock, and a handler's exception ends there. The same is true of `odradek.on.error`, which
-gets all lines from WARNING on.
+A handler belongs to the application: it may fail, wait, or send with the same client whose lines it gets. So lines
+are written without the client's lock, and a handler's exception ends there. The same is true of `odradek.on.error`,
+which gets all lines from WARNING on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _report(on_error: OnError | None, level: int, text: str) -> None:
         try:
             on_error(level, text)
         except Exception as error:  # noqa: BLE001 - it is the application's, and the log has it
-            _write(ERROR, "odradek.on.error failed", error)
+            _write(ERROR, "the application's callback odradek.on.error raised an exception", error)
 
 
 def _write(level: int, text: str, error: BaseException | None) -> None:
@@ -49,5 +49,5 @@ def _write(level: int, text: str, error: BaseException | None) -> None:
         LOGGER.log(level, "%s", text, exc_info=error)
     except Exception:  # noqa: BLE001 - it is the handler's, and the line cannot be written to that log
         if sys.stderr is not None:
-            print(f"a handler of the log odradek.client failed at: {text}", file=sys.stderr)
+            print(f"a handler of the logger odradek.client failed to write: {text}", file=sys.stderr)
             traceback.print_exc()

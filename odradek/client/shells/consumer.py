@@ -77,7 +77,7 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
     def guarded(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         use = self._use
         if not use.acquire(blocking=False):
-            raise RuntimeError("another thread is using this consumer; only wakeup may be called beside it")
+            raise RuntimeError("another thread is using this consumer; a second thread may call only wakeup")
         try:
             return method(self, *args, **kwargs)
         finally:
@@ -178,7 +178,7 @@ class Consumer(ConsumerSteering):
         try:
             self._give_up(_left(deadline))
         finally:
-            # Others get the partitions at once, also when the listener has raised.
+            # Other members get the partitions at once, even if the listener has raised.
             self._io.run(self._machine.leave(reason, _left(deadline)))
 
     # What to read
@@ -232,9 +232,10 @@ class Consumer(ConsumerSteering):
         return self._poll(poll_seconds(timeout), self._machine.take_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records one by one: until the loop is left, or until none has come for `odradek.consumer.timeout.ms`.
-        Meanwhile positions, and so commits, count the yielded records. Polled records that were not yielded come with
-        the next loop or poll. If an exception ends a `with` block, the last yielded record is not committed.
+        """Yield records one by one, until the loop is left, or until no record has come for
+        `odradek.consumer.timeout.ms`. During the loop, positions and so commits count only the yielded records.
+        Polled records that were not yielded come with the next loop or poll. If an exception ends a `with` block,
+        the last yielded record is not committed.
         """
         timeout_ms = self.settings.odradek_consumer_timeout_ms
         while True:
@@ -378,7 +379,7 @@ class Consumer(ConsumerSteering):
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Ask for the group's committed offsets of these partitions; None where there is none."""
+        """Ask for the group's committed offsets of these partitions; None for a partition without one."""
         return self._io.run(
             self._machine.commits.committed(
                 as_topic_partitions("partitions", partitions), self._seconds(timeout)

@@ -1,4 +1,5 @@
-"""The calls of a consumer that do not wait: what to read, from where, what to pause. Both shells share them. PURE.
+"""Those calls of a consumer that do not wait: choose partitions and positions, pause and resume. Both shells share
+them. PURE.
 
 Each shell defines how a change reaches its core: under a lock from one thread at a time, or directly.
 """
@@ -34,7 +35,7 @@ from odradek.wire.topic_partition import TopicPartition
 
 T = TypeVar("T")
 Committable: TypeAlias = ByPartition[OffsetAndMetadata | int] | ConsumerRecord
-"""What a commit may name: the next offsets to be read, or a record that is done with."""
+"""The argument of a commit: the next offsets to be read, or a record that has been handled."""
 
 
 class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
@@ -196,7 +197,7 @@ def topics_of(topics: Iterable[str] | str | re.Pattern[str]) -> list[str] | re.P
     """Check the topics or the pattern to subscribe to, read once. Raises `TypeError` and `ValueError`."""
     if isinstance(topics, re.Pattern):
         if not isinstance(topics.pattern, str):
-            raise TypeError("topics is a pattern of bytes, expected one of text")
+            raise TypeError("topics is a pattern of bytes, expected a pattern of text")
         return topics
     if isinstance(topics, str):
         return [as_text("topics", topics)]

@@ -36,7 +36,9 @@ class _Elsewhere:
 
 
 class FamiliarFace:
-    """A client whose errors name its own methods for those of other clients; `known_as` is its class in the table."""
+    """A client that knows other libraries' names of its methods, and whose errors then name its own. `known_as` is
+    its class in the table.
+    """
 
     def __init_subclass__(cls, known_as: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -46,7 +48,7 @@ class FamiliarFace:
 
 
 def knows_other_names(method_name: str) -> Callable[[F], F]:
-    """Have a method name its own arguments where it is given another client's keywords."""
+    """Let a method name its own arguments in the error, if it is called with another client's keywords."""
     known = {each.name: each.ours.replace("`", "") for each in FAMILIAR_ARGUMENTS if each.of == method_name}
 
     def decorate(method: F) -> F:
@@ -63,7 +65,7 @@ def knows_other_names(method_name: str) -> Callable[[F], F]:
 
 
 def warns_of_milliseconds(method: F) -> F:
-    """Have a poll warn once if its time, given by position, looks like milliseconds."""
+    """Let a poll warn once if its time, given by position, looks like milliseconds."""
 
     @wraps(method)
     def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +76,10 @@ def warns_of_milliseconds(method: F) -> F:
             and args[0] > SECONDS_USUAL_MAX
         ):
             self._is_warned_of_seconds = True
-            text = f"poll({args[0]:.10g}) waits for that many seconds; poll(timeout=...) says that they are meant"
+            text = (
+                f"poll({args[0]:.10g}) waits for {args[0]:.10g} seconds, not milliseconds; "
+                "poll(timeout=...) ends this warning"
+            )
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
         return method(self, *args, **kwargs)
 

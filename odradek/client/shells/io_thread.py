@@ -46,7 +46,7 @@ from odradek.client.shells.sockets import Sockets
 __all__ = ["FORKED", "IoThread"]
 
 T = TypeVar("T")
-FORKED = "this process was forked from the client's; make a client of its own in it"
+FORKED = "this process was forked from the process that made the client: make a client in this process"
 _DRAIN_SECONDS_MAX = 1.0
 
 
@@ -74,7 +74,7 @@ class IoThread:
         self._failure: BaseException | None = None
         self._is_over: Callable[[], bool] | None = None
         self.on_fork: Callable[[], None] | None = None
-        """Called in a forked child. It must not wait for anything; the locks it takes must be new ones."""
+        """Called in a forked child. It must not wait for anything, and may use only locks that it makes anew."""
         self.on_end: Callable[[], object] | None = None
         """Called when the thread has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -102,12 +102,12 @@ class IoThread:
         or a KeyboardInterrupt ends the operation where it stands.
         """
         if self.is_own_thread():
-            raise RuntimeError("a callback may not wait for its own client")
+            raise RuntimeError("a callback must not wait for its own client")
         finished = threading.Event()
         task = self.start(operation, finished.set)
         try:
             if not finished.wait(timeout_seconds):
-                raise RequestTimedOut(f"not done within {timeout_seconds:g} s")
+                raise RequestTimedOut(f"the call did not end within {timeout_seconds:g} s")
         finally:
             if not task.done:
                 self.post(lambda: self.core.abandon(task))
@@ -121,7 +121,7 @@ class IoThread:
         return task
 
     def post(self, function: Callable[[], None]) -> None:
-        """Have `function` called in the client's thread, under the lock. Raises `ClientClosed`."""
+        """Let the client's thread call `function`, under the lock. Raises `ClientClosed`."""
         if self._closing.is_set():
             raise self._closed_error()
         self._posted.append(function)
@@ -143,7 +143,7 @@ class IoThread:
                     raise
 
     def defer(self, function: Callable[[], None]) -> None:
-        """Have `function` called in the client's thread, without the lock. What it raises is logged."""
+        """Let `function` run in the client's thread, without the lock. Its exceptions are logged."""
         self._deferred.append(function)
         if not self.is_own_thread():
             self.wake()
@@ -169,7 +169,7 @@ class IoThread:
             self._thread.join()
 
     def end_when(self, is_over: Callable[[], bool]) -> None:
-        """Have the thread end by itself once this is true, without a `close`. Called in the thread."""
+        """End the thread by itself once this is true, without a `close`. Called in the thread."""
         self._is_over = is_over
 
     def wait_for_end(self, seconds_max: float) -> None:
@@ -181,7 +181,7 @@ class IoThread:
         the parent."""
         self.lock = threading.RLock()
         self._failure = RuntimeError(
-            "this process was forked from the client's; make a client of its own in it"
+            "this process was forked from the process that made the client: make a client in this process"
         )
         self._closing = threading.Event()
         self._closing.set()
@@ -193,7 +193,7 @@ class IoThread:
 
     def _closed_error(self) -> BaseException:
         if self._failure is not None:
-            error = ClientClosed(f"the client failed: {self._failure!r}")
+            error = ClientClosed(f"the client failed earlier: {self._failure!r}")
             error.__cause__ = self._failure
             return error
         return ClientClosed("the client is closed")

@@ -91,7 +91,7 @@ class Leaving:
 
 
 open_clients: dict[Leaving, None] = {}
-"""Those that are open, in the order in which they were opened."""
+"""The open clients, in the order in which they were opened."""
 
 
 def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
@@ -143,7 +143,10 @@ def _at_exit() -> None:
         each.io.wait_for_end(max(0.0, deadline - time.monotonic()))
     left = sum(each.leaver.records_left for each in waiting)
     if left:
-        text = f"{left} records were given up: the process ends, and they were not sent within {EXIT_SECONDS:g} s"
+        text = (
+            f"{left} records were given up: the process ended, and they were not sent within "
+            f"{EXIT_SECONDS:g} s"
+        )
         write_notes([Note(WARNING, text)])
 
 

@@ -228,7 +228,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         partition = as_partition("partition", partition)
         record_count = as_integer("record_count", record_count, 1, INT32_MAX)
         if not isinstance(data, bytearray) or len(data) < HEADER_SIZE:
-            raise TypeError("data is no bytearray that holds a batch")
+            raise TypeError("data must be a bytearray that holds a batch")
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
         with self._failing_transaction():
@@ -272,7 +272,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
         timeout = as_seconds("timeout", timeout)
         if self._io.is_own_thread():
-            raise RuntimeError("a callback may not wait for its own producer")
+            raise RuntimeError("a callback must not wait for its own producer")
         if self._forked:
             raise ClientClosed(FORKED)
         with self.lock:
@@ -329,7 +329,9 @@ class Producer(FamiliarFace, known_as="Producer"):
         """
         commits = judged_offsets("offsets", offsets)
         if not isinstance(group, ConsumerGroupMetadata):
-            raise TypeError(f"group is a {type(group).__name__}, expected what Consumer.group_metadata has")
+            raise TypeError(
+                f"group is a {type(group).__name__}, expected the value of Consumer.group_metadata"
+            )
         seconds = self.settings.max_block_ms / 1000
         self._io.run(self._of_transactions().send_offsets(commits, group, seconds))
 
@@ -385,7 +387,7 @@ class Producer(FamiliarFace, known_as="Producer"):
 
     def _of_transactions(self) -> Transactions:
         if self._transactions is None:
-            raise IllegalTransactionCall("transactions need a transactional.id")
+            raise IllegalTransactionCall("transactions need the configuration key transactional.id")
         return self._transactions
 
     def close(self, timeout: float | None = None) -> None:
@@ -416,7 +418,8 @@ class Producer(FamiliarFace, known_as="Producer"):
         if failed:
             count = sum(batch.record_count for batch in failed)
             text = (
-                f"{count} records were not written, and nobody has asked for their outcome: {failed[0].error}"
+                f"{count} records were not written, and the application has not asked for their "
+                f"outcome: {failed[0].error}"
             )
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
@@ -446,7 +449,7 @@ class Producer(FamiliarFace, known_as="Producer"):
                 raise ClientClosed(FORKED)
             batch.on_done.append(lambda _: finished.set())
         if self._io.is_own_thread():
-            raise RuntimeError("a callback may not wait for its own producer")
+            raise RuntimeError("a callback must not wait for its own producer")
         if not finished.wait(timeout):
             raise TimeoutError
 
@@ -488,9 +491,9 @@ class Producer(FamiliarFace, known_as="Producer"):
                 transactions.end(commit=False, timeout=seconds if timeout is None else min(timeout, seconds))
             )
         except ProducerFencedError:
-            _LOGGER.debug("whoever has fenced this producer has aborted its transaction")
+            _LOGGER.debug("the program that has fenced this producer has aborted its transaction")
         except (ClientError, IllegalTransactionCall) as error:
-            text = f"the open transaction was not aborted, its time will run out: {error}"
+            text = f"the open transaction was not aborted, so the broker aborts it after its timeout: {error}"
             write_notes([Note(WARNING, text)], self.settings.odradek_on_error)
 
     def _send_slowly(
@@ -540,7 +543,7 @@ class Producer(FamiliarFace, known_as="Producer"):
             return
         core = self._io.core
         if self._io.is_own_thread():
-            raise BufferFull(f"a callback cannot wait for the metadata of {topic}")
+            raise BufferFull(f"a callback must not wait for the metadata of {topic}")
         self._io.run(topics_with_metadata(core, [topic], deadline=deadline, auto_create=True))
 
     def _wait_for_room(self, deadline: float) -> None:

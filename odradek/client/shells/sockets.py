@@ -44,7 +44,7 @@ _Place: TypeAlias = tuple[Any, ...]
 
 
 class _Connection:
-    """One socket; `addresses` are the addresses still to be tried."""
+    """One socket. `addresses` are the addresses that were not tried yet."""
 
     def __init__(
         self, connection_id: int, addresses: list[_Place], tls: Callable[[], TlsSession] | None
@@ -282,13 +282,13 @@ class Sockets:
         failed(connection.connection_id, f"TLS: {reason}", time.monotonic())
 
     def _send_encrypted(self, connection: _Connection, tls: TlsSession) -> None:
-        """Send the bytes that TLS itself has to send. A server that causes many and takes none is given up."""
+        """Send the bytes that TLS itself has to send. Give up a server that causes many of them and receives none."""
         if not tls.outgoing:
             return
         said = tls.take()
         connection.answer_bytes = connection.answer_bytes + len(said) if connection.writing else 0
         if connection.answer_bytes > ANSWERS_BYTES_MAX:
-            self._fail_tls(connection, "the peer takes none of its answers")
+            self._fail_tls(connection, "the peer does not read what the client sends")
             return
         connection.outgoing.append(memoryview(said))
         if not connection.writing:
@@ -311,7 +311,7 @@ class Sockets:
         if connection.has_shaken_hands:
             self._core.receive_data(connection.connection_id, b"", time.monotonic())
         else:
-            reason = "closed during the TLS handshake"
+            reason = "the peer closed the connection during the TLS handshake"
             self._core.connect_failed(connection.connection_id, reason, time.monotonic())
 
     def _read_decrypted(self, connection: _Connection, tls: TlsSession, fed: int) -> None:
@@ -327,7 +327,7 @@ class Sockets:
                 if connection.idle.allow(fed, plain):
                     self._send_encrypted(connection, tls)
                 else:
-                    self._fail_tls(connection, "the peer sends records without data")
+                    self._fail_tls(connection, "the peer sends many TLS records without data")
                 return
             if count == 0:
                 self._forget(connection)
@@ -407,7 +407,7 @@ class Sockets:
 
 
 def _numeric(host: str, port: int) -> list[_Place]:
-    """Return the address to connect to if the host is numeric, so that no resolver is needed; else an empty list."""
+    """Return the address to connect to if the host is numeric and needs no resolver; otherwise an empty list."""
     for family, address in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
         try:
             socket.inet_pton(family, host)
@@ -424,7 +424,9 @@ def _resolved(host: str, port: int) -> list[_Place]:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Set keepalives, so that the kernel notices a dead peer within half a minute, also while we only wait for it."""
+    """Set keepalives, so that the kernel notices a dead peer within half a minute, even while the client only waits
+    for it.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):  # not on every system

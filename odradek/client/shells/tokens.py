@@ -18,7 +18,7 @@ def opened_tokens(security: ClientSecurity | None) -> Tokens | None:
         return partial(_called, security.tokens)
     from odradek.env.tokens import open_tokens
 
-    assert security.credentials.token_request is not None, "the keys say where tokens are"
+    assert security.credentials.token_request is not None, "a login by token must have a source of tokens"
     return open_tokens(security.credentials.token_request)
 
 
@@ -27,7 +27,9 @@ def _called(callback: Tokens) -> str:
     try:
         token = callback()
     except Exception as error:
-        raise TokenUnavailable(f"the callback for tokens raised {type(error).__name__}") from error
+        raise TokenUnavailable(f"the application's token callback raised {type(error).__name__}") from error
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
-        raise TokenUnavailable("the callback for tokens gave no token: expected a text of printable ASCII")
+        raise TokenUnavailable(
+            "the application's token callback returned no token: expected a text of printable ASCII"
+        )
     return token

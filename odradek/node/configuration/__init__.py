@@ -1,1 +1,1 @@
-"""A node's configuration: from a properties file to what its parts take."""
+"""A node's configuration: from a properties file to the arguments of its parts."""

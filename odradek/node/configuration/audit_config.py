@@ -45,8 +45,8 @@ def audit_config(
     *,
     has_authorizer: bool,
 ) -> AuditConfig | None:
-    """Make the audit log's settings, None where it is off. By default it is on where clients are known or judged: with an
-    authorizer, or a listener with SASL or certificates of clients."""
+    """Make the audit log's settings; None if it is off. By default it is on if clients are authenticated or
+    authorized: with an authorizer, or with a listener that has SASL or client certificates."""
     enabled = values[ENABLED]
     if enabled is None:
         enabled = has_authorizer or any(_knows_clients(each) for each in security.values())

@@ -105,7 +105,7 @@ class DynamicConfig:
         self._release()
 
     def _release(self) -> None:
-        """Let go of the empty directories that an operator wants to pull; the metadata log's stays, and the last one."""
+        """Release the empty directories that an operator wants to remove, except the metadata log's, and the last one."""
         broker = self._broker
         wanted = broker.newest.image.broker_configs(broker.node_id).get(RELEASED_LOG_DIRS, "")
         for path in filter(None, wanted.split(",")):
@@ -114,10 +114,10 @@ class DynamicConfig:
                 continue
             is_last = all(each is log_dir or not each.is_served for each in self._by_path.values())
             uses = {
-                "it is the last directory": is_last,
-                "it has the metadata log": path == self._metadata_path,
-                "it holds logs": log_dir.logs or log_dir.logs_being_made,
-                "a replica moves there or from there": broker.moves.in_directory(log_dir),
+                "the directory is the broker's last one": is_last,
+                "the directory holds the metadata log": path == self._metadata_path,
+                "the directory holds logs of partitions": log_dir.logs or log_dir.logs_being_made,
+                "a replica is moving to or from the directory": broker.moves.in_directory(log_dir),
             }
             reason = next((text for text, holds in uses.items() if holds), None)
             if reason is None:

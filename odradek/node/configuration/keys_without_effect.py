@@ -1,7 +1,7 @@
-"""Kafka's keys that a properties file may set and that have no effect here, each with its reason.
+"""Kafka's keys that a properties file may set although they have no effect here, each with the reason.
 
-At the start, one warning names those that are set; docs/configuration.md lists all. A test compares the table with
-the readers in the code. So a change that begins to read a key must remove it here.
+At the start, one warning names those that are set; docs/configuration.md lists all. A test compares this table with
+the code that reads keys. So a change that begins to read a key must remove it here.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ KEYS_WITHOUT_EFFECT: Mapping[str, str] = {key: reason for reason, keys in _BY_RE
 
 
 def warning_about(keys: Iterable[str]) -> str | None:
-    """Write one line that names those of `keys` that do nothing, in their order; None where all do something."""
+    """Write one line that names the keys without effect among `keys`, in their order; None if every key has an effect."""
     named = [key for key in keys if key in KEYS_WITHOUT_EFFECT]
     if not named:
         return None
-    return f"these keys have no effect here: {', '.join(named)}; docs/configuration.md says why"
+    return f"these keys have no effect here: {', '.join(named)}. docs/configuration.md gives the reasons"

@@ -96,7 +96,7 @@ _MODULES = {
 
 @attrs.frozen
 class ListenerSecurity:
-    """One listener's demands on its clients, and this node's own credentials at other nodes' listeners of that name."""
+    """One listener's demands on its clients, and this node's credentials for listeners of the same name at other nodes."""
 
     name: str
     protocol: str
@@ -126,7 +126,7 @@ class _Keys:
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
     def place(self, key: str) -> str:
-        """Return the key as it stands in the file, with its prefix where it has one."""
+        """Return the key as it stands in the file, with its prefix, if any."""
         return self._prefix + key if self._prefix + key in self._explicit else key
 
     def text(self, key: str) -> str | None:
@@ -159,10 +159,12 @@ class _Keys:
 
     @property
     def waived(self) -> frozenset[str]:
-        """What of a token need not be as expected. Raises `ConfigError`."""
+        """The claims of a token that need not be checked. Raises `ConfigError`."""
         named = frozenset(each.strip() for each in self._explicit.get(WAIVED, "").split(",")) - {""}
         if unknown := named - {"audience", "issuer"}:
-            raise ConfigError(WAIVED, ",".join(sorted(unknown)), "audience, issuer, or both")
+            raise ConfigError(
+                WAIVED, ",".join(sorted(unknown)), "set the expected audience, the expected issuer, or both"
+            )
         return named
 
     @property
@@ -186,7 +188,7 @@ class _Keys:
         except MalformedJaas as error:
             raise ConfigError(place, HIDDEN, str(error)) from None
         if line.module != _MODULES[mechanism]:
-            raise ConfigError(place, HIDDEN, f"the login module of {mechanism} is {_MODULES[mechanism]}")
+            raise ConfigError(place, HIDDEN, f"the login module of {mechanism} must be {_MODULES[mechanism]}")
         return place, line
 
 
@@ -275,7 +277,7 @@ def listener_security(
     if serves:
         mechanisms = _mechanisms(keys, is_controllers=is_controllers)
     else:
-        assert node_mechanism_key is not None, "nodes connect to listeners of others"
+        assert node_mechanism_key is not None, "nodes connect only to listeners of other nodes"
         mechanisms = (_node_mechanism(node_mechanism_key, explicit),)
     _refuse_foreign(keys, mechanisms)
     users: Mapping[str, str] = {}
@@ -302,14 +304,17 @@ def _plain_users(keys: _Keys) -> Mapping[str, str]:
     if own is not None:
         if line is not None and line.users:
             raise ConfigError(
-                place, HIDDEN, f"it may name no users, because {keys.place(USERS_FILE)} names them"
+                place,
+                HIDDEN,
+                f"this setting must not name users, because {keys.place(USERS_FILE)} names them",
             )
         return own
     if line is None:
         raise InvalidConfiguration(
             place,
             None,
-            f'{place} is missing: it has the users of PLAIN as user_NAME="PASSWORD" (or name a file in {USERS_FILE})',
+            f'{place} is missing: it must name the users of PLAIN as user_NAME="PASSWORD" (or name a '
+            f"file with them in {USERS_FILE})",
         )
     return line.users
 
@@ -323,11 +328,11 @@ def _refuse_foreign(keys: _Keys, mechanisms: Sequence[str]) -> None:
             if mechanism == OAUTHBEARER:
                 own = (*own, *_OWN_OF_OAUTHBEARER.get(key, ()))
             if value is not None and value != "" and value not in own:
-                instead = f"; built in is {own[0]}" if own else ""
+                instead = f"; the built-in class is {own[0]}" if own else ""
                 raise ConfigError(
                     keys.mechanism_place(key, mechanism) if mechanism else keys.place(key),
                     value,
-                    f"a class of Java cannot run here: leave it out{instead}",
+                    f"a Java class cannot run here: remove this value{instead}",
                 )
 
 
@@ -346,19 +351,26 @@ def _mechanisms(keys: _Keys, *, is_controllers: bool) -> tuple[str, ...]:
     found = keys.texts(key)
     for each in found:
         if each not in BUILT:
-            hint = "; it is the default, so name others" if keys.place(key) not in keys._explicit else ""
-            raise ConfigError(keys.place(key), each, f"not built; there are {', '.join(BUILT)}{hint}")
+            hint = (
+                "; the value is the default, so set the key to other mechanisms"
+                if keys.place(key) not in keys._explicit
+                else ""
+            )
+            raise ConfigError(
+                keys.place(key), each, f"this mechanism does not exist here, only {', '.join(BUILT)}{hint}"
+            )
     if is_controllers:
         without = tuple(each for each in found if each not in SCRAM)
         if without != found and (keys.place(key) != key or not without):
             raise ConfigError(
                 keys.place(key),
                 ",".join(found),
-                f"controllers need each other to learn SCRAM's users: let {keys.name} take PLAIN, or certificates (SSL)",
+                "controllers cannot log in to each other by SCRAM, whose users they learn from each "
+                f"other: let {keys.name} accept PLAIN, or certificates (SSL)",
             )
         found = without
     if not found:
-        raise ConfigError(keys.place(key), "", f"at least one of {', '.join(BUILT)}")
+        raise ConfigError(keys.place(key), "", f"name at least one of {', '.join(BUILT)}")
     return found
 
 
@@ -366,7 +378,7 @@ def _node_mechanism(key: str, explicit: Mapping[str, str]) -> str:
     definition = broker_defs()[key]
     mechanism = str(definition.parse(explicit[key]) if key in explicit else definition.default)
     if mechanism not in BUILT:
-        raise ConfigError(key, mechanism, f"not built; there are {', '.join(BUILT)}")
+        raise ConfigError(key, mechanism, f"this mechanism does not exist here, only {', '.join(BUILT)}")
     return mechanism
 
 
@@ -379,7 +391,7 @@ def _node_login(
         raise ConfigError(
             mechanism_key,
             mechanism,
-            f"nodes log in to {keys.name} by one of its mechanisms: {', '.join(enabled)}",
+            f"nodes must log in to {keys.name} by one of its mechanisms: {', '.join(enabled)}",
         )
     place, line = keys.jaas(mechanism)
     if mechanism == OAUTHBEARER:
@@ -393,7 +405,9 @@ def _node_login(
     if own is not None:
         if line is not None and line.username is not None:
             raise ConfigError(
-                place, HIDDEN, f"it may have no username, because {keys.place(USERNAME)} has one"
+                place,
+                HIDDEN,
+                f"this setting must not have a username, because {keys.place(USERNAME)} has one",
             )
         return Credentials(mechanism, *own)
     if line is None or line.username is None or line.password is None:
@@ -437,7 +451,7 @@ def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serve
         raise ConfigError(
             keys.place("ssl.provider"),
             keys.text("ssl.provider"),
-            "a provider of Java cannot run here: leave it out",
+            "a Java provider cannot run here: remove this value",
         )
     version = str(keys.value("ssl.protocol"))
     if refusal := protocol_refusal(version):
@@ -447,7 +461,7 @@ def tls_settings(name: str, protocol: str, explicit: Mapping[str, str], *, serve
         raise ConfigError(
             keys.place("ssl.endpoint.identification.algorithm"),
             algorithm,
-            "https, or empty for no check of names",
+            "the value must be https, or empty to check no names",
         )
     return TlsSettings(
         keystore_type=str(keys.value("ssl.keystore.type")).upper(),
@@ -490,11 +504,11 @@ def _check_store(keys: _Keys, store: str, inline: str) -> None:
     if kind not in STORE_TYPES:
         raise ConfigError(keys.place(key), kind, WAY_OUT_OF_JKS)
     if text is not None and kind != "PEM":
-        raise ConfigError(keys.place(key), kind, f"PEM, since {inline} is PEM")
+        raise ConfigError(keys.place(key), kind, f"the type must be PEM, because {inline} is PEM")
     password = f"ssl.{store}.password"
     if kind == "PEM" and keys.text(password) is not None:
         raise ConfigError(
             keys.place(password),
             HIDDEN,
-            "a PEM store has no password; ssl.key.password is that of an encrypted key",
+            "a PEM store has no password; ssl.key.password decrypts an encrypted key",
         )

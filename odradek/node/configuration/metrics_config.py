@@ -63,7 +63,10 @@ def metrics_security(
         return None
     if METRICS in listeners:
         raise ConfigError(
-            PROTOCOL, SSL, f"no other listener may have the name {METRICS}, which is that of the metrics page"
+            PROTOCOL,
+            SSL,
+            f"the name {METRICS} belongs to the listener of the metrics page: give this listener "
+            "another name",
         )
     return listener_security(METRICS, SSL, explicit)
 
@@ -77,10 +80,10 @@ def metrics_config(
         return None
     match = _HOST_PORT.match(text)
     if match is None or int(match[2]) > 65535:
-        raise ConfigError(METRICS_LISTENER, text, "host:port, or :port for every interface")
+        raise ConfigError(METRICS_LISTENER, text, "the value must be host:port, or :port for every interface")
     host, has_login, has_names = match[1], values[LOGIN] is True, values[NAMES]
     if has_login and security is None:
-        raise ConfigError(LOGIN, "true", f"passwords need TLS: set {PROTOCOL}={SSL}")
+        raise ConfigError(LOGIN, "true", f"passwords must be encrypted: set {PROTOCOL}={SSL}")
     asks_certificate = (
         security is not None and security.tls is not None and security.tls.client_auth == "required"
     )

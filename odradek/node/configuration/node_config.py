@@ -77,10 +77,10 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 DISK_WRITE_WAIT = "odradek.disk.write.wait.ms"
-"""Our own keys: how long a disk may be silent, or full, until it gives up its leaderships. The last one is the longest
-wait for one write in a node with several disks (0: without end)."""
+"""Our own keys: the time for which a disk may be silent, or full, before it gives up its leaderships. The last key
+is the longest wait for one write in a node with several disks (0: without end)."""
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
-"""Our own key: the room of each disk that records leave alone; -1: a hundredth of it, at most 1 GiB."""
+"""Our own key: the space of each disk that records must leave free; -1 means a hundredth of the disk, at most 1 GiB."""
 ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
 """Our own key: `true` lets a start take blank disks that were put in the places of others into service."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
@@ -92,7 +92,7 @@ TRANSACTIONAL_IDS = "odradek.transactional.ids.max.per.partition"
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
 SCRAM_SECRET = "odradek.scram.secret"
-"""Our own key: text that all brokers share, behind the salts that users who do not exist are answered with."""
+"""Our own key: a secret text that all brokers share. The salts sent for users who do not exist depend on it."""
 SECRETS_CHARACTERS_MAX = 1 << 20
 """The most that is read of a file with passwords."""
 OWN_DEFS: dict[str, ConfigDef] = (
@@ -261,7 +261,7 @@ class NodeConfig:
 
     @property
     def voter(self) -> VoterEndpoint | None:
-        """The endpoint of this node's controller that a new voter begins with; None for a node that is only a broker."""
+        """The endpoint of this node's controller, as a new voter; None for a node that is only a broker."""
         return self.controller_endpoints[0] if self.controller_endpoints else None
 
     @property
@@ -310,7 +310,7 @@ class NodeConfig:
 
     @property
     def token_secrets(self) -> TokenSecrets | None:
-        """The secrets of delegation tokens; None where the file has no key for them."""
+        """The secrets of delegation tokens; None if the file has no key for them."""
         return TokenSecrets.of_key(self.get_str("delegation.token.secret.key"))
 
 
@@ -429,7 +429,7 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], tuple[s
 def about_unknown(name: str) -> str:
     """Return the warning about an unknown key; text that may be part of a secret is hidden."""
     if name.startswith(LISTENER_PREFIX):
-        return f"{name} has no effect: there is no such listener, or no such setting of it"
+        return f"{name} has no effect: the node has no such listener, or a listener has no such setting"
     if is_key_name(name):
         return f"unknown key {name} is ignored"
     return f"unknown key {HIDDEN} is ignored: does the line before it lack a backslash at its end?"
@@ -440,7 +440,9 @@ def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
     for name, text in explicit.items():
         if not is_secret_key(name) and not _URL.match(text) and holds_secret(text):
             raise InvalidConfiguration(
-                name, HIDDEN, f"the value of {name} holds another setting: does its line end in a backslash?"
+                name,
+                HIDDEN,
+                f"the value of {name} contains another setting: does its line end in a backslash?",
             )
 
 
@@ -467,11 +469,14 @@ def _security_protocols(
         name, colon, protocol = item.strip().rpartition(":")
         if not colon or protocol.strip().upper() not in SECURITY_PROTOCOLS:
             raise ConfigError(
-                key, item.strip(), f"NAME:PROTOCOL, with one of {', '.join(SECURITY_PROTOCOLS)}"
+                key,
+                item.strip(),
+                "the value must be a list of NAME:PROTOCOL, and the protocol one of "
+                f"{', '.join(SECURITY_PROTOCOLS)}",
             )
         protocols[name.strip().upper()] = protocol.strip().upper()
     if key not in explicit:
-        # As in Kafka: without a map of its own a controller listener is plaintext.
+        # As in Kafka, a controller listener that is not in the map is plaintext.
         for name in controller_names:
             protocols.setdefault(name, PLAINTEXT)
     return protocols
@@ -486,12 +491,14 @@ def _addresses(key: str, texts: list[str]) -> list[_Address]:
     for text in texts or [""]:
         match = _LISTENER.match(text)
         if match is None:
-            raise ConfigError(key, text, "NAME://host:port, several separated by commas")
+            raise ConfigError(
+                key, text, "the value must be NAME://host:port, or several of these, separated by commas"
+            )
         name, port = match[1].upper(), int(match[3])
         if not _LISTENER_NAME.match(name):
-            raise ConfigError(key, text, "a listener's name has letters, digits, '_', '.' and '-'")
+            raise ConfigError(key, text, "a listener's name may have letters, digits, '_', '.' and '-'")
         if not 0 <= port <= 65535:
-            raise ConfigError(key, text, "a port is between 0 and 65535")
+            raise ConfigError(key, text, "a port must be between 0 and 65535")
         found.append((text, name, match[2], port))
     return found
 
@@ -521,17 +528,19 @@ def _check_controller_names(
         for name in names:
             if name in controller_names:
                 raise ConfigError(
-                    key, name, "must not be one of the listeners of a node that is only a broker"
+                    key, name, "the name must not be one of the listeners of a node that is only a broker"
                 )
         return
     for name in controller_names:
         if name not in names:
-            raise ConfigError(key, name, f"must be the name of one of the listeners: {', '.join(names)}")
+            raise ConfigError(key, name, f"the name must be one of the listeners: {', '.join(names)}")
     if BROKER not in roles:
         for name in names:
             if name not in controller_names:
                 raise ConfigError(
-                    "listeners", name, f"a node that is only a controller has no others than those of {key}"
+                    "listeners",
+                    name,
+                    f"a node that is only a controller must have no other listeners than those of {key}",
                 )
 
 
@@ -556,7 +565,9 @@ def _advertised(
     if BROKER not in roles:
         return ()
     if not own:
-        raise ConfigError("listeners", ",".join(controller_names), "a broker needs a listener for clients")
+        raise ConfigError(
+            "listeners", ",".join(controller_names), "a broker must have a listener for clients"
+        )
     if values[key] is None:
         _check_routable("listeners", tuple(own.values()))
         return tuple(own.values())
@@ -565,10 +576,12 @@ def _advertised(
     for each in advertised:
         text = f"{each.name}://{each.host}:{each.port}"
         if each.name not in own and each.name not in controller_names:
-            raise ConfigError(key, text, f"must be one of the listeners: {', '.join(own)}")
+            raise ConfigError(key, text, f"the name must be one of the listeners: {', '.join(own)}")
     clients = tuple(each for each in advertised if each.name in own)
     if not clients:
-        raise ConfigError(key, ",".join(_texts(values, key)), f"at least one of: {', '.join(own)}")
+        raise ConfigError(
+            key, ",".join(_texts(values, key)), f"name at least one of the listeners: {', '.join(own)}"
+        )
     return clients
 
 
@@ -599,7 +612,8 @@ def _inter_broker_listener(
         raise ConfigError(
             protocol_key,
             protocol,
-            f"brokers reach each other at the listener of that name; name one of {', '.join(names)} in {key}",
+            "no advertised listener has this name, by which brokers would reach each other: name one of "
+            f"{', '.join(names)} in {key}",
         )
     if "security.inter.broker.protocol" in explicit:
         raise InvalidConfiguration(
@@ -609,7 +623,7 @@ def _inter_broker_listener(
         )
     name = str(values[key]).upper()
     if name not in names:
-        raise ConfigError(key, name, f"must be the name of an advertised listener: {', '.join(names)}")
+        raise ConfigError(key, name, f"the name must be one of the advertised listeners: {', '.join(names)}")
     return name
 
 

@@ -1,7 +1,7 @@
 """Kafka's keys for logins by tokens (`sasl.oauthbearer.`, KIP-768), on one listener. PURE.
 
-A listener without a place for keys, an audience or an issuer would let tokens in that were made for others. Such a
-node does not start. Audience and issuer can be waived by name, in a key of our own.
+A listener without a source of keys, an audience or an issuer would accept tokens that were made for other services.
+Such a node does not start. A key of our own can name audience and issuer as not needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def oauth_settings(
 ) -> OauthSettings:
     """Read a listener's rules for tokens. Raises `ConfigError`.
 
-    `read` gives the value of a key, `place` the key as it is in the file; `options` are those of the login module.
+    `read` returns the value of a key, and `place` the key as it is in the file. `options` are the options of the
+    login module.
     """
     audience = read("sasl.oauthbearer.expected.audience")
     expectations = TokenExpectations(
@@ -52,7 +53,7 @@ def oauth_settings(
         read,
         place,
         "sasl.oauthbearer.jwks.endpoint.url",
-        "it names the issuer's keys (JWKS), by which tokens are checked",
+        "the address must name the document with the issuer's keys (JWKS), by which the node checks tokens",
     )
     for what, key, value in (
         ("audience", "sasl.oauthbearer.expected.audience", expectations.expected_audience),
@@ -62,7 +63,8 @@ def oauth_settings(
             raise InvalidConfiguration(
                 key,
                 None,
-                f"{place(key)} is missing: tokens for others would be taken; set it, or say {WAIVED}={what}",
+                f"{place(key)} is missing, so the node would accept tokens that were issued for other "
+                f"servers: set the key, or {WAIVED}={what}",
             )
     return OauthSettings(
         KeySourceSettings(
@@ -84,12 +86,14 @@ def token_request(read: Read, place: Place, options: Mapping[str, str]) -> Token
         read,
         place,
         "sasl.oauthbearer.token.endpoint.url",
-        "it gives the tokens by which nodes log in to each other",
+        "the address must name the endpoint whose tokens nodes use to log in to each other",
     )
     client_id = _text(read, "sasl.oauthbearer.client.credentials.client.id") or options.get("clientId", "")
     if _FILE.match(url) is None and not client_id:
         key = "sasl.oauthbearer.client.credentials.client.id"
-        raise InvalidConfiguration(key, None, f"{place(key)} is missing: the token endpoint asks who one is")
+        raise InvalidConfiguration(
+            key, None, f"{place(key)} is missing: the token endpoint asks for a client id and secret"
+        )
     factor = read("sasl.login.refresh.window.factor")
     return TokenRequest(
         _address(url, options),
@@ -107,7 +111,11 @@ def _url(read: Read, place: Place, key: str, purpose: str) -> str:
     if not url:
         raise InvalidConfiguration(key, None, f"{place(key)} is missing: {purpose}")
     if _SERVER.match(url) is None and _FILE.match(url) is None:
-        raise ConfigError(place(key), url, "an address: https://HOST/PATH, http://HOST/PATH or file:///PATH")
+        raise ConfigError(
+            place(key),
+            url,
+            "the value must be an address: https://HOST/PATH, http://HOST/PATH or file:///PATH",
+        )
     return url
 
 
@@ -115,7 +123,11 @@ def _address(url: str, options: Mapping[str, str]) -> DocumentAddress:
     """Return the address, and the authorities that vouch for its server: as in Kafka, the login module's options name them."""
     location = options.get("ssl.truststore.location")
     if location is not None and options.get("ssl.truststore.type", "PEM").upper() != "PEM":
-        raise ConfigError("ssl.truststore.type", options["ssl.truststore.type"], "PEM, for servers of tokens")
+        raise ConfigError(
+            "ssl.truststore.type",
+            options["ssl.truststore.type"],
+            "the truststore for servers of tokens must be of type PEM",
+        )
     return DocumentAddress(url, location, options.get("ssl.truststore.certificates"))
 
 

@@ -39,7 +39,7 @@ def read_secrets(explicit: Mapping[str, str], read: Callable[[str], str]) -> dic
                 found[key] = read(path)
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-                raise ConfigError(key, path, f"a file that can be read ({reason})") from None
+                raise ConfigError(key, path, f"the file cannot be read ({reason})") from None
     return found
 
 
@@ -57,11 +57,11 @@ def own_login(
     if not username or password is None:
         missing = password_key if username else name_key
         raise InvalidConfiguration(
-            missing, None, f"{missing} is missing: {USERNAME} and {PASSWORD_FILE} go together"
+            missing, None, f"{missing} is missing: {USERNAME} and {PASSWORD_FILE} must be set together"
         )
     password = password.removesuffix("\n").removesuffix("\r")
     if not password:
-        raise ConfigError(password_key, explicit[password_key], "a file with a password")
+        raise ConfigError(password_key, explicit[password_key], "the file must contain a password")
     return username, password
 
 
@@ -78,5 +78,5 @@ def own_users(
     except MalformedProperties:
         users = {}
     if not users or not all(users.values()) or "" in users:
-        raise ConfigError(key, explicit[key], "a file with lines of NAME=PASSWORD")
+        raise ConfigError(key, explicit[key], "the file must have lines of NAME=PASSWORD")
     return users

@@ -34,7 +34,7 @@ def parse_roles(roles: Sequence[str]) -> tuple[str, ...]:
     key = "process.roles"
     text = ",".join(roles)
     if not roles:
-        raise ConfigError(key, text, "at least one of broker, controller")
+        raise ConfigError(key, text, "name at least one of broker, controller")
     for role in roles:
         if role not in (BROKER, CONTROLLER):
             raise ConfigError(key, role, "Only 'broker' and 'controller' are allowed roles")
@@ -59,7 +59,9 @@ def parse_quorum(
     for text in texts:
         match = _VOTER.match(text)
         if match is None or not 0 < int(match[3]) <= 65535:
-            raise ConfigError(key, text, "ID@host:port, several separated by commas")
+            raise ConfigError(
+                key, text, "the value must be ID@host:port, or several of these, separated by commas"
+            )
         voters.append(StaticVoter(int(match[1]), match[2], int(match[3])))
     if len({voter.node_id for voter in voters}) != len(voters):
         raise ConfigError(key, ",".join(texts), "Each voter must have a different id")
@@ -68,7 +70,9 @@ def parse_quorum(
         match = _HOST_PORT.match(text)
         if match is None or not match[1] or not 0 < int(match[2]) <= 65535:
             raise ConfigError(
-                "controller.quorum.bootstrap.servers", text, "host:port, several separated by commas"
+                "controller.quorum.bootstrap.servers",
+                text,
+                "the value must be host:port, or several of these, separated by commas",
             )
         found.append((match[1], int(match[2])))
     return tuple(voters), tuple(found)

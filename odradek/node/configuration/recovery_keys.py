@@ -1,4 +1,4 @@
-"""Keys of unclean recovery, which Kafka 4.3 does not have yet: their names are those of KIP-966."""
+"""Keys of unclean recovery, which Kafka 4.3 does not have yet; their names come from KIP-966."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ T = TypeVar("T")
 SUPER_USERS = "super.users"
 ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
-"""Names of Kafka's that mean the authorizer here; others would be Java classes."""
+"""Kafka's names for the authorizer that is built in here; any other name would be a Java class."""
 REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
-"""Kafka's own; others would be Java classes."""
+"""Kafka's own selectors; any other name would be a Java class."""
 _NOT_SUPPORTED = (
     "create.topic.policy.class.name",
     "alter.config.policy.class.name",
@@ -84,7 +84,10 @@ def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | Non
         return None
     if name not in AUTHORIZERS:
         raise ConfigError(
-            key, name, f"this node has no Java: name {AUTHORIZERS[0]}, or leave it empty for no authorizer"
+            key,
+            name,
+            f"this node runs no Java classes: name {AUTHORIZERS[0]}, or leave the value empty for "
+            "no authorizer",
         )
     try:
         super_users = parse_principals(str(values[SUPER_USERS] or ""))
@@ -94,9 +97,10 @@ def authorizer_of(values: Mapping[str, ConfigValue]) -> AuthorizerSettings | Non
 
 
 def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]:
-    """Yield an error for each broken rule of Kafka's between keys, as far as they concern what this version does.
+    """Yield an error for each broken rule of Kafka's that relates several keys, as far as this version uses these keys.
 
-    One is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for ever.
+    One rule is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for
+    ever.
     """
 
     def number(key: str) -> float:
@@ -108,7 +112,7 @@ def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]
         yield ConfigError(
             "broker.heartbeat.interval.ms",
             int(heartbeat),
-            f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
+            f"the value must be at least 1 and less than broker.session.timeout.ms ({int(session)})",
         )
     for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = values[key]
@@ -121,7 +125,11 @@ def broken_relations(values: Mapping[str, ConfigValue]) -> Iterator[ConfigError]
         yield ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
     queued = number("queued.max.request.bytes")
     if 0 < queued < number("socket.request.max.bytes"):
-        yield ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
+        yield ConfigError(
+            "queued.max.request.bytes",
+            int(queued),
+            "the value must be at least socket.request.max.bytes, or -1",
+        )
     if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
         yield ConfigError(
             "replica.socket.timeout.ms",
@@ -141,10 +149,14 @@ def unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) 
     for key in _NOT_SUPPORTED:
         if key in explicit and values[key]:
             shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
-            yield ConfigError(key, shown, "not supported by this version: leave it out")
+            yield ConfigError(key, shown, "this version does not support the key: remove it")
     selector = values["replica.selector.class"]
     if selector is not None and selector not in REPLICA_SELECTORS:
-        yield ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
+        yield ConfigError(
+            "replica.selector.class", selector, f"the value must be one of {', '.join(REPLICA_SELECTORS)}"
+        )
     for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
         if values[key] is True:
-            yield ConfigError(key, "true", "not supported by this version: must be false")
+            yield ConfigError(
+                key, "true", "this version does not support the feature: the value must be false"
+            )

@@ -93,9 +93,9 @@ class AnswerQueue:
         self.woken: Event | None = None
         """Set to end a mute early."""
         self.muted_until = 0.0
-        """The time until which nothing is read, because the client used up its quota; 0: it is read."""
+        """The time until which no requests are read, because the client used up its quota; 0 if they are read."""
         self.muted_rate: float | None = None
-        """The quota of changes by which the controller has the client wait; None if it waits for no such thing."""
+        """The quota of changes for which the controller makes the client wait; None if the client does not wait for one."""
 
     def _who(self) -> _Who:
         return {"peer": self.conn.peer_host, "client_id": self.context.client_id}
@@ -214,7 +214,9 @@ class AnswerQueue:
                 self.muted_rate = services.charging.mutation_rate(self.context)
 
     def _encode_early(self, slot: Slot) -> None:
-        """Encode an answer that has to wait for an earlier one, at the end of the send queue, and take its bytes out of the queue."""
+        """Encode an answer that has to wait for an earlier one: encode it at the end of the send queue, then take
+        its bytes out of the queue.
+        """
         queue = self.send_queue
         chunks, size = len(queue.chunks), queue.bytes_queued
         response, slot.response = slot.response, None
@@ -240,7 +242,7 @@ class AnswerQueue:
             self.push_answers()
 
     def encode_long(self, slot: Slot, response: Any) -> None:
-        """Have a long answer encoded beside the loop. Nothing more is dispatched until that is done."""
+        """Let a worker encode a long answer. Nothing more is dispatched until that is done."""
         self._park_no_more(slot)
         self.encoding += 1
         if self.room is None:
@@ -385,7 +387,7 @@ class AnswerQueue:
                     waiters.pop(self, None)
             self.room = None
         if self.closing:
-            raise ConnectionLost("closed while it waited for room")
+            raise ConnectionLost("this node closed the connection while an answer waited for room to be sent")
 
     async def _run_suspended(self) -> None:
         assert self.suspended is not None
@@ -407,13 +409,15 @@ class AnswerQueue:
             slot.entry.unanswered += 1
             self.signal_room()
             if result is CLOSE:
-                raise ConnectionLost("a request without an answer failed")
+                raise ConnectionLost(
+                    "a request failed that has no answer, so this node closed the connection"
+                )
         elif isinstance(result, Delayed) and result.response is None:
             self._delay(slot, result)
         else:
             slot.complete(result.response if isinstance(result, Delayed) else result)
         if self.closing:
-            raise ConnectionLost("closed while a request was suspended")
+            raise ConnectionLost("this node closed the connection while a request waited")
 
     # -- quotas ---------------------------------------------------------------------------------------------------
 
@@ -427,7 +431,7 @@ class AnswerQueue:
         self.muted_until = self.last_active + throttle_ms / 1000
 
     async def _stay_muted(self) -> None:
-        """Wait until the client may go on."""
+        """Wait until the mute of the client ends."""
         services = self.services
         services.muted[self] = None
         try:
@@ -443,11 +447,11 @@ class AnswerQueue:
             # Its time to be idle begins now.
             self.last_active = services.clock.monotonic()
         if self.closing:
-            raise ConnectionLost("closed while it was muted")
+            raise ConnectionLost("this node closed the connection while it was muted for a quota")
 
     def judge_wait(self) -> None:
-        """Wait only for the debts that are left, now that quotas have changed. Any debt counts, up to the wait that the
-        client was asked for. Else each change of any quota would let a request of every debtor in."""
+        """Shorten the wait to the debts that are left, after a change of quotas. Any debt counts, up to the wait
+        that the client was given. Otherwise each change of any quota would let in a request of every debtor."""
         charging, now = self.services.charging, self.services.clock.monotonic()
         until = 0.0
         if charging is not None:
@@ -472,7 +476,7 @@ class AnswerQueue:
         self.signal_room()
 
     def _release_answers(self) -> None:
-        """Drop the answers that are not sent, and release what they hold."""
+        """Drop the unsent answers, and release the files and memory that they hold."""
         self._forget_turn()
         self.services.spills.clear()
         slots, self.slots = self.slots, None

@@ -25,7 +25,7 @@ from odradek.wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5
-"""Kafka has one request of a connection in progress; five is what an idempotent producer pipelines."""
+"""Kafka handles one request of a connection at a time; an idempotent producer has five under way."""
 HELD_BYTES_MAX = 4 * 1024 * 1024
 HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
 HELD_SHARE_BYTES = 64 * 1024
@@ -35,7 +35,7 @@ HELD_SECONDS_MAX = 10.0
 
 
 class Answering(Protocol):
-    """The part of a connection that its slots use, and the code that encodes answers beside the loop."""
+    """The part of a connection that its slots use, and the code that encodes answers in a worker."""
 
     last_active: float
 
@@ -92,7 +92,7 @@ class Slot:
         """The bytes that are counted for it now."""
         self.parks = False
         self.is_long = False
-        """True if its answer is encoded beside the loop."""
+        """True if a worker encodes its answer."""
         self.delayed: Delayed | None = None
         self.throttle_ms = 0
         """The wait that the answer names, by the client's quota."""
@@ -158,8 +158,8 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """Choose the connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the rest is within
-        the bound."""
+        """Choose the connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the others
+        are within the bound."""
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:
             return []

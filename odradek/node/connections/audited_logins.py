@@ -1,4 +1,4 @@
-"""The lines of the audit log about the logins at one listener: the first one of a connection, and its renewals. PURE."""
+"""Lines of the audit log about logins at one listener: the first login of a connection, and its renewals. PURE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["AuditedLogins"]
 
 
 class AuditedLogins:
-    """Reports to the auditor who was let in at a listener, and who was not."""
+    """Reports to the auditor the clients that were let in at a listener, and those that were not."""
 
     def __init__(self, listener: str, auditor: Auditor | None) -> None:
         self._listener = listener

@@ -108,10 +108,10 @@ class ReceiveBuffers:
     def take(
         self, size: int, frame_bytes: int, holder: Holder, replaced: PooledBuffer | None = None
     ) -> PooledBuffer | None:
-        """Take a buffer of at least `size` bytes for a frame of `frame_bytes`, or None when there is no room now.
+        """Take a buffer of at least `size` bytes for a frame of `frame_bytes`. Return None if there is no room now.
 
-        A connection that has its part of the pool to itself may exceed the limit, even while it holds the `replaced`
-        one.
+        A connection that alone uses its part of the pool may exceed the limit, even while it holds the buffer
+        `replaced`.
         """
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         rounded = _rounded(size)
@@ -188,7 +188,9 @@ class ReceiveBuffers:
             queue = self._waiters[is_small]
             while queue and self._fits(queue[0].size, is_small, queue[0].replaced):
                 waiter = queue.popleft()
-                assert waiter.replaced.holder is not None, "who waits holds what is to be replaced"
+                assert waiter.replaced.holder is not None, (
+                    "a connection that waits for a buffer must hold the buffer to be replaced"
+                )
                 waiter.buffer = self._make(waiter.size, is_small, waiter.replaced.holder)
                 waiter.buffer.waited_since = waiter.since
                 waiter.event.set()
@@ -216,7 +218,7 @@ class ReceiveBuffers:
             for buffer, is_slow in self._by_share(is_small, now, chosen) if late else ():
                 if wanted <= 0 or (wanted < total and not is_slow and not is_urgent):
                     break
-                assert buffer.holder is not None, "who uses a buffer holds it"
+                assert buffer.holder is not None, "a connection must hold the buffer that it uses"
                 chosen.append(buffer.holder)
                 wanted -= buffer.size + sum(each.size for each in late if each.replaced is buffer)
         self._evicted += len(chosen)
@@ -227,15 +229,16 @@ class ReceiveBuffers:
     ) -> Iterator[tuple[PooledBuffer, bool]]:
         """Yield the buffers whose loss helps connections that wait for this part, and whether each is slow.
 
-        Each comes from the address that holds the most at that point. First come those with room left, the slowest by
-        bytes per second first. Then come those that wait themselves, the larger and older ones first."""
+        Each belongs to the address that holds the most at that point. First come buffers with room left, the slowest
+        by bytes per second first. Then come buffers that wait themselves, the larger and older ones first.
+        """
         both = self._used[not is_small] > self._parts[not is_small]
         waiting = {each.replaced for queue in self._waiters for each in queue}
         shares: dict[str, int] = {}
         by_address: dict[str, list[tuple[bool, float, float, int, PooledBuffer]]] = {}
         for number, buffer in enumerate(self._in_use):
             holder = buffer.holder
-            assert holder is not None, "who uses a buffer holds it"
+            assert holder is not None, "a connection must hold the buffer that it uses"
             if (both or buffer.is_small is is_small) and not holder.closing and holder not in chosen:
                 if buffer in waiting:
                     order = (True, float(-buffer.size), holder.frame_began_at)
@@ -256,7 +259,7 @@ class ReceiveBuffers:
             yield buffer, not waits and rate < BYTES_PER_SECOND_MIN
 
     def trim(self) -> None:
-        """Let go of freed buffers that a burst left behind."""
+        """Release free buffers that a burst left behind."""
         self._free.clear()
         self._free_bytes = 0
 

@@ -1,8 +1,8 @@
 """Quotas at a listener: charges clients for their requests, and mutes them. PORTED.
 
-`data_plane/quotas` has the accounts. This module decides who pays: clients do, nodes do not. A node is known by its
-listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send. Neither a
-replica id nor a client id alone makes a client a node.
+`data_plane/quotas` has the accounts. This module decides which connections pay: clients do, nodes do not. A node is
+known by its listener (the brokers' own), by a principal with CLUSTER_ACTION, or by a request that only nodes send.
+Neither a replica id nor a client id alone makes a client a node.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["CHANGING", "CHARGED_ANSWERS", "Charging", "throttled"]
 
 _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 _OF_NODES = frozenset((int(ApiKey.WRITE_TXN_MARKERS),))
-"""The APIs that Kafka exempts as well: they need CLUSTER_ACTION where there are rights."""
+"""APIs that Kafka exempts as well. They need CLUSTER_ACTION on clusters with an authorizer."""
 CHANGING = frozenset((int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)))
 """The APIs whose answer may name a wait that the controller asks for."""
 CHARGED_ANSWERS = CHANGING | {_FETCH}
 """The APIs whose answers are looked at when they are encoded."""
 _MS_PER_SECOND = 1000
 _OF_A_NODE = ClientShare.exempt("", None, -1)
-"""The share of one request that only nodes send. The next request on its connection is judged by itself."""
+"""The share of one request that only nodes send. The next request on its connection is checked again."""
 
 
 class Charging:
@@ -112,7 +112,8 @@ class Charging:
     def charge_answer(self, context: Context, api_key: int, response: Any, size: int, now: float) -> None:
         """Charge the bytes of a Fetch's answer.
 
-        An answer that makes the client wait is free. Otherwise a client that asks at once would never come out of debt.
+        An answer that makes the client wait is not charged. Otherwise a client that retries at once would always stay
+        in debt.
         """
         share = context.quota
         if (
@@ -132,7 +133,9 @@ class Charging:
 
 
 def throttled(response: Any, throttle_ms: int) -> Any:
-    """Return the response with the wait in it, if it has a field for that. It is copied: handlers may share responses."""
+    """Return the response with its throttle time set, if it has that field. The response is copied, because
+    handlers may share responses.
+    """
     if not hasattr(response, "throttle_time_ms"):
         return response
     changed = copy(response)

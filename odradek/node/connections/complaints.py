@@ -1,4 +1,4 @@
-"""Log lines about broken frames: one per second and peer, the others counted. PURE.
+"""Log lines about broken frames: one per second and peer, the rest counted. PURE.
 
 A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. The next line about that
 peer has the number of lines that were held back. If none comes, the server writes one a second later.
@@ -19,8 +19,13 @@ OTHERS = "others"
 def size_refusal(size: int, bytes_min: int, bytes_max: int, when: str = "") -> str:
     """Make the complaint about a frame of a wrong size, which sets the start of a TLS handshake apart from a request."""
     if size >> 16 == _TLS_HANDSHAKE:
-        return "the client speaks TLS to a listener of plaintext; it needs security.protocol=PLAINTEXT or SASL_PLAINTEXT"
-    return f"frame of {size} bytes{when}; allowed are {bytes_min} to {bytes_max}"
+        return (
+            "the client speaks TLS to a plaintext listener: set security.protocol=PLAINTEXT or "
+            "SASL_PLAINTEXT in the client"
+        )
+    return (
+        f"the client sent a frame that claims {size} bytes{when}, and {bytes_min} to {bytes_max} are allowed"
+    )
 
 
 class _Peer:
@@ -35,7 +40,7 @@ class _Peer:
 
 
 class Complaints:
-    """One for all connections; several listeners share it."""
+    """One object for all connections; several listeners share it."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -63,7 +63,7 @@ class _Second:
 
 @attrs.define
 class ConnectionLimits:
-    """Counts the open connections. `enter` when one is accepted; `leave` once it is gone."""
+    """Counts the open connections. Call `enter` when a connection is accepted, and `leave` when it is gone."""
 
     connections_max: int = setting("max.connections")
     room: int = INT_MAX
@@ -96,9 +96,9 @@ class ConnectionLimits:
         return at if is_peers else max(at, self._second.accept_at(now, self.creation_rate_max))
 
     def enter(self, host: str, listener: str = "", *, is_peers: bool = False, now: float = 0.0) -> bool:
-        """Count a new connection; False when there are too many: in all, at its listener, or from its address.
+        """Count a new connection. Return False if there are too many: in all, at its listener, or from its address.
 
-        `is_peers`: it came to the brokers' own listener. As in Kafka, the limit of all connections does not hold
+        `is_peers`: it came to the brokers' own listener. As in Kafka, the limit of all connections does not apply
         there.
         """
         self._second.accepted += not is_peers

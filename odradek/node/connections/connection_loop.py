@@ -74,7 +74,7 @@ class Connection(AnswerQueue):
         self.own: PooledBuffer | None = None
         self.have = 0
         self.frame_began_at = 0.0
-        """The time at which the first bytes in `own` came, moved on by the time for which they waited for memory."""
+        """The time at which the first bytes in `own` came, plus the time for which they waited for memory."""
         self.pending_frames = False
         self.memory: Event | None = None
         """Set while the connection waits for a larger buffer."""
@@ -83,9 +83,9 @@ class Connection(AnswerQueue):
     # -- receiving ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the peer leaves, breaks the protocol, or the connection is closed from here.
+        """Serve until the peer leaves, the peer breaks the protocol, or this side closes the connection.
 
-        One coroutine, and no bound method kept in it, on purpose: an idle connection pays for its whole stack.
+        It is one coroutine without bound methods on purpose: an idle connection pays for its whole stack.
         """
         services = self.services
         try:
@@ -142,7 +142,8 @@ class Connection(AnswerQueue):
             self.on_end(self)
 
     def _receive(self) -> int | None:
-        """Receive once and dispatch complete frames; return the bytes received (0: end), None where it would block.
+        """Receive once and dispatch complete frames. Return the number of bytes received (0: end), or None if it
+        would block.
 
         A tail kept from before goes back in front of the shared buffer, so that one receive can take many small
         frames; a large frame is collected in the connection's own buffer instead of being copied twice.
@@ -195,8 +196,8 @@ class Connection(AnswerQueue):
         self.frame_began_at = self.last_active
 
     def _keep_tail(self, shared: PooledBuffer, start: int, end: int) -> None:
-        """Copy an incomplete frame out of the shared buffer; a large one into room for all of it, if much of it has
-        arrived."""
+        """Copy an incomplete frame out of the shared buffer. If the frame is large and much of it has arrived, copy
+        it into a buffer for the whole frame."""
         left = end - start
         wanted = announced = left + 4
         if start or not self.have:
@@ -234,7 +235,7 @@ class Connection(AnswerQueue):
             if self.closing or grown is None:
                 if grown is not None:
                     buffers.give(grown)
-                raise ConnectionLost("closed while it waited for memory")
+                raise ConnectionLost("this node closed the connection while it waited for memory")
         grown.view[: self.have] = old.view[: self.have]
         self.own = grown
         buffers.give(old)
@@ -342,9 +343,9 @@ class Connection(AnswerQueue):
             self.suspended[0].throttle_ms = asker.throttle_ms
 
     def _charge_turn(self, seconds: float) -> None:
-        """Charge the processor time of this turn, which took so many seconds; 0.0: nobody has looked.
+        """Charge the processor time of this turn, which took so many seconds; 0.0 if the duration was not measured.
 
-        One figure serves all requests of the turn.
+        All requests of the turn share one figure.
         """
         services = self.services
         took = services.meter.turn_cpu_seconds(seconds or services.clock.monotonic() - self.last_active)
@@ -362,12 +363,12 @@ class Connection(AnswerQueue):
 
     def _take_client_id(self, raw: memoryview, length: int) -> None:
         if len(raw) != length:
-            raise RemoteProtocolError("client id is longer than its frame")
+            raise RemoteProtocolError("the client id is longer than the frame that holds it")
         self.client_id_raw = bytes(raw)
         try:
             self.context.client_id = self.client_id_raw.decode()
         except UnicodeDecodeError as error:
-            raise RemoteProtocolError("client id is not UTF-8") from error
+            raise RemoteProtocolError("the client id is not UTF-8") from error
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -378,9 +379,10 @@ class Connection(AnswerQueue):
             self.memory.set()
 
     def has_left(self, now: float, idle_seconds_max: float) -> bool:
-        """True if this connection is muted, and its client is gone for good: it sends and expects nothing more.
+        """True if this connection is muted and its client is gone for good, so that the client sends and expects
+        nothing more.
 
-        Requests that came before its end are served when the mute is over. For that the connection may be idle for
+        Requests that came before the end are served when the mute is over. Until then the connection may be idle for
         `idle_seconds_max`.
         """
         if self.woken is None or self.closing:

@@ -40,7 +40,7 @@ ENTER_SECONDS_MAX = 10.0
 """Time for handshake and login together. Honest clients need a few round trips."""
 LARGE_FRAME_BYTES = 16 * 1024
 LARGE_BYTES_MAX = 16 * 1024 * 1024
-"""The bytes that all larger frames together may claim. Tokens of a few kilobytes are let in whatever others claim."""
+"""The bytes that all larger frames together may claim. Frames of tokens with a few kilobytes are always accepted."""
 HALF_OPEN_MAX = 1000
 """The most clients of a listener that have not yet shown who they are."""
 _SIZE = struct.Struct(">i")
@@ -51,7 +51,9 @@ _ASKED: Mapping[LoginState, tuple[int, ...]] = {
     LoginState.HANDSHAKE: (ApiKey.SASL_HANDSHAKE,),
     LoginState.TOKEN: (ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS),
 }
-"""The APIs that a client may ask for, as far as it has come; amid tokens the last two are answered with an error."""
+"""The APIs that a client may call in each state of its login. During a login with tokens, the last two are answered
+with an error.
+"""
 
 
 class NotAuthenticated(Exception):
@@ -95,7 +97,7 @@ class SaslLogins:
     refusal_delay_seconds: float
     """A refusal is answered so much later."""
     compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
-    """Makes the keys of a token beside the loop, when it is the turn of an address."""
+    """Makes the keys of a token in a worker, when it is the turn of an address."""
 
 
 class Entrance:
@@ -146,7 +148,7 @@ class Entrance:
             with self._clock.timeout_at(self._clock.monotonic() + ENTER_SECONDS_MAX):
                 entered = await self._enter(conn, context)
             if entered is None:
-                raise NotAuthenticated(f"not authenticated within {ENTER_SECONDS_MAX:g} s")
+                raise NotAuthenticated(f"the client did not log in within {ENTER_SECONDS_MAX:g} s")
             return entered
         except (NotAuthenticated, ProtocolError, ConnectionCut) as error:
             self._logins.failed(context, str(error), getattr(error, "tls_subject", None))
@@ -200,7 +202,8 @@ class Entrance:
         claimed = size if size > LARGE_FRAME_BYTES else 0
         if claimed and self._large_bytes + claimed > LARGE_BYTES_MAX:
             raise RemoteProtocolError(
-                f"frame of {size} bytes, while those of others that are not authenticated have {self._large_bytes}"
+                f"the client sent a frame of {size} bytes before its login, while large frames of "
+                f"other clients that have not logged in take {self._large_bytes} bytes"
             )
         self._large_bytes += claimed
         try:
@@ -216,7 +219,7 @@ class Entrance:
         try:
             return handle()
         except KeysMissing as missing:
-            assert self._sasl is not None, "a login has begun"
+            assert self._sasl is not None, "the login must have begun before keys are computed"
             missing.keep(await self._sasl.compute(conn.peer_host, missing.make))
             return handle()
 
@@ -232,18 +235,18 @@ class Entrance:
         """Handle one request. Raises `RemoteProtocolError` for a request that is out of place."""
         size = len(frame)
         if size < _HEADER.size:
-            raise RemoteProtocolError(f"frame of {size} bytes before authentication")
+            raise RemoteProtocolError(f"the client sent a frame of only {size} bytes before its login")
         view = memoryview(frame)
         api_key, version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
         if api_key not in _ASKED[login.state]:
             name = ApiKey(api_key).name if api_key in APIS else f"API {api_key}"
             raise RemoteProtocolError(
-                f"{name} before authentication, where the {login.state.value} should come"
+                f"the client sent {name} before its login, where the {login.state.value} was due"
             )
         entry = self._table.get(api_key, version)
         offset = _HEADER.size + max(0, client_id_bytes)
         if offset > size:
-            raise RemoteProtocolError("client id is longer than its frame")
+            raise RemoteProtocolError("the client id is longer than the frame that holds it")
         if entry.flexible:
             offset = skip_tags(view, offset, size)
         context.api_version = version
@@ -257,7 +260,7 @@ class Entrance:
         context.number += 1
         if api_key == ApiKey.API_VERSIONS and not response.error_code:
             login.state = LoginState.HANDSHAKE
-        # Only now: a request for which keys have to be made comes here twice.
+        # Do this last: a request that needs new keys comes here twice.
         entry.request_bytes += size + 4
         answer = bytearray(entry.prefix)
         entry.encode(answer, response, None, entry.errors)
@@ -274,7 +277,7 @@ async def _read(conn: Conn, count: int) -> bytearray:
         await conn.readable()
         got = conn.recv_into(part)
         if got == 0:
-            raise ConnectionLost("closed before it was authenticated")
+            raise ConnectionLost("the client closed the connection before its login was complete")
         data += part[: got or 0]
     return data
 

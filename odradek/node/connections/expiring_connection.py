@@ -1,7 +1,7 @@
-"""A connection whose login lasts only so long (KIP-368): requests after that end it, unless the login was renewed.
+"""A connection whose login has a limited lifetime (KIP-368): a later request ends it, unless the login was renewed.
 
-A renewal that is refused ends it, too. The refusal is as late as that of a first login. Else a user who has logged in
-could try passwords of others without a pause.
+A refused renewal ends it, too. The refusal is as late as that of a first login. Otherwise a logged-in user could try
+passwords of other users without a pause.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ExpiringConnection(Connection):
 
     def _dispatch_frame(self, frame: memoryview, size: int) -> None:
         login = self.context.login
-        assert login is not None, "only a login expires"
+        assert login is not None, "only a connection with a login can expire"
         is_renewal = _API_KEY.unpack_from(frame)[0] in _RENEWING
         if not is_renewal and (reason := login.refusal):
             raise RemoteProtocolError(reason)
@@ -54,4 +54,4 @@ class ExpiringConnection(Connection):
         await super()._run_suspended()
         login = self.context.login
         if login is not None and login.is_refused:
-            raise ConnectionLost("the renewal of the login was refused")
+            raise ConnectionLost("this node refused the renewal of the login, and closed the connection")

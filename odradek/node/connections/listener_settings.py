@@ -11,8 +11,9 @@ __all__ = ["SEND_BUFFER_BYTES", "ListenerSettings"]
 SEND_BUFFER_BYTES = 256 * 1024
 """The send buffer of a socket, unless `socket.send.buffer.bytes` is set.
 
-Left alone the kernel queues megabytes of a fetch, and both ends work on memory that has left the caches. That costs
-0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
+With its default, the kernel queues megabytes of a fetch, and both ends work on memory that has left the caches. That costs
+0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40.
+"""
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 """All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
 

@@ -1,4 +1,5 @@
-"""Requests and answers of thousands of elements: decoded and encoded beside the loop, handled in a turn of long work. PORTED.
+"""Requests and answers of thousands of elements: a worker decodes and encodes them, and a turn of long work handles
+them. PORTED.
 
 A request of up to `ELEMENTS_AT_ONCE` elements is handled at once, or its handler cuts the work into slices. For a
 larger one, each step is a piece of `odradek.serving.long_work`: decode in the worker, handle on the loop, encode in the
@@ -64,7 +65,7 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
 
 
 def encode_apart(entry: ApiEntry, correlation_id: int, response: Any) -> tuple[list[Chunk], int, ErrorCounts]:
-    """Return the frame in pieces, its size, and the error codes in it. It may run in any thread, because it shares no state."""
+    """Return the frame in pieces, its size, and the error codes in it. It shares no state, so it may run in any thread."""
     frame, chunks, errors = bytearray(entry.prefix), list[Chunk](), ErrorCounts()
     spills: list[tuple[int, Any]] = []
     entry.encode(frame, response, spills, errors)

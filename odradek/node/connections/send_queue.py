@@ -1,4 +1,4 @@
-"""The queue of what a connection still has to send: bytes and file ranges, in order, pushed without blocking."""
+"""The queue of a connection's unsent bytes and file ranges, sent in order without blocking."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from odradek.env.ports import Conn
 Chunk: TypeAlias = bytes | bytearray | memoryview | FileRange
 
 SENDFILE_BYTES_MAX = 1024 * 1024
-"""One sendfile call: about 174 us from warm pages."""
+"""The bytes of one sendfile call: about 174 us from warm pages."""
 FLUSH_BYTES_MAX = 4 * 1024 * 1024
-"""One turn: after this many bytes others get the loop."""
+"""The bytes that one connection sends in a turn. After them, other work gets the loop."""
 GATHER_CHUNKS_MAX = 64
 
 
@@ -86,7 +86,7 @@ class SendQueue:
         return sent
 
     def _drop(self, sent: int) -> None:
-        """Forget `sent` bytes from the front, which holds more bytes than that before the next range."""
+        """Forget `sent` bytes at the front of the queue, which has more bytes than that before the next range."""
         done = 0
         while (size := len(self.chunks[done])) <= sent:
             sent -= size

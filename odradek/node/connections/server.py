@@ -16,14 +16,14 @@ from odradek.wire.errors import ProtocolError
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 LOOKS_MAX = 1_000
-"""Muted connections that are looked at in one go; each look asks the system, and takes a microsecond."""
+"""The number of muted connections that one check looks at. Each look asks the system, and takes a microsecond."""
 REFUSED_INTERVAL_SECONDS = 10.0
 """Time between two log lines about connections that are turned away."""
 _HANDSHAKES = ("TLS handshakes that wait", None)
 
 
 class Server:
-    """Owns the connections of one listener; those beyond `limits` are turned away."""
+    """Owns the connections of one listener, and refuses connections beyond `limits`."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Server:
     async def accept_loop(self) -> None:
         """Start one task per connection until the listener closes."""
         clock, limits = self._services.clock, self._limits
-        # One bound method for all of them: each of its own would be 64 bytes of an idle connection.
+        # All connections share one bound method: a bound method each would cost every idle connection 64 bytes.
         on_end = self._ended
         while True:
             while (at := self._accept_at(clock.monotonic())) > clock.monotonic():
@@ -125,7 +125,7 @@ class Server:
         self._limits.leave(connection.conn.peer_host, self.name, is_peers=self._is_peers)
 
     def _log_refused(self, now: float, peer: str, limit: str, bound: float | None) -> None:
-        """Write one line for many connections that are turned away; it names the limit of the last one."""
+        """Write one line for many connections that were refused. It names the limit that refused the last one."""
         if now >= self._log_refusals_at:
             self._log_refusals_at = now + REFUSED_INTERVAL_SECONDS
             count, self._refusals_logged = self._refused - self._refusals_logged, self._refused
@@ -140,8 +140,8 @@ class Server:
             )
 
     async def reap_loop(self) -> None:
-        """Close connections that were idle too long, and those that hold memory which others wait for. That memory
-        holds half-sent frames, or answers behind an answer that does not come."""
+        """Close connections that were idle too long, and connections that hold memory for which others wait. That
+        memory holds half-sent frames, or answers behind an answer that does not come."""
         clock, buffers = self._services.clock, self._services.buffers
         while True:
             now = clock.monotonic()
@@ -156,13 +156,17 @@ class Server:
                 elif idle > TRIM_AFTER_SECONDS or buffers.contended:
                     connection.trim()
             for holder in buffers.to_evict(now):
-                self._log_evicted(holder, f"half a frame, {holder.have} bytes of it, while memory is wanted")
+                self._log_evicted(
+                    holder,
+                    f"the client has sent half a frame ({holder.have} bytes), which holds memory that "
+                    "other connections need",
+                )
                 holder.close()
             self._evict_holders(now)
             self._close_left(now)
 
     def _close_left(self, now: float) -> None:
-        """Close muted connections whose clients have left. Of very many, a share is looked at each time."""
+        """Close muted connections whose clients have left. If there are very many, look at a part of them each time."""
         self._looks += 1
         shares = 1 + len(self._services.muted) // LOOKS_MAX
         muted = [each for each in self._connections if each.muted_until]
@@ -177,7 +181,9 @@ class Server:
         """Close those whose waiting answers take more than all connections may."""
         for connection in self._services.held.to_evict(self._connections, now):
             self._log_evicted(
-                connection, f"{connection.held_bytes} bytes of answers behind one that does not come"
+                connection,
+                f"{connection.held_bytes} bytes of answers wait in memory behind an earlier answer "
+                "that is late",
             )
             connection.close()
 

@@ -1,1 +1,1 @@
-"""The metrics page: what it shows, how it is written, and who serves it."""
+"""The metrics page: its contents, its format, and the server for it."""

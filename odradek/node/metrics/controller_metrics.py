@@ -1,7 +1,7 @@
-"""The metrics of the metadata quorum, and on the active controller those of the whole cluster. PURE.
+"""The metrics of the metadata quorum and, on the active controller, of the whole cluster. PURE.
 
 The figures of the cluster are 0 everywhere but on the active controller, as Kafka's are, so that a sum over all nodes
-is right. They are counted from the committed image when the page is asked for.
+is right. They are counted from the committed image when the page is requested.
 """
 
 from __future__ import annotations

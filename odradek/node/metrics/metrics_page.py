@@ -1,4 +1,4 @@
-"""The metrics page: figures that the parts of a node keep anyway, read when the page is asked for. PURE.
+"""The metrics page: figures that the parts of a node keep anyway, read when the page is requested. PURE.
 
 Between two pages, no figure is copied, sampled or locked. Parts count in plain numbers (`ApiEntry`), or report their
 state when asked (`statistics()`). A page costs only the time to read these. `docs/metrics.md` explains every name; a
@@ -467,7 +467,7 @@ def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:
 
 
 def _parts(page: MetricsText, prefix: str, statistics: Mapping[str, Any], skip: Iterable[str] = ()) -> None:
-    """Write every number in the nested `statistics()` of the parts, named by its path; a new part needs no line here."""
+    """Write every number in the nested `statistics()` of the parts, named by its path. A new part needs no code here."""
     for key, value in statistics.items():
         if key in skip:
             continue

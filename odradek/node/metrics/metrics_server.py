@@ -111,7 +111,7 @@ class MetricsServer:
             self._open.pop(conn.peer_host, None)
 
     def _has_asked(self, conn: Conn) -> None:
-        """Let it give way after those that have not asked yet."""
+        """Let connections without a request be closed before this one."""
         of_host = self._open.get(conn.peer_host, {})
         if conn in of_host:
             del of_host[conn]
@@ -218,7 +218,7 @@ async def _read_head(conn: Conn) -> bytes | None:
         await conn.readable()
         count = conn.recv_into(buffer)
         if count == 0:
-            raise ConnectionLost("left in the middle of a request")
+            raise ConnectionLost("the client closed the connection in the middle of a request")
         head += buffer[: count or 0]
         if head and not head[:1].isalpha():
             # No request of HTTP, so no empty line will come. A client of the log in the wrong place is refused at once.

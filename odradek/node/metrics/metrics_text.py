@@ -1,7 +1,7 @@
 """Prometheus' text exposition format (version 0.0.4). PURE.
 
-Written here rather than with prometheus_client, whose objects per sample would make a page ten times as slow; tests
-read our pages with its parser.
+This is our own code, because prometheus_client makes an object per sample and would be ten times as slow. Tests read
+our pages with its parser.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class MetricsText:
     def distribution(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: object
     ) -> None:
-        """Write one distribution: `counts[i]` fell in bucket i, the last one above all bounds; `total` is their sum."""
+        """Write one distribution. `counts[i]` values fell into bucket i, and the last bucket is above all bounds.
+        `total` is the sum of the values.
+        """
         name, lines, below = self._name, self._lines, 0
         inside = _label_text(labels)[1:-1]
         prefix = f"{inside}," if inside else ""

@@ -85,7 +85,7 @@ class PageLogins:
         """Passwords that were checked with all iterations."""
 
     async def check(self, header: bytes | None, host: str, principal: str | None) -> Answer:
-        """Judge a reader by the request's header `Authorization`, or by the `principal` of its certificate."""
+        """Check a reader by the request's header `Authorization`, or by the `principal` of its certificate."""
         if principal is None:
             parsed = None if header is None else _parsed(header)
             if parsed is None:
@@ -104,7 +104,9 @@ class PageLogins:
             principal, host, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
         )
         if not judgement.is_allowed:
-            self._auditor.login_failed(METRICS, host, principal, BASIC, "may not DESCRIBE the cluster")
+            self._auditor.login_failed(
+                METRICS, host, principal, BASIC, "the user has no right to DESCRIBE the cluster"
+            )
         return judgement.is_allowed
 
     async def _check_password(self, user: str, password: str, host: str) -> Answer:
@@ -113,10 +115,12 @@ class PageLogins:
         if any(digest in self._remembered for digest, _, _ in digests):
             return Answer.WELCOME
         if not self._may_check(host):
-            self._auditor.login_failed(METRICS, host, user, BASIC, "too many passwords were tried")
+            self._auditor.login_failed(
+                METRICS, host, user, BASIC, "the client tried too many wrong passwords"
+            )
             return Answer.TOO_MANY
         if not known:
-            # As much work as for a user who exists, so that the time gives nothing away.
+            # Do as much work as for a user who exists, so that the time reveals nothing.
             mechanism = _MECHANISMS[0]
             filler = bytes(mechanism.digest_bytes)
             nobody = ServerKeys(
@@ -171,7 +175,7 @@ class PageLogins:
 
 
 def _parsed(header: bytes) -> tuple[str, str] | None:
-    """Name and password; None where the header has none. They have no control characters (RFC 7617)."""
+    """Parse name and password; None if the header has none. They have no control characters (RFC 7617)."""
     scheme, _, text = header.strip().partition(b" ")
     if scheme.lower() != b"basic":
         return None

@@ -1,4 +1,4 @@
-"""Figures of quotas for the metrics page: what clients used, and how long they had to wait. PURE."""
+"""Metrics of quotas: the usage of clients, and their waiting times. PURE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from odradek.node.metrics.metrics_text import MetricsText
 __all__ = ["SHOWN_MAX", "quota_metrics"]
 
 SHOWN_MAX = 200
-"""Accounts with figures of their own: those that waited the longest."""
+"""The number of accounts with their own metrics: those that waited the longest."""
 
 
 def quota_metrics(page: MetricsText, quotas: ClientQuotas, shown_max: int) -> None:

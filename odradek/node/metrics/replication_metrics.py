@@ -1,4 +1,4 @@
-"""Figures of replication for the metrics page: who is in sync, who lags, what moves to other brokers. PURE."""
+"""Metrics of replication: replicas in sync, lagging replicas, moves to other brokers. PURE."""
 
 from __future__ import annotations
 

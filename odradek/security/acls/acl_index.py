@@ -48,7 +48,7 @@ _IMPLIED_BY: Mapping[int, frozenset[int]] = {
 PROBE_NAME = "hardcode"
 """Kafka's name of a resource by which it asks for the default (`Authorizer.authorizeByResourceType`)."""
 ANSWERS_MAX = 10_000
-"""The answers about any resource that one index remembers; then it begins anew."""
+"""The number of answers about any resource that one index remembers; beyond it, it forgets all and begins again."""
 
 _Resource: TypeAlias = tuple[int, bool, str]
 """Type, whether the name is a prefix, and the name."""

@@ -1,4 +1,4 @@
-"""Rules of CreateAcls, DeleteAcls and DescribeAcls: what a new ACL must be, and which ACLs a filter means. PURE."""
+"""Rules of CreateAcls, DeleteAcls and DescribeAcls: the form of a new ACL, and the ACLs that a filter matches. PURE."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_known(kind: type[IntEnum], number: int) -> bool:
 
 
 def has_unknown(creation: AclCreation) -> bool:
-    """True if a part of an ACL is UNKNOWN by its number 0; such a request closes its connection."""
+    """True if a part of an ACL has the number 0, which means UNKNOWN. Such a request closes its connection."""
     return not (
         creation.resource_type
         and creation.resource_pattern_type

@@ -74,7 +74,7 @@ class Reason(Enum):
     """The step of the theory of operation that decided."""
 
     SUPER_USER = "super user"
-    NOT_READY = "the rules are not read yet"
+    NOT_READY = "this broker has not read the ACLs yet"
     RULE = "rule"
     NO_RULE = "no rule"
     DEFAULT = "allow.everyone.if.no.acl.found"
@@ -300,7 +300,7 @@ class Rights:
             self._known.clear()
             self._generation = self._authorizer.generation
         elif len(self._known) >= self._remembered_max:
-            # Forget the oldest: a client that asks for the same things in turns keeps most of them.
+            # Forget the oldest answer: a client that repeats a cycle of questions still finds most answers.
             del self._known[next(iter(self._known))]
         self._known[question] = is_allowed
         return is_allowed

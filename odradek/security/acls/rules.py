@@ -1,4 +1,4 @@
-"""One ACL and Kafka's numbers for its parts (KIP-11, KIP-290). PURE."""
+"""One ACL, and Kafka's numbers for its parts (KIP-11, KIP-290). PURE."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ ALLOWANCES = {
     LOGGED_IN: Allowance(256 << 10, 1 << 10),
     CHANGED: Allowance(4 << 20, 2 << 10),
 }
-"""The account of one principal, and that of one address."""
+"""The allowances of one principal, and of one address."""
 STRANGERS = Allowance(1 << 20, 2 << 10)
 CHANGES_OF_STRANGERS = Allowance(4 << 20, 2 << 10)
 

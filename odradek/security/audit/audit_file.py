@@ -1,6 +1,6 @@
-"""One ring of files of the audit log: appended to, and rotated by size. PORTED: it blocks, so it runs in a worker.
+"""One ring of files of the audit log: it is appended to, and rotated by size. PORTED: it blocks, so it runs in a worker.
 
-`NAME` is the newest file, `NAME.1` the one before. A write that fails leaves no half line behind.
+`NAME` is the newest file, `NAME.1` the one before. A failed write leaves no partial line behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Lines of the audit log: their events, their encoding, who pays for them, and their ring. PURE.
+"""Lines of the audit log: their events, their encoding, the account that pays for them, and their ring. PURE.
 
-Names that a client chooses are cut, for one letter may take twelve bytes in JSON. All else in a line is bounded, too.
+Names that a client chooses are cut, because one letter may take twelve bytes in JSON. All other parts of a line are
+bounded, too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Payer:
 
     @property
     def network(self) -> str | None:
-        """The address, or the network of an IPv6 address: one host has all of its 2^64 addresses."""
+        """The address, or for IPv6 its network, because one host has all 2^64 addresses of a network."""
         address = self.address
         if address is None or ":" not in address:
             return address

@@ -108,7 +108,7 @@ class _Taken:
 
 
 class AuditLog:
-    """One node's audit log, in a directory of its own."""
+    """One node's audit log, in its own directory."""
 
     def __init__(self, env: Env, log: Log, directory: Dir, settings: AuditSettings) -> None:
         self._env = env
@@ -167,7 +167,7 @@ class AuditLog:
             await self._env.workers.run(self.close)
 
     def close(self) -> None:
-        """Write what still waits, and close the files. It blocks, and nobody else may write."""
+        """Write the lines that still wait, and close the files. It blocks, and nobody else may write meanwhile."""
         taken = self._take(is_last=True)
         if not self._write(taken):
             self._lose(taken)

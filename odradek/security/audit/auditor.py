@@ -154,8 +154,8 @@ class Auditor:
     ) -> None:
         """Note that the active controller has written these records of the metadata log at a client's request.
 
-        Without a principal, this node itself asked. If not committed, the lead was lost meanwhile: offset and epoch
-        show whether the log has them.
+        Without a principal, this node itself asked. If the records are not committed, the lead was lost meanwhile:
+        offset and epoch show whether the log has them.
         """
         if self.lines is not None:
             self.lines.note(
@@ -192,7 +192,7 @@ def _denial(rights: Rights, api: str, denial: Denial) -> PreparedLine:
 def _reason(judgement: Judgement) -> str:
     if judgement.is_allowed:
         # A rule has changed between the refusal and this line.
-        return "a rule that has changed since"
+        return "a rule that has been changed since"
     if judgement.reason is Reason.RULE and judgement.rule is not None:
         return f"rule: {judgement.rule}"
     return judgement.reason.value

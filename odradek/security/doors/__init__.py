@@ -1,1 +1,1 @@
-"""Doors: they stand before a handler, and let in the parts of a request for which the client has rights. PURE."""
+"""Doors: checks in front of handlers, which admit the parts of a request for which the client has rights. PURE."""

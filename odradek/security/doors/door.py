@@ -117,7 +117,7 @@ class Asked:
 
 @attrs.frozen(slots=True)
 class Admitted:
-    """The part of a request that goes in, and how its answer becomes that of the whole request."""
+    """The admitted part of a request, and the function that makes the whole answer from the answer to that part."""
 
     request: Any
     merge: Callable[[Any], Any]
@@ -126,13 +126,13 @@ class Admitted:
 Verdict: TypeAlias = Admitted | Message | Outcome | None
 """The theory of operation above says what each means."""
 Door: TypeAlias = Callable[[Asked, Never], Verdict]
-"""Judges the requests of its own API and of no other (`Never`): the table of doors pairs the two."""
+"""Checks the requests of its own API and of no other (`Never`); the table of doors pairs API and door."""
 Count: TypeAlias = Callable[[Asked, Never], int]
 """The number of decisions that a door makes for a request, at most."""
 DECISIONS_AT_ONCE = 1_000
-"""More decisions than these, about 3 ms, are made beside the loop."""
+"""If a request needs more decisions than these (about 3 ms), a worker makes them."""
 Again: TypeAlias = Callable[[Asked, Never], Message]
-"""Judges a response of a request that had to wait; returns it, or another one."""
+"""Checks a response to a request that had to wait. Returns it, or another response."""
 
 
 def PASSES(asked: Asked, request: Any) -> None:  # noqa: N802  # it stands in tables beside names of doors
@@ -148,8 +148,8 @@ def check_doors(served: Iterable[int], doors: Collection[int], table: str) -> No
     missing = [ApiKey(key).name for key in sorted(served) if key not in doors]
     if missing:
         raise AssertionError(
-            f"{', '.join(missing)} must not be served without a door: "
-            f'enter one in {table}, as docs/contributing.md says under "Add an API"'
+            f"no check of rights is entered for {', '.join(missing)}: enter one in {table}, as "
+            'docs/contributing.md says under "Add an API"'
         )
 
 
@@ -202,8 +202,8 @@ class GuardedHandler:
         after_work: Callable[[], None] | None = None,
         api_key: int = -1,
     ) -> None:
-        """`long_work` judges requests of thousands of elements beside the loop; `after_work` then wakes the tasks
-        that they have scheduled. `api_key` is for the audit log.
+        """`long_work` checks requests of thousands of elements in a worker; `after_work` then wakes the tasks that
+        they have scheduled. `api_key` is for the audit log.
         """
         self._handle = handle
         self._door = door
@@ -216,19 +216,19 @@ class GuardedHandler:
         self._decisions: Count | None = None
 
     def counting(self, decisions: Count | None) -> GuardedHandler:
-        """Have requests with many decisions judged beside the loop."""
+        """Let a worker check requests with many decisions."""
         self._decisions = decisions
         return self
 
     def handle(self, context: Context, request: Any) -> Result:
-        """Handle what the door lets in."""
+        """Handle the part of the request that the door lets in."""
         authorizer = self._authorizer
         rights = context.rights
         if rights is None or rights.principal != context.principal:
             rights = rights_of(context, authorizer)
         asked = Asked(rights, context.api_version, self._topics())
         if context.of_connection is not None and self._long_work is not None:
-            # It was decoded beside the loop, for it has thousands of elements.
+            # The request has thousands of elements, so it was decoded in a worker.
             return self._long(self._long_work, context, asked, request)
         count = self._decisions
         if count is not None and self._long_work is not None and count(asked, request) > DECISIONS_AT_ONCE:
@@ -252,7 +252,7 @@ class GuardedHandler:
         return Suspend(lambda: self._handle_long(share, context, asked, request), is_long=True)
 
     async def _handle_long(self, share: Share, context: Context, asked: Asked, request: Any) -> Any:
-        """Judge in the worker, with a memory of the request's own, then handle in a turn of long work."""
+        """Check rights in the worker, with the request's own memory of decisions, then handle in a turn of long work."""
         many = Asked(asked.rights.for_many(), asked.version, asked.topics)
         admitted = await share.in_worker(self._door, many, request)
         many.rights.log_denials(self._api_key)
@@ -309,7 +309,7 @@ def _and_then(suspend: Suspend, merge: Callable[[Any], Any]) -> Callable[[], Any
 
 
 def split(items: Iterable[Any], is_allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
-    """Separate the items that may go in from those that may not."""
+    """Separate the allowed items from the others."""
     allowed: list[Any] = []
     refused: list[Any] = []
     for item in items:

@@ -1,7 +1,7 @@
-"""Doors that are said in a line: the rights that a request needs, and those that each thing in it needs. PURE.
+"""Doors that take one line to write: the rights that a request needs, and the rights for each thing in it. PURE.
 
-`needing(on_group(READ), each=on_topic(READ))` reads: READ on the group and on each topic. Where the things of a request are, and
-how one of them or the whole is refused, is in the row of its API (`odradek.wire.schema.anatomy_rows`).
+`needing(on_group(READ), each=on_topic(READ))` means: READ on the group and on each topic. The row of the API says
+where the things of a request are, and how to refuse one of them or the whole (`odradek.wire.schema.anatomy_rows`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def on_topic(operation: Operation) -> Right:
 
 
 def needing(*rights: Right, each: Right | None = None, text: Text | None = None) -> Door:
-    """Make a door for clients with all `rights`, that lets in those things for which they have the right `each`."""
+    """Make a door for clients with all `rights`. It admits the things for which the client has the right `each`."""
 
     def door(asked: Asked, request: Any) -> Any:
         for right in rights:
@@ -97,7 +97,9 @@ def needing(*rights: Right, each: Right | None = None, text: Text | None = None)
 
 
 def for_cluster(*operations: Operation, refuse: Callable[[Any], Any] | None = None) -> Door:
-    """Make a door for clients who may do one of `operations` to the cluster; `refuse` makes an odd answer for others."""
+    """Make a door for clients that may do one of `operations` to the cluster. `refuse` makes the answer for all
+    other clients.
+    """
 
     def door(asked: Asked, request: Any) -> Any:
         for operation in operations:
@@ -115,12 +117,12 @@ def for_cluster(*operations: Operation, refuse: Callable[[Any], Any] | None = No
 def refusing(
     anatomy: Anatomy, request: Any, codes: list[ErrorCode], text: Text | None = None
 ) -> Admitted | None:
-    """Let in the things of a request that have no code; the others are refused in its answer."""
+    """Let in the things of a request that have no error code; refuse the others in its answer."""
     return Admitted(*anatomy.without(request, codes, text)) if any(codes) else None
 
 
 def then(door: Door, finish: Finish, sentence: str) -> Door:
-    """Make a door that completes each answer with `finish`, which may hide things or add what the client may do."""
+    """Make a door that completes each answer with `finish`, which may hide things or add the client's rights."""
 
     def both(asked: Asked, request: Any) -> Any:
         admitted = door(asked, request)

@@ -1,8 +1,8 @@
 """Rights to ask about delegation tokens (KIP-48, KIP-373), for brokers and controllers. PURE.
 
 Clients who are authenticated may ask, except clients who logged in by a token. A token for another owner needs
-CREATE_TOKENS on the resource USER of that name. Checks and answers are Kafka's. The doors let everything in: the
-handlers judge, which know how the client logged in.
+CREATE_TOKENS on the resource USER of that name. Checks and answers are Kafka's. The doors let everything in, and the
+handlers check, because they know how the client logged in.
 """
 
 from __future__ import annotations

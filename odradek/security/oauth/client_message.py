@@ -34,18 +34,20 @@ class ClientMessage:
 def decode_client_message(data: bytes) -> ClientMessage:
     """Decode the message. Raises `MalformedClientMessage`."""
     if len(data) > CHARACTERS_MAX:
-        raise MalformedClientMessage(f"a message of {len(data)} bytes, at most {CHARACTERS_MAX} are taken")
+        raise MalformedClientMessage(
+            f"the client's message has {len(data)} bytes, and at most {CHARACTERS_MAX} are allowed"
+        )
     try:
         header, *pairs = data.decode("ascii").split("\x01")
     except UnicodeDecodeError as error:
-        raise MalformedClientMessage("a message with a byte beyond ASCII") from error
+        raise MalformedClientMessage("the client's message has a byte that is not ASCII") from error
     match = _HEADER.fullmatch(header)
     if match is None or pairs[-2:] != ["", ""]:
-        raise MalformedClientMessage("a message without its header or its end")
+        raise MalformedClientMessage("the client's message lacks its header or its end")
     auth = _values_of(pairs[:-2]).get("auth")
     bearer = None if auth is None else _BEARER.fullmatch(auth)
     if bearer is None or bearer[1].lower() != "bearer":
-        raise MalformedClientMessage("a message without a token of the scheme Bearer")
+        raise MalformedClientMessage("the client's message has no token of the scheme Bearer")
     return ClientMessage(bearer[2], (match[1] or "").replace("=2C", ",").replace("=3D", "="))
 
 
@@ -60,8 +62,8 @@ def _values_of(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or _KEY.fullmatch(key) is None or _VALUE.fullmatch(value) is None:
-            raise MalformedClientMessage("a pair that is no key and value")
+            raise MalformedClientMessage("the client's message has a part that is not KEY=VALUE")
         if key in found:
-            raise MalformedClientMessage("a key that comes twice")
+            raise MalformedClientMessage("the client's message has a key twice")
         found[key] = value
     return found

@@ -1,8 +1,9 @@
-"""The keys of an issuer of tokens (JWKS, RFC 7517): fetched off the loop, kept while the issuer is away. PORTED.
+"""The keys of an issuer of tokens (JWKS, RFC 7517): fetched in a worker, and kept while the issuer is not
+reachable. PORTED.
 
-One task fetches them at the start, then each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and early when a token names an
-unknown key. A client with such tokens causes one fetch in the longest backoff at most. A fetch that fails leaves the keys
-as they were.
+One task fetches them at the start, then each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and early when a token
+names an unknown key. A client with such tokens causes at most one fetch per longest backoff. A fetch that fails
+leaves the keys as they were.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ def decode_keys(data: bytes) -> KeySet:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise KeysUnusable("no document of JSON") from error
+        raise KeysUnusable("the document of the issuer's keys is not JSON") from error
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
-        raise KeysUnusable("no document with a list of keys")
+        raise KeysUnusable("the issuer's document has no list of keys")
     found = []
     for each in listed[:KEYS_MAX]:
         kind = each.get("kty") if isinstance(each, dict) and each.get("use", "sig") == "sig" else None
@@ -51,7 +52,7 @@ def decode_keys(data: bytes) -> KeySet:
         except (JoseError, ValueError, TypeError, KeyError):
             continue
     if not found:
-        raise KeysUnusable("no key for signatures in the document")
+        raise KeysUnusable("the issuer's document has no key for signatures")
     return KeySet(found)
 
 
@@ -61,7 +62,7 @@ class KeySource:
     def __init__(
         self, env: Env, log: Log, settings: KeySourceSettings, fetch: FetchDocument, workers: Workers
     ) -> None:
-        """`workers` are for `fetch` alone: it may block for long, and other work would wait behind it."""
+        """`workers` serve `fetch` alone: it may block for long, and other work would wait behind it."""
         self._env = env
         self._fetch = fetch
         self._workers = workers

@@ -52,7 +52,7 @@ class BearerLogin:
         """Answer the client's message. Raises `BearerLoginFailed` when the login has failed."""
         if self._refusal:
             raise BearerLoginFailed(self._refusal, INVALID_TOKEN.decode())
-        assert self.bearer is None, "the login is over"
+        assert self.bearer is None, "the login is over, so it must not get another message"
         try:
             message = decode_client_message(data)
             self.claimed_name = self._rules.claimed_name(message.token)
@@ -64,7 +64,7 @@ class BearerLogin:
             return INVALID_TOKEN
         if message.authorization_id and message.authorization_id != bearer.principal_name:
             raise BearerLoginFailed(
-                "another authorization id than the token's subject",
+                "the client asks for another authorization id than its token's subject",
                 f"Authentication failed: Client requested an authorization id ({message.authorization_id}) that is "
                 f"different from the token's principal name ({bearer.principal_name})",
             )
@@ -76,7 +76,7 @@ class BearerLogin:
         keys = self._keys()
         if keys is None:
             self._on_unknown_key()
-            raise TokenRefused("the issuer's keys are not known yet")
+            raise TokenRefused("this node has not fetched the issuer's keys yet")
         try:
             return self._rules.judge(token, keys, self._now())
         except UnknownKey:

@@ -1,6 +1,7 @@
-"""A listener's demands on tokens, and the place of their issuer's keys: values of Kafka's configuration keys. PURE.
+"""A listener's demands on tokens, and the source of their issuer's keys: values of Kafka's configuration keys. PURE.
 
-They are separate from the code that uses them. That code loads the library for tokens, which most nodes do without.
+They are apart from the code that uses them, because that code loads the library for tokens, which most nodes do not
+need.
 """
 
 from __future__ import annotations

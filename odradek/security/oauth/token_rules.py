@@ -54,7 +54,7 @@ class TokenRefused(Exception):
 
 
 class UnknownKey(TokenRefused):
-    """The token names a key that the issuer did not publish, as far as is known; it may be a new one."""
+    """The token names a key that the issuer has not published, as far as known; it may be a new key."""
 
 
 @attrs.frozen
@@ -76,16 +76,19 @@ class TokenRules(TokenExpectations):
         try:
             claims: Any = jwt.decode(token, lambda guest: _key_of(guest, keys), algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError, RecursionError) as error:
-            raise TokenRefused(f"the signature does not hold: {type(error).__name__}") from error
+            raise TokenRefused(f"the token's signature is not valid: {type(error).__name__}") from error
         if not isinstance(claims, Mapping):
-            raise TokenRefused("its claims are no object")
+            raise TokenRefused("the token's claims must be a JSON object")
         expires_at = self._check_times(claims, now)
         self._check_origin(claims)
         name = claims.get(self.sub_claim_name)
         if not isinstance(name, str) or not name.strip():
-            raise TokenRefused(f"claim {self.sub_claim_name} names nobody")
+            raise TokenRefused(f"the token's claim {self.sub_claim_name} does not name a user")
         if not _is_storable(name):
-            raise TokenRefused(f"claim {self.sub_claim_name} is too long a name, or no text")
+            raise TokenRefused(
+                f"the user's name in the token's claim {self.sub_claim_name} is too long, or is not "
+                "valid text"
+            )
         return Bearer(name.strip(), expires_at, _scopes_of(claims.get(self.scope_claim_name)))
 
     def claimed_name(self, token: str) -> str:
@@ -107,39 +110,41 @@ class TokenRules(TokenExpectations):
         issued_at = _seconds(claims, "iat")
         skew = self.clock_skew_seconds
         if now.latest_ms / 1000 - skew >= expires_at:
-            raise TokenRefused("it has expired")
+            raise TokenRefused("the token has expired")
         if issued_at > expires_at:
-            raise TokenRefused("it expired before it was issued")
+            raise TokenRefused("the token expires before it was issued")
         if "nbf" in claims and now.earliest_ms / 1000 + skew < _seconds(claims, "nbf"):
-            raise TokenRefused("it does not count yet")
+            raise TokenRefused("the token is not valid yet")
         return expires_at
 
     def _check_origin(self, claims: Mapping[str, Any]) -> None:
         if self.expected_issuer and claims.get("iss") != self.expected_issuer:
-            raise TokenRefused("another issuer than the expected one")
+            raise TokenRefused("the token is not from the expected issuer")
         if not self.expected_audience:
             return
         audience = claims.get("aud")
         listed = audience if isinstance(audience, list) else [audience]
         if not any(isinstance(each, str) and each in self.expected_audience for each in listed):
-            raise TokenRefused("another audience than the expected one")
+            raise TokenRefused("the token is not for the expected audience")
 
 
 def _key_of(token: GuestProtocol, keys: KeySet) -> Key:
-    """Find the key that a token names; a token without a key's name fits only if the issuer has a single key of
+    """Find the key that a token names. A token that names no key is valid only if the issuer has a single key of
     that kind.
     """
     headers = token.headers()
     kind = _KINDS.get(str(headers.get("alg"))[:2])
     if kind is None:
-        raise TokenRefused("its algorithm is not taken")
+        raise TokenRefused("the token's signature algorithm is not accepted")
     fitting = [each for each in keys.keys if isinstance(each, kind)]
     if "kid" in headers:
         fitting = [each for each in fitting if each.kid == headers["kid"]]
         if not fitting:
-            raise UnknownKey("the issuer has no such key")
+            raise UnknownKey("the issuer has no key of the id that the token names")
     if len(fitting) != 1:
-        raise TokenRefused(f"{len(fitting)} keys of the issuer fit")
+        raise TokenRefused(
+            f"the token names no key, and {len(fitting)} keys of the issuer could have signed it"
+        )
     return fitting[0]
 
 
@@ -154,7 +159,7 @@ def _is_storable(name: str) -> bool:
 def _seconds(claims: Mapping[str, Any], name: str) -> float:
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
-        raise TokenRefused(f"claim {name} is missing or no time")
+        raise TokenRefused(f"the token's claim {name} is missing or not a time")
     return float(value)
 
 

@@ -58,8 +58,8 @@ class Sent:
 class Floor:
     """The positions in the log of the newest acknowledged commits, which a fetch from now on must find.
 
-    They are sorted by the leader epoch that wrote them, so that a deposed coordinator is held only to what it can
-    know.
+    They are sorted by the leader epoch that wrote them, so that a deposed coordinator answers only for commits that
+    it can know.
     """
 
     commits: Mapping[OffsetAt, Mapping[int, int]]

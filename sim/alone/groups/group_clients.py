@@ -1,7 +1,7 @@
 """The clients of a schedule of groups: members that join, commit, stall and leave, and consumers without a group. PURE.
 
 A client has one request under way. Requests and answers arrive late, in any order, or never; a client then asks
-again. It takes any broker for the coordinator, mostly the right one. Answers are shown to the checks when a
+again. It sends to any broker as the coordinator, mostly to the right one. Answers are shown to the checks when a
 coordinator gives them, whether or not they arrive.
 """
 
@@ -152,7 +152,7 @@ class Clients:
             self._give_up(letter.client)
 
     def time_out(self) -> None:
-        """Let some client give up its request; it may still be performed."""
+        """Let some client give up its request, which may still be performed."""
         self._give_up(self.random.choice(self._all))
 
     def give_up_all(self) -> None:

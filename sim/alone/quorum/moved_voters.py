@@ -83,12 +83,12 @@ class _Stranger:
         self.name = name
 
     def receive(self, message: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """Refuse what a voter may ask, as a node of another cluster does."""
+        """Refuse a voter's request, as a node of another cluster does."""
         respond(wire_messages.refuse(message, ErrorCode.INCONSISTENT_CLUSTER_ID))
 
 
 def run(seed: int, plan: MovePlan | None = None) -> Mapping[str, int]:
-    """Run one schedule; return what came of it. Raises `SafetyViolation`, and whatever a part raises."""
+    """Run one schedule and return its counts. Raises `SafetyViolation`, and any exception of a part."""
     random = Random(f"{seed}/moved")
     return _Run(MovePlan.draw(random) if plan is None else plan, random).run()
 
@@ -240,7 +240,9 @@ class _Run:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """End the copy, and let all others live with the right bootstrap servers: one leads, and all entries are new."""
+        """End the copy, and restart all others with the right bootstrap servers. One must lead, and all entries
+        must be new.
+        """
         self._dies = 0.0
         self._network.plan = NetworkPlan()
         self._original = None
@@ -254,7 +256,7 @@ class _Run:
         self._come_together("healed")
 
     def _break_bootstrap_servers(self) -> None:
-        """Restart all: only the log says where the others are."""
+        """Restart all nodes without bootstrap servers, so that only the log names the addresses of the others."""
         for node in self._nodes:
             self._kill(node)
             node.bootstrap = NOWHERE

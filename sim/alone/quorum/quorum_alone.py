@@ -64,7 +64,9 @@ POINTS = (
 
 @attrs.frozen
 class QuorumPlan:
-    """The parts of a schedule. `weights` are those of its events, `gap_seconds` the most between two of them."""
+    """The parts of a schedule. `weights` are the weights of its events, `gap_seconds` the longest time between two
+    events.
+    """
 
     voters: int = 3
     observers: int = 0
@@ -362,7 +364,8 @@ class _Run:
         end = self._promises.committed_end
         return all(
             each.quorum.log.log_end_offset == each.quorum.decisions.high_watermark == end
-            # The active controller's image is that of its last decision: control records are none.
+            # The active controller's image belongs to its last decision, because control records are no
+            # decisions.
             and (each.is_active or each.committed_image.offset == end - 1)
             for each in services
             if each is not None
@@ -376,7 +379,7 @@ class _Run:
 
 
 def _registration(broker_id: int) -> BrokerRegistrationRequest:
-    """Make the simplest decision that leaves a trace: a broker that is never heard again."""
+    """Make the simplest decision that leaves a trace: a registration of a broker that never sends anything again."""
     return BrokerRegistrationRequest(
         broker_id,
         CLUSTER_ID,

@@ -51,7 +51,7 @@ class _Seen:
     flushed: int = -1
     epoch: int = -1
     voters: VoterSet | None = None
-    """Those in force at its last look."""
+    """The voters in force at the last look."""
     images: int = 0
 
 
@@ -99,7 +99,7 @@ class Promises:
         self.acknowledged: list[int] = []
         """Brokers whose registration was acknowledged."""
         self._told: list[tuple[Node, int, int]] = []
-        """Who acknowledged which broker in this step, and in which of its lives."""
+        """(voter, its life, broker) for each acknowledgement in this step."""
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Promises:
         assert node.log is not None
         core = node.service.quorum.core
         if core.log.end_offset != node.log.log_end_offset:
-            return  # what the core knows is not on the disk yet
+            return  # the core's state is not on the disk yet
         batches = node.platter.log()
         if batches and batches[-1].last_offset + 1 != core.log.end_offset:
             return

@@ -1,7 +1,8 @@
 """Messages between the replicas of a schedule of the quorum: late, lost, doubled, or overtaken. PORTED.
 
-A message is an object of `odradek.wire.messages`, and no byte of it is encoded. Between two replicas there is one connection at
-a time, which keeps the order. When it breaks, all questions on it fail, and what was under way may arrive all the same.
+A message is an object of `odradek.wire.messages`, and no byte of it is encoded. Between two replicas there is one
+connection at a time, which keeps the order. When it breaks, all questions on it fail, but messages under way may
+still arrive.
 """
 
 from __future__ import annotations

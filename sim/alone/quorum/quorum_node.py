@@ -1,4 +1,4 @@
-"""One replica of a schedule of the quorum: its disk, and what runs on it while it lives. PORTED.
+"""One replica in a schedule of the quorum: its disk, and its tasks while it is alive. PORTED.
 
 All parts are the product's: `MetadataService` with its driver, core, publisher, snapshots and controller, and the
 metadata log on a simulated disk. This module has their world (`odradek.serving.node_env.NodeEnv`).
@@ -139,7 +139,7 @@ class _Env:
 
 
 class _Tasks(Process):
-    """A life's tasks. What the core wants to be sent passes here first, at the moment when it is decided."""
+    """The tasks of one life. Messages that the core sends pass here first, at the moment of their decision."""
 
     node: Node
 
@@ -158,7 +158,7 @@ class Node:
     def __init__(self, node_id: int, steps: Steps, network: Network, random: Random, plan: NodePlan) -> None:
         self.node_id = node_id
         self.name = self.host = host_of(node_id)
-        """Its machine, and the name under which it is reached: that may change while it is dead."""
+        """Its machine, and the host name under which others reach it. The name may change while it is dead."""
         self.bootstrap: tuple[str, ...] | None = None
         """The hosts of its bootstrap servers in its next life; None: all that the network has."""
         self.notes: list[str] = []
@@ -201,7 +201,7 @@ class Node:
         return max(seconds, self.hangs_until - self.steps.now)
 
     def format(self, voters: VoterSet | None) -> None:
-        """Make the disk's directory, as an operator would: `voters` where the node is one of them."""
+        """Format the disk's directory, as an operator would. `voters` are given if the node is one of them."""
         root = self.disk.open_dir(ROOT, create=True)
         directory_id = key_of(self.node_id).directory_id
         format_storage(

@@ -1,6 +1,6 @@
 """The disk of a replica of the quorum, as its processes see it and as a loss of power would leave it. PURE.
 
-It is read from the bytes, without the product's own code. A batch is read once, as long as nothing is cut.
+It reads the bytes without the product's own code. It reads a batch only once, unless the log is cut.
 """
 
 from __future__ import annotations

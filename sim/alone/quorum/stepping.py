@@ -195,7 +195,7 @@ class Process:
 
 
 def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Throw `Dead` into a coroutine. What its clean-up raises or waits for has no effect."""
+    """Throw `Dead` into a coroutine. Exceptions and waits of its clean-up have no effect."""
     try:
         coroutine.throw(Dead())
     except (Dead, StopIteration, PowerCut):

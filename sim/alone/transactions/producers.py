@@ -1,8 +1,8 @@
 """Transactional producers of both protocols, as programs that go on when the schedule says. PORTED.
 
-A producer that hears nothing asks again, as clients do. What it has given up may arrive all the same: since
-KIP-890, part 2, every transaction has an epoch of its own. A producer of the older protocol sends no EndTxn
-again, since a late one would end its next transaction (docs/delivery.md says so).
+A producer without an answer asks again, as clients do. A request that it has given up may still arrive, because since
+KIP-890, part 2, every transaction has its own epoch. A producer of the older protocol sends no EndTxn again, since a
+late one would end its next transaction (docs/delivery.md says so).
 """
 
 from __future__ import annotations

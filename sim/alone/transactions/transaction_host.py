@@ -1,4 +1,4 @@
-"""A broker as its transaction coordinator sees it, for schedules of transactions alone. PORTED.
+"""A broker as its transaction coordinator sees it, for schedules that test transactions alone. PORTED.
 
 The coordinator, its machine, its log and its markers are the product's (`odradek.data_plane.transactions`). Requests to the
 partitions of a transaction are letters: the schedule says when one arrives, and whether its sender still waits then.

@@ -76,7 +76,7 @@ class DeletedRecords:
                 )
 
     def _is_sound(self, broker_id: int) -> bool:
-        """True if this broker's process is the registered one: it has lost no checkpoint since."""
+        """True if this broker's process is the registered one, and so has lost no checkpoint since."""
         image = self._newest.image
         known = None if image is None else image.brokers.get(broker_id)
         living = self._replicas.living(broker_id)

@@ -1,4 +1,4 @@
-"""All that hold answers against the world, put together: who hears which API, and what they share. PURE.
+"""All checks of answers, put together: the APIs that each listens to, and the state that they share. PURE.
 
 They begin when the run says so: in runs that break the fault model on purpose, promises may be broken as well.
 """

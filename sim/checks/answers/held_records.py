@@ -26,7 +26,7 @@ CONFIGS_SETTLE_SECONDS = 30.0
 
 
 class HeldRecords:
-    """What was judged already, by partition."""
+    """The records that were checked already, by partition."""
 
     def __init__(self, processes: Processes, newest: NewestMetadata, replicas: ReplicaBytes) -> None:
         self._processes = processes
@@ -67,7 +67,9 @@ class HeldRecords:
         return self._unsynced(key, partition, end_offset)
 
     def _unsynced(self, key: TopicIdPartition, partition: PartitionImage, end_offset: int) -> str | None:
-        """Describe a replica in sync that has not synced what `flush.messages` demands; None if there is none."""
+        """Describe an in-sync replica that has not synced as many records as `flush.messages` demands; None if
+        there is none.
+        """
         if self._processes.world.now - self.newest.configs_changed_at < CONFIGS_SETTLE_SECONDS:
             return None
         for broker_id in partition.isr:

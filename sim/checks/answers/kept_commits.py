@@ -1,7 +1,7 @@
 """Answers to OffsetCommit and TxnOffsetCommit, against the log of the coordinator that gives them. PURE.
 
-A commit that is answered was appended since the request was sent, for that group and partition, with that offset. In a
-transaction it has the producer's id and epoch. It lies below the high watermark, and all in sync have it.
+A commit that is answered was appended since the request was sent, for that group and partition, with that offset. In
+a transaction it has the producer's id and epoch. It lies below the high watermark, and all in-sync replicas have it.
 """
 
 from __future__ import annotations

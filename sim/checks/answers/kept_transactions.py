@@ -119,7 +119,7 @@ class KeptTransactions:
 
 @attrs.frozen
 class _Wanted:
-    """What an answer promises. Empty fields do not matter."""
+    """The state that an answer promises. Empty fields do not matter."""
 
     told: str
     producer_id: int

@@ -1,4 +1,4 @@
-"""What was appended to a log since a moment: its batches and records, by the bytes of its segments. PURE."""
+"""The batches and records that were appended to a log since a moment, read from the bytes of its segments. PURE."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The newest committed metadata that any node has, and the last changes in it. PURE.
 
-All images are of one log, so the one with the highest offset has what all others have. A node may be asked for its own
-before it is seen here: `refresh` asks all.
+All images are of one log, so the image with the highest offset has everything that others have. A node may answer
+from an image that was not seen here yet, so `refresh` asks all nodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Where the replicas of all brokers end and begin by their bytes, also those of dead processes; what faults took. PURE.
+"""The first and end offsets of all brokers' replicas by their bytes, also of dead processes, and the losses by
+faults. PURE.
 
-A machine that loses its power loses what it had not synced, and one whose device is replaced loses everything. Its broker
-stays in sync or eligible until it registers anew, and lacks records meanwhile: a fault took them (`was_robbed`). A
-replica that has had rot is never judged.
+A machine that loses its power loses what it had not synced, and one whose device is replaced loses everything. Its
+broker stays in sync or eligible until it registers again, and lacks records meanwhile, because of a fault
+(`was_robbed`). A replica that has had rot is never checked.
 """
 
 from __future__ import annotations
@@ -178,5 +179,5 @@ class ReplicaBytes:
                     path = f"{root}/{name}"
                     durable = self._durable.end_offset(disk, path)
                     if any(isinstance(each, Inode) and each.lost for each in node.entries.values()):
-                        durable = NOWHERE  # a sync has failed: what it left out becomes zeros
+                        durable = NOWHERE  # a sync has failed: the bytes that it left out become zeros
                     yield name, path, self._cached.end_offset(disk, path), durable

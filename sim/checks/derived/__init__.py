@@ -1,1 +1,1 @@
-"""State that nodes derive from logs, and what they made of it: against folds of these logs."""
+"""Checks of the state that nodes derive from logs, against folds of these logs."""

@@ -85,7 +85,7 @@ class GroupStates:
 
 
 def groups_difference(fold: GroupsFold, state: GroupsState) -> str | None:
-    """Find what a coordinator knows and its log does not say, or the other way round; in words."""
+    """Describe the difference between a coordinator's state and its log, in words."""
     metadata = dict(state.metadata.items())
     if metadata != fold.metadata:
         return f"the metadata {metadata}, and its log says {fold.metadata}"

@@ -139,9 +139,9 @@ class MetadataReplay:
     def _go_on(
         self, disk: SimDisk, path: str, fold: MetadataFold, last: int, reader: MetadataReplay | None = None
     ) -> bool:
-        """Fold the log from where the fold is up to `last`; False where it does not lead there.
+        """Continue the fold of a log up to `last`. Return False if the log does not lead there.
 
-        A `reader` is the one who has read all of the fold: its place in each file is kept.
+        A `reader` has read everything in the fold, and keeps its place in each file.
         """
         for base_offset, inode in self._stored.segments(disk, path):
             if base_offset > fold.offset + 1 or fold.offset >= last:

@@ -37,7 +37,7 @@ from sim.machine.members import Member
 __all__ = ["TransactionStates", "still_open"]
 
 SCAN = 0.1
-"""The probability that a look scans one log, and that it replays one coordinator's."""
+"""The probability that a look scans a given log, and that it replays a given coordinator's."""
 EPOCH_MAX = (1 << 15) - 1
 ONGOING = 1
 
@@ -212,7 +212,7 @@ class TransactionStates:
         begun = self._begun.setdefault(shard, log.log_end_offset)
         state = shard.state
         if state is None or log.high_watermark < begun or log.offline:
-            return  # what it has loaded may not be committed yet
+            return  # the loaded state may not be committed yet
         for transactional_id in state.transactions:
             transaction: Transaction = state.transactions[transactional_id]
             known = self._ids.get(transactional_id)
@@ -266,7 +266,7 @@ class TransactionStates:
             )
 
     def _folded(self, log: PartitionLog) -> TransactionsFold | None:
-        """Fold a log up to its end, from where it was read last; None where a disk has damaged it."""
+        """Fold a log up to its end, from the place where the last look ended; None if a disk has damaged it."""
         followed = self._folds.get(log)
         if followed is None or not followed.reader.is_valid:
             self._folds = {each: found for each, found in self._folds.items() if not each.is_closed}
@@ -318,8 +318,7 @@ def _has_transactions(log: PartitionLog) -> bool:
 
 
 def still_open(processes: Processes) -> str | None:
-    """Find a partition whose last stable offset is below its high watermark, in words; None if all have come to
-    rest.
+    """Find a partition whose last stable offset is below its high watermark, and describe it; None if there is none.
 
     Prepared transactions without a timeout may stay open: coordinators know their partitions.
     """

@@ -48,7 +48,7 @@ class GroupsFold:
         self.metadata: dict[str, GroupMetadataValue] = {}
         self.offsets: dict[OffsetKey, Placed] = {}
         self.pending: dict[int, dict[OffsetKey, Placed]] = {}
-        """What open transactions have committed, by the producer's id."""
+        """Offsets that open transactions have committed, by the producer's id."""
 
     def take(self, header: BatchHeader, batch: bytes) -> None:
         """Fold the next batch."""

@@ -1,7 +1,7 @@
-"""An image of the cluster, held against the fold of the metadata log. PURE.
+"""Compares an image of the cluster with the fold of the metadata log. PURE.
 
-Only values are compared: what the product has made of a value (an index, a cache) is the subject of other checks. Lists
-whose order means nothing, such as a broker's directories, are sorted first.
+Only values are compared: other checks cover the product's derived state, such as an index or a cache. Lists whose
+order means nothing, such as a broker's directories, are sorted first.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _everything(fold: MetadataFold, image: MetadataImage) -> Touched:
 
 
 def _wrong_names(fold: MetadataFold, image: MetadataImage) -> Iterator[str]:
-    """Check the names of topics: each leads to its topic, and those that collide are known."""
+    """Check the names of topics: each leads to its topic, and colliding names are known."""
     if sorted(image.topics) != sorted(fold.ids):
         yield f"topics by name {sorted(image.topics)}, and the log says {sorted(fold.ids)}"
     colliding: dict[str, list[str]] = {}

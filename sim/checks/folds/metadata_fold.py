@@ -134,7 +134,7 @@ class MetadataFold:
         self.held: list[Message] | None = None
         """The records of an unfinished metadata transaction; None outside of one."""
         self.touched = Touched()
-        """What has changed since somebody replaced this."""
+        """The changes since this object was last replaced."""
 
     def take(self, offset: int, epoch: int, records: Iterable[Message | None]) -> None:
         """Fold the records that end at `offset`; control records are None. Raises `SafetyViolation`."""

@@ -1,7 +1,7 @@
 """The settings of a topic's logs on one broker, from the texts of all layers, as Kafka's documentation has them. PURE.
 
-A topic's own value holds. Else it is that of the broker key behind it: the broker's own dynamic value, then that of all
-brokers, then its file's. Else it is the default. Names of results are the topic's keys.
+A topic's own value comes first, then the values of the corresponding broker key: the broker's own dynamic value, that
+of all brokers, its file's. The default comes last. Results have the names of the topic's keys.
 """
 
 from __future__ import annotations

@@ -41,12 +41,12 @@ class _Ownership:
     since: float
     next_offset: int | None = None
     end_offset: int = 0
-    """The furthest that it was, before it sought back: a commit may have been asked for then, and waited for another."""
+    """The furthest position before it sought back: a commit may have been requested then, and waited for another one."""
 
 
 @attrs.define(eq=False)
 class _Known:
-    """A generation as a member knows it: the process, and when it asked for its assignment and last had it."""
+    """A generation as a member knows it: the process, and the times when it asked for its assignment and last had it."""
 
     member: str
     asked: float
@@ -86,7 +86,7 @@ class GroupPromises:
     _known: dict[tuple[str, int], _Known] = attrs.Factory(dict)
     """The generations of which each owner has reported an assignment."""
     _committed_at: float = inf
-    """When the first commit was known to be taken: from then on the group is not deleted."""
+    """The time when the first commit was known to be accepted: from then on the group is not deleted."""
     _left: set[str] = attrs.Factory(set)
     """Members that are dead, or have asked to leave."""
     _held: dict[tuple[str, TopicPartition], _Ownership] = attrs.Factory(dict)
@@ -104,10 +104,10 @@ class GroupPromises:
         owner: str | None = None,
         asked: float | None = None,
     ) -> None:
-        """Note that a member has these in this generation, or had them until it gave them up within it. Raises
-        `SafetyViolation`.
+        """Note that a member has these partitions in this generation, or had them until it gave them up within it.
+        Raises `SafetyViolation`.
 
-        `asked` is when it first asked for its assignment: it was a member of this generation at that time.
+        `asked` is the time when it first asked for its assignment: it was a member of this generation then.
         """
         owner = member if owner is None else owner
         if generation > self.generation:
@@ -132,13 +132,14 @@ class GroupPromises:
                 self._begin_anew(generation, (owner, generation), mine)
                 self._owners[generation, key] = owner
             elif mine.asked + self.session_seconds > min(theirs.heard, self._committed_at):
-                # It cannot be a member of the deleted group either, which has not heard of its end.
+                # It cannot be a member of the deleted group either, because that group has not learned of its
+                # end.
                 raise SafetyViolation(
                     f"{self.group}: {key} belongs to {other} and to {owner} in generation {generation}"
                 )
 
     def _may_end_before(self, known: _Known, until: float) -> bool:
-        """True if the group may have been deleted by then, at a time when this member was no longer in it."""
+        """True if the group may have been deleted by then, while this member was no longer in it."""
         stays = 0.0 if known.member in self._left else self.session_seconds
         return known.asked + stays <= min(until, self._committed_at)
 
@@ -176,7 +177,7 @@ class GroupPromises:
             self._held.pop((member, key), None)
 
     def leaves(self, member: str) -> None:
-        """Note that a member asks to leave the group: from now on it may be out of it at any time."""
+        """Note that a member asks to leave the group. From now on it may leave at any time."""
         self._left.add(member)
 
     def gone(self, member: str) -> None:

@@ -51,7 +51,7 @@ class OffsetsBook:
     end: int = 0
     committed: dict[Key, Written] = attrs.Factory(dict)
     pending: dict[int, dict[Key, Written]] = attrs.Factory(dict)
-    """What open transactions have committed, by producer id."""
+    """Offsets that open transactions have committed, by producer id."""
 
     def take(self, header: BatchHeader, batch: bytes) -> None:
         """Read the next batch."""

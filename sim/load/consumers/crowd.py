@@ -1,7 +1,8 @@
 """Groups whose members come, go, stall and return, and the promises to them. PORTED.
 
-Each slot of a group is a machine, on which a member lives for some seconds. Then it closes or dies. Or it is frozen for
-longer than its session, and goes on as if nothing had happened. Once the load is over, a last member lives on each, which reads to the end.
+Each slot of a group is a machine, on which a member lives for some seconds. Then it closes or dies. Or it is frozen
+for longer than its session, and goes on as if nothing had happened. Once the load is over, a last member runs on each
+machine and reads to the end.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Crowd:
 
     @property
     def terms(self) -> GroupTerms:
-        """What its members ask for, at most."""
+        """The terms of its members, at most."""
         session = max(SESSION_MS_DEFAULT, 2 * self._session_ms) / 1000
         timeouts = GroupTimeouts(session, self._rebalance_ms / 1000, REQUEST_SECONDS)
         return GroupTerms(self._group, _slots(self._group, self._plan), timeouts, self._is_read, stays=False)

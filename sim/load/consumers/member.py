@@ -50,7 +50,7 @@ class MemberLife:
         self._random = Random(f"{load.world.seed}/{name}")
         self._moved: set[TopicPartition] = set()
         self._identity: Member | None = None
-        """Who it is in the latest generation of which it has had an assignment."""
+        """Its identity in the latest generation in which it had an assignment."""
         self._former: Member | None = None
         """The member of its former life, for a commit that must be refused."""
         self.is_over = False

@@ -33,7 +33,7 @@ class GroupPlan:
 
 @attrs.frozen
 class MemberPlan:
-    """One life of a member: how it reads, commits and ends."""
+    """One life of a member: its way to read, to commit and to end."""
 
     settings: Mapping[str, str]
     auto_commit: bool

@@ -31,7 +31,7 @@ __all__ = ["WatchedCommits"]
 
 
 class WatchedCommits:
-    """Stands between a consumer and its coordinator. What cannot be ends the run."""
+    """Stands between a consumer and its coordinator, and ends the run at an impossible answer."""
 
     def __init__(
         self, world: World, promises: GroupPromises, name: str, core: ClientCore, coordinator: Coordinator

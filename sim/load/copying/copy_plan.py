@@ -26,7 +26,7 @@ def is_assigned(seed: int) -> bool:
 
 @attrs.frozen
 class CopyPlan:
-    """One life. `is_explicit`: partitions and offsets join by requests of their own (transaction version 1)."""
+    """One life. `is_explicit`: separate requests add partitions and offsets to the transaction (transaction version 1)."""
 
     is_explicit: bool
     timeout_ms: int

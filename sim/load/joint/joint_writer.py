@@ -50,7 +50,7 @@ class _GivenUp(Exception):
 
 
 class SendCounter:
-    """Counts the requests of one kind that a client sends: those that are sent twice may act twice."""
+    """Counts the requests of one kind that a client sends, because a request that is sent twice may act twice."""
 
     def __init__(self, core: ClientCore, kind: type[Message]) -> None:
         self._kind = kind
@@ -253,7 +253,7 @@ class JointWriter:
     # -- offsets
 
     def _some_partitions(self) -> list[int]:
-        """Draw partitions; those of two draws overlap."""
+        """Draw partitions, so that those of two draws overlap."""
         count = self._plan.partitions
         return sorted(self._random.sample(range(count), self._random.randint(1, count)))
 

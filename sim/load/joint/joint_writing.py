@@ -1,8 +1,8 @@
 """The clients of one workload of joint transactions: writers, a clerk of the group, a reader; and the final checks. PORTED.
 
-Each slot has a transactional id and two machines, with one life of a writer after the other. A life ends in order, dies,
-or goes on as a zombie while the next one begins. The clerk commits offsets of the same group beside all transactions,
-and asks where the group is.
+Each slot has a transactional id and two machines, with one life of a writer after the other. A life ends in order,
+dies, or goes on as a zombie while the next one begins. The clerk commits offsets of the same group outside of all
+transactions, and asks for the group's offsets.
 """
 
 from __future__ import annotations

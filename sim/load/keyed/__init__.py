@@ -1,1 +1,1 @@
-"""A compacted topic at work: writers of few keys, a reader that keeps a table, and what must be true of both."""
+"""A compacted topic at work: writers of few keys, a reader that keeps a table, and checks of both."""

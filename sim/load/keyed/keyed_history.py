@@ -151,7 +151,7 @@ class KeyedHistory:
         newest_left: int | None,
         now: float,
     ) -> int:
-        """Check one key: its newest known record is there, or may be gone; no young record is gone."""
+        """Check one key: its newest known record must be there unless it may be gone, and no young record may be gone."""
         asked_below = self._asked_below.get(partition, 0)
         known = [each for each in records if each.offset is not None and each.offset >= asked_below]
         missing = [each for each in known if each.offset not in left]
@@ -178,7 +178,9 @@ class KeyedHistory:
         return len(missing)
 
     def _may_be_gone(self, newest: _Sent, records: list[_Sent], now: float) -> bool:
-        """True if a tombstone, that one or one behind it whose fate is unknown, may have removed all of its key."""
+        """True if a tombstone may have removed all records of the key: the newest record, or a later one with an
+        unknown outcome.
+        """
         return any(
             each.is_tombstone_of(now, self._deletes_after_ms)
             for each in records

@@ -63,7 +63,7 @@ class Keying:
             self.plan.delete_retention_ms, self.plan.min_compaction_lag_ms, clocks_off_ms
         )
         self._tables: list[dict[bytes, Found]] = [{} for _ in range(PARTITIONS)]
-        """What the reader has of each partition."""
+        """The reader's table of each partition."""
         self._ends: Mapping[TopicPartition, int] | None = None
         self._gone = self._serial = 0
 

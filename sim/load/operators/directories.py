@@ -1,7 +1,7 @@
 """An operator that moves replicas between the log directories of a broker. PORTED.
 
-At the end every move has ended, and each replica is in one directory alone. It is that of the last move that was
-acknowledged, unless the run also replaces disks or moves replicas between brokers.
+At the end every move has ended, and each replica is in a single directory. This is the target of the last
+acknowledged move, unless the run also replaces disks or moves replicas between brokers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts of each operator: a client, randomness of its own, and the promises made to it. PORTED.
 
-An operator does one thing after the other while the storm lasts. Any of it may fail. What was acknowledged is a
-promise, and `check` holds the cluster to it when all is healed.
+An operator does one thing after the other while the storm lasts. Any action may fail. An acknowledged action is a
+promise, and `check` verifies it when the cluster is healed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Duty:
         """Check the healed cluster against its promises. Raises `SafetyViolation`."""
 
     async def run(self) -> None:
-        """Do one thing after the other until it is over."""
+        """Perform one action after the other until the storm is over."""
         while not self.is_over:
             await self.world.sleep(self.random.uniform(0.0, self.calm_seconds_max) * self.site.load.pace)
             try:

@@ -1,7 +1,7 @@
 """A client that writes and reads as a user whose rights and password an operator changes all the time. PORTED.
 
-It judges nothing itself: `sim.checks.access` hears its answers, and knows which rights it has at each
-broker. It also asks for what it may never do. Now and then it logs in with an older password, on purpose.
+It checks nothing itself: `sim.checks.access` gets its answers, and knows its rights at each broker. It also asks for
+operations that it may never do. Now and then it logs in with an older password, on purpose.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class GuardedClient:
         place = None if known is None else known.partitions.get(partition)
         if known is not None and place is not None and place.leader >= 0:
             self._places[topic, partition] = (known.topic_id, place.leader)
-        # A topic that it may not know of any more is asked for where it was.
+        # A topic that the client may no longer know is requested at the broker where it was.
         topic_id, leader = self._places.get((topic, partition), (bytes(16), -1))
         if leader not in client.core.cluster.brokers:
             return

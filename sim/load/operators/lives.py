@@ -41,7 +41,7 @@ ANY_LIFE: Mapping[str, tuple[str, ...]] = {
     "max.message.bytes": ("2000000", ""),
     "flush.messages": ("1", ""),
 }
-"""What any life may have besides; an empty text leaves the key out."""
+"""Further keys that any life may have; an empty text leaves the key out."""
 KEYS = 5
 DYNAMIC_TOPIC_CONFIG = 1
 CHECK_INTERVAL = "log.retention.check.interval.ms"
@@ -62,7 +62,7 @@ class Lives(Topics):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self._kinds: dict[str, str] = {}
-        """What a life does with its records, by the text of its configuration."""
+        """The kind of each life, by the text of its configuration."""
 
     def configs_of_next_life(self) -> dict[str, str]:
         choice = self.random.choice

@@ -1,6 +1,6 @@
 """An operator at work during a storm: moves partitions, asks for elections, makes and deletes topics. PORTED.
 
-Any of it may fail, but none of it may lose a record. Once the storm is over, every move must end.
+Any action may fail, but no action may lose a record. Once the storm is over, every move must end.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Operator:
         while True:
             try:
                 quorum = await client.run(describe_quorum(client.core, timeout=CALL_SECONDS))
-                # For minutes the leader remembers the lost disk, too: it must not get its vote back.
+                # The leader also remembers the lost disk for minutes, and that disk must not get its vote back.
                 listed = [each for each in quorum.observers if each.node_id == node_id]
                 new = [each for each in listed if self._is_current(member, each)]
                 old = [each for each in quorum.voters if each.node_id == node_id]

@@ -1,8 +1,8 @@
 """An operator that empties log directories of brokers, as `odradek disk retire` does, and gives them back. PORTED.
 
 A directory is cordoned. Then the moves that `plan_disk_retirement` names are asked for, again and again, until a look
-finds it empty. A look that says so while the cordon is in force is a promise: no live log is on the disk then. At the end, when all is
-healed, a retirement comes to its end.
+finds it empty. If a look finds it empty while the cordon is in force, this is a promise: no live log is on the disk.
+At the end, when all is healed, a retirement comes to its end.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ class Retirements(Duty):
         ]
 
     async def _must_be_empty(self, member: Member, path: str) -> None:
-        """Check that a directory that its broker calls empty is so on the disk: a forgotten log would go with the
-        disk.
+        """Check that a directory which its broker calls empty is empty on the disk: a forgotten log would be lost
+        with the disk.
 
-        The cordon may have been lifted since the answer, by a request of before that was late. So a log counts only if
-        the broker leaves it out when it is asked again, and it is there still.
+        A late request may have lifted the cordon since the answer. So a log counts only if the broker leaves it out
+        of a second answer, and it is still there.
         """
         live = self._live_logs(member, path)
         if not live:

@@ -95,7 +95,7 @@ class Tokens(Duty):
             expiring = expire_delegation_token(core, hmac, period_ms=period_ms, timeout=CALL_SECONDS)
             ends_ms = await self._admin.run(expiring)
         if before is not None:
-            # A broker that is behind may not know yet that it ends sooner.
+            # A broker whose metadata are behind may not know yet that the token ends sooner.
             held.ends_ms = max(before, ends_ms)
 
     async def _make(self, lifetime_ms: int = -1) -> _Held:

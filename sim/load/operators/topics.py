@@ -67,7 +67,9 @@ class Topics(Duty):
     prefix = "remade"
     """How the names of its topics begin."""
     reset_to: int | None = None
-    """Where the final reading goes on when the broker has removed the records at its position; None: that is an error."""
+    """The offset at which the final reading goes on if the broker has removed the records at its position; None if
+    that is an error.
+    """
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)

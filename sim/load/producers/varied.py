@@ -52,7 +52,8 @@ __all__ = ["PARTITIONS", "TOPIC", "VariedProducer", "certainly_failed"]
 def certainly_failed(batch: Batch, error: Exception) -> bool:
     """True if no copy of a batch that has this error can be in any log, now or later.
 
-    The error may be that of an earlier batch: a queue that begins new numbers fails batches that may be in the log.
+    The error may come from an earlier batch: a queue that begins new sequence numbers fails batches that may be in
+    the log.
     """
     if batch.parts is not None or batch.maybe_appended:
         return False
@@ -190,7 +191,7 @@ class _Life:
 
 
 def _attempts(batch: Batch) -> float:
-    """Return how often records of this batch were sent; those of a split batch may have been in several."""
+    """Return how often records of this batch were sent. Records of a split batch may have been in several batches."""
     return inf if batch.parts is not None else batch.attempts
 
 

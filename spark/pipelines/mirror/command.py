@@ -42,7 +42,7 @@ _LINE_SECONDS = 10.0
 
 @attrs.frozen
 class _Cluster:
-    """One cluster: the keys of all its clients, and those of its producer alone."""
+    """One cluster: the configuration keys of all its clients, and those of its producer alone."""
 
     keys: dict[str, str] = attrs.field(repr=False)
     producer_keys: dict[str, str]
@@ -150,7 +150,7 @@ class _Run:
                 source, arguments.topic, with_acls=not arguments.no_acls, with_groups=bool(arguments.group)
             )
             if not theirs.topics:
-                raise Failed(f"the source has no topic like {' '.join(arguments.topic)}")
+                raise Failed(f"the source has no topic that matches {' '.join(arguments.topic)}")
             ours = survey(target, sorted(theirs.topics), with_acls=not arguments.no_acls)
             return theirs, plan_of(theirs, ours, group_patterns=arguments.group)
 
@@ -183,10 +183,12 @@ class _Run:
         )
         mirror.run(_Screen(self._line).show, follow=arguments.follow, patience_seconds=arguments.patience)
         self._line.step(
-            f"{mirror.records:,} records copied; the target has all that the source had at the start"
+            f"{mirror.records:,} records copied; the target has all records that the source had at the start"
         )
         if mirror.lost:
-            self._line.step(f"{mirror.lost:,} offsets were gone before they were copied")
+            self._line.step(
+                f"{mirror.lost:,} offsets were deleted in the source before this mirror copied them"
+            )
 
     def _translate(self) -> int:
         theirs, plan = self._facts_and_plan()
@@ -195,7 +197,7 @@ class _Run:
         with self._source.admin() as source, self._target.admin() as target:
             for outcome in translate_groups(source, target, offset_map, plan.groups, theirs.topics):
                 self._line.step(
-                    f"group {outcome.group}: {len(outcome.moved)} offsets set, {outcome.unchanged} as they were"
+                    f"group {outcome.group}: {len(outcome.moved)} offsets set, {outcome.unchanged} unchanged"
                 )
                 for sentence in outcome.left:
                     is_whole = False
@@ -264,11 +266,16 @@ def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
         or len(name) > 100
         or not all(each.isascii() and (each.isalnum() or each in "._-") for each in name)
     ):
-        raise Failed("--name has letters, digits, '.', '_' and '-' only, 100 at most")
+        raise Failed("--name may have only letters, digits, '.', '_' and '-', and at most 100 characters")
     if arguments.transaction_records < 1 or not 0 < arguments.transaction_seconds <= 30:
-        raise Failed("--transaction-records is at least 1, and --transaction-seconds above 0 and 30 at most")
+        raise Failed(
+            "--transaction-records must be at least 1, and --transaction-seconds above 0 and at most 30"
+        )
     if arguments.follow and arguments.group:
-        raise Failed("--group translates at the end, and --follow has none: run the job again without it")
+        raise Failed(
+            "--group translates offsets at the end, which --follow never reaches: run the job again "
+            "without --follow"
+        )
     return arguments
 
 
@@ -281,7 +288,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"mirror: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"mirror: interrupted; start it again to go on ({map_topic(arguments.name)})", file=sys.stderr)
+        print(
+            "mirror: interrupted; start the mirror again to continue (its map is "
+            f"{map_topic(arguments.name)})",
+            file=sys.stderr,
+        )
         return 130
 
 

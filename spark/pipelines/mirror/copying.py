@@ -91,7 +91,7 @@ class _Part:
 
 
 class _PlaceUnknown(ClientError):
-    """The target has a batch and does not say where; only a repeated transaction can find out."""
+    """The target has the batch but did not report its place; only a repeated transaction can find it out."""
 
     retriable = True
 
@@ -113,17 +113,20 @@ def read_map(target: Mapping[str, str], name: str, *, keep_runs: bool) -> Offset
         consumer.assign([place])
         consumer.seek(place, begin)
         deadline = time.monotonic() + 90.0
-        # A read that ended at the last stable offset could miss a commit: it goes on to the high watermark.
+        # A read that ended at the last stable offset could miss a commit, so it goes on to the high watermark.
         while consumer.position(place) < end:
             for record in consumer.poll(_POLL_SECONDS):
                 try:
                     found.take_in(record.key, record.value)
                 except MapError as error:
-                    raise Failed(f"{map_topic(name)} at offset {record.offset}: {error}") from None
+                    raise Failed(
+                        f"the record at offset {record.offset} of {map_topic(name)} cannot be used: {error}"
+                    ) from None
                 deadline = time.monotonic() + 90.0
             if time.monotonic() > deadline:
                 raise Failed(
-                    f"a transaction of another program is open in {map_topic(name)}: `odradek txn` shows it"
+                    f"another program has an open transaction in {map_topic(name)}: `odradek txn` "
+                    "shows the transaction"
                 )
     return found
 
@@ -150,7 +153,7 @@ class Mirror:
         self._producer_keys = {"compression.type": "lz4", **(producer_keys or {})}
         codec = str(self._producer_keys["compression.type"]).upper()
         if codec not in CompressionType.__members__:
-            raise Failed(f"compression.type={codec.lower()}: there is no such codec")
+            raise Failed(f"compression.type={codec.lower()} is not a known codec")
         self._codec = CompressionType[codec]
         self._limits = limits or Limits()
         self._skip_lost = skip_lost
@@ -207,14 +210,14 @@ def _sentence(error: BaseException) -> str:
         type(each).__name__ == "ProducerFencedError" for each in causes
     ):
         return (
-            "another mirror of this name has begun, or this one stood still for too long: start it again if there is"
-            f" no other ({error})"
+            "another mirror of this name has begun, or this mirror stood still for too long: start it "
+            f"again if no other mirror runs ({error})"
         )
     return str(causes[-1])
 
 
 class _Session:
-    """One life of consumer and producer, from the map to the end or to an error."""
+    """One consumer and one producer, from reading the offset map to the end or to an error."""
 
     def __init__(self, mirror: Mirror, show: Callable[[Progress], None]) -> None:
         self._mirror = mirror
@@ -273,15 +276,16 @@ class _Session:
                 lost = begins[key] - progress
                 if not mirror._skip_lost:
                     raise Failed(
-                        f"{key} begins at {begins[key]} by now, and {lost} offsets before it were not copied:"
-                        " --skip-lost goes on without them"
+                        f"{key} now begins at offset {begins[key]}, and {lost} offsets before that "
+                        "were not copied: --skip-lost goes on without them"
                     )
                 mirror.lost += lost
             self._done[key] = max(progress or 0, begins[key])
             consumer.seek(key, self._done[key])
             if self._done[key] > ends[key]:
                 raise Failed(
-                    f"{key} ends at {ends[key]}, and was copied up to {self._done[key]}: it lost records"
+                    f"{key} ends at offset {ends[key]}, but this mirror has copied it up to "
+                    f"{self._done[key]}: the source lost records"
                 )
 
     def _check_empty(self, keys: list[TopicPartition]) -> None:
@@ -291,8 +295,8 @@ class _Session:
             for key, end in consumer.end_offsets(keys).items():
                 if end:
                     raise Failed(
-                        f"the target's {key} has records that this mirror did not write: delete the topic, or leave"
-                        " it out"
+                        f"the target's {key} has records that this mirror did not write: delete that "
+                        "topic in the target, or do not mirror it"
                     )
 
     def _copy(self, follow: bool, pairs: Mapping[TopicPair, int]) -> bool:
@@ -388,7 +392,7 @@ def _runs(part: _Part) -> list[Run]:
             if error is not None:
                 raise error
             if target < 0:
-                raise _PlaceUnknown("the target does not say where a batch is")
+                raise _PlaceUnknown("the target does not answer where it wrote a batch")
             offsets.append(offset)
             targets.append(target)
     return runs_of(offsets, targets)
@@ -401,8 +405,8 @@ def _check_pair(now: TopicPair, then: TopicPair) -> None:
     ):
         if not is_same:
             raise Failed(
-                f"the topic '{now.topic}' of the {side} was deleted and made anew since it was mirrored: begin a"
-                " mirror of another --name, with a target that has no such topic"
+                f"the topic '{now.topic}' of the {side} was deleted and created again since this "
+                "mirror began: begin a mirror of another --name, with a target that has no such topic"
             )
 
 

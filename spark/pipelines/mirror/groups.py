@@ -29,10 +29,10 @@ def translated(
     committed: dict[TopicPartition, CommittedOffset],
     present: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, CommittedOffset], int, list[str]]:
-    """Translate commits: those that the target needs, the number of those that it has, and a sentence for each
-    impossible one.
+    """Translate commits. Return the commits that the target needs, the number of those that it already has, and a
+    sentence for each impossible one.
 
-    An offset of the target that is further on stays: a consumer reads there already.
+    If the target's offset is already further on, it stays, because a consumer reads there.
     """
     wanted: dict[TopicPartition, CommittedOffset] = {}
     left: list[str] = []
@@ -43,9 +43,9 @@ def translated(
         if there.error is not None:
             left.append(f"{key}: {there.error}")
         elif offset is None:
-            left.append(f"{key}: offset {there.offset} is not copied yet")
+            left.append(f"{key}: the record at offset {there.offset} is not copied yet")
         elif before > offset:
-            left.append(f"{key}: the target's group is at {before} already, further on than {offset}")
+            left.append(f"{key}: the target's group has committed offset {before}, which is beyond {offset}")
         elif before == offset:
             same += 1
         else:

@@ -116,20 +116,22 @@ class OffsetMap:
                     self.add(CopiedRange(place, first, end, tuple(Run(*map(int, run)) for run in runs)))
                 case _:
                     raise MapError(
-                        f"the topic of the map holds a record that no mirror writes, with the key {key!r}"
+                        f"the mirror's map holds a record that no mirror writes, with the key {key!r}"
                     )
         except MapError:
             raise
         except (TypeError, ValueError) as error:
             raise MapError(
-                f"the topic of the map holds a record that no mirror writes ({error}), with the key {key!r}"
+                f"the mirror's map holds a record that no mirror writes ({error}), with the key {key!r}"
             ) from None
 
     def add(self, copied: CopiedRange) -> None:
         """Add a transaction's progress. Raises `MapError` when it does not follow the progress before."""
         found = self._partitions.get(copied.key)
         if found is not None and copied.first < found.next:
-            raise MapError(f"{copied.key} was copied twice from {copied.first} to {found.next}")
+            raise MapError(
+                f"the map says that offsets {copied.first} to {found.next} of {copied.key} were copied twice"
+            )
         if found is None:
             found = self._partitions[copied.key] = _PartitionMap(copied.next)
         found.next = copied.next
@@ -143,10 +145,10 @@ class OffsetMap:
         return None if found is None else found.next
 
     def translate(self, key: TopicPartition, offset: int) -> int | None:
-        """Find the target's offset of the first record at or behind `offset` of the source; None if it is not
-        copied yet.
+        """Find the target's offset of the first record at or after `offset` of the source; None if that record is
+        not copied yet.
 
-        Behind the last copied record that is the offset behind its copy. Needs `keep_runs`.
+        After the last copied record, it is the offset after its copy. Needs `keep_runs`.
         """
         assert self._keep_runs
         found = self._partitions.get(key)

@@ -1,4 +1,4 @@
-"""The plan of a mirror: topics to make, to grow and to set right, ACLs to add, and what cannot be kept. PURE.
+"""The plan of a mirror: topics to make, to grow and to correct, ACLs to add, and settings that cannot be mirrored. PURE.
 
 `surveys.py` looks up the facts about both clusters, and performs a plan.
 """
@@ -18,8 +18,8 @@ _TIMESTAMP_TYPE = "message.timestamp.type"
 _NOT_COPIED = {
     "leader.replication.throttled.replicas": "",
     "follower.replication.throttled.replicas": "",
-    "message.timestamp.before.max.ms": "the target would refuse records for their age: set it after the move",
-    "message.timestamp.after.max.ms": "the target would refuse records for their time: set it after the move",
+    "message.timestamp.before.max.ms": "the target would refuse records for their age: set this after the move",
+    "message.timestamp.after.max.ms": "the target would refuse records for their timestamps: set this after the move",
     "remote.storage.enable": "the target keeps all records on its own disks",
     "local.retention.ms": "",
     "local.retention.bytes": "",
@@ -29,7 +29,7 @@ _NOT_COPIED = {
 
 @attrs.frozen
 class TopicFacts:
-    """One topic of a cluster. `settings` are those that differ from the defaults of the product."""
+    """One topic of a cluster. `settings` are those that differ from the product's defaults."""
 
     name: str
     topic_id: str
@@ -79,7 +79,7 @@ class Plan:
     acls: tuple[Acl, ...]
     groups: tuple[str, ...]
     losses: tuple[str, ...]
-    """One sentence each: contents of the source that the target will not have."""
+    """Contents of the source that the target will not have, one sentence each."""
     refusals: tuple[str, ...]
     """Reasons not to begin, one sentence each."""
 
@@ -116,16 +116,22 @@ def plan_of(source: ClusterFacts, target: ClusterFacts, *, group_patterns: Itera
         settings = _settings(topic, losses)
         replicas = min(topic.replicas, target.brokers)
         if there is None and replicas < topic.replicas:
-            losses.append(f"{name}: {topic.replicas} replicas, for the target has {target.brokers} brokers")
+            losses.append(
+                f"{name}: {topic.replicas} replicas cannot be kept, because the target has "
+                f"{target.brokers} brokers"
+            )
         if int(settings.get("min.insync.replicas", "1")) > replicas:
             losses.append(f"{name}: min.insync.replicas={settings.pop('min.insync.replicas')}")
         if there is not None:
             if there.partitions > topic.partitions:
                 refusals.append(
-                    f"{name} has {there.partitions} partitions, and in the source {topic.partitions}"
+                    f"{name} has {there.partitions} partitions in the target, and {topic.partitions} "
+                    "in the source"
                 )
             if there.settings.get(_TIMESTAMP_TYPE) == "LogAppendTime":
-                refusals.append(f"{name} has {_TIMESTAMP_TYPE}=LogAppendTime: timestamps would be lost")
+                refusals.append(
+                    f"{name} has {_TIMESTAMP_TYPE}=LogAppendTime in the target, so timestamps would be lost"
+                )
             settings = {key: value for key, value in settings.items() if there.settings.get(key) != value}
         topics.append(
             TopicPlan(name, topic.partitions, replicas, 0 if there is None else there.partitions, settings)
@@ -144,8 +150,8 @@ def _settings(topic: TopicFacts, losses: list[str]) -> dict[str, str]:
     if kept.get(_TIMESTAMP_TYPE) == "LogAppendTime":
         del kept[_TIMESTAMP_TYPE]
         losses.append(
-            f"{topic.name}: {_TIMESTAMP_TYPE}=LogAppendTime: the copies keep the times as CreateTime; set it after"
-            " the move"
+            f"{topic.name}: {_TIMESTAMP_TYPE}=LogAppendTime: the copies keep these times as "
+            "CreateTime; set this after the move"
         )
     return kept
 

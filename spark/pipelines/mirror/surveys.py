@@ -78,7 +78,8 @@ def _acls(admin: Admin) -> frozenset[Acl] | None:
             return None
         if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise Failed(
-                "a cluster does not show its ACLs to this user: give him DESCRIBE on the cluster, or say --no-acls"
+                "a cluster does not show its ACLs to this user: grant the user DESCRIBE on the "
+                "cluster, or add --no-acls"
             ) from None
         raise
 
@@ -96,7 +97,7 @@ def perform(admin: Admin, plan: Plan) -> list[str]:
         if topic.present < topic.partitions:
             for name, grown in admin.create_partitions({topic.name: topic.partitions}):
                 if grown is not None:
-                    raise Failed(f"{name} cannot have {topic.partitions} partitions: {grown}")
+                    raise Failed(f"{name} cannot get {topic.partitions} partitions: {grown}")
         for key, value in topic.settings.items():
             resource = ConfigResource(ResourceType.TOPIC, topic.name)
             for _, refused in admin.incremental_alter_configs({resource: [AlterConfig(key, value)]}):
@@ -116,7 +117,7 @@ def _create(admin: Admin, topic: TopicPlan) -> Iterable[str]:
     if made.error is None or made.error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
         return []
     if made.error.code is not ErrorCode.INVALID_CONFIG:
-        raise Failed(f"the topic '{topic.name}' cannot be made: {made.error}")
+        raise Failed(f"the topic '{topic.name}' cannot be created: {made.error}")
     refused = {}
     for key, value in topic.settings.items():
         [tried] = admin.create_topics(
@@ -127,5 +128,5 @@ def _create(admin: Admin, topic: TopicPlan) -> Iterable[str]:
     kept = {key: value for key, value in topic.settings.items() if key not in refused}
     [made] = admin.create_topics([NewTopic(topic.name, topic.partitions, topic.replicas, kept)])
     if made.error is not None:
-        raise Failed(f"the topic '{topic.name}' cannot be made: {made.error}")
+        raise Failed(f"the topic '{topic.name}' cannot be created: {made.error}")
     return refused.values()

@@ -125,7 +125,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert outcome.code == 1
     (message,) = outcome.err.splitlines()
     assert message.startswith(f"odradek: node 1 did not start: cannot listen on 127.0.0.1:{port}")
-    assert "(--port says which; make run PORT=...)" in message
+    assert "(give another --port; with make: make run PORT=...)" in message
     assert str(tmp_path / "data" / "node-1.log") in message
     assert not (tmp_path / "data" / "node-1.properties").exists()
     found = re.search(r"pid=(\d+)", outcome.out)
@@ -143,7 +143,7 @@ def test_a_start_on_data_in_use_leaves_the_running_nodes_properties(tmp_path: Pa
         before = properties.read_bytes()
         outcome = odradek("dev", "--port", str(base_port(1)), "--data", data)
         assert outcome.code == 1
-        assert "another process holds it" in outcome.err
+        assert "another process has locked the directory" in outcome.err
         assert properties.read_bytes() == before
 
 

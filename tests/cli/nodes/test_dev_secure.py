@@ -28,7 +28,7 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert line(node.stdout).startswith("node=1")
         assert line(node.stdout) == "ready"
         files = [data / f"{user}.properties" for user in ("admin", "client")]
-        assert line(node.stdout) == f"--command-config takes {files[0]} or {files[1]}"
+        assert line(node.stdout) == f"for clients, --command-config may be {files[0]} or {files[1]}"
         _check_hints(data, port)
         secrets = [*data.glob("*.properties"), *(data / "security").iterdir()]
         assert {stat.S_IMODE(each.stat().st_mode) for each in secrets} == {0o600}
@@ -56,10 +56,10 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
 def _check_hints(data: Path, port: int) -> None:
     """Who comes without what a listener wants is told so: TLS, a login, or a certificate for controllers."""
     cases = (
-        (("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}"), "if it is a listener with TLS"),
+        (("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}"), "if the listener speaks TLS"),
         (
             ("topic", "list", "--command-config", _keys_without(data, "client", "tls", "sasl.", "security.")),
-            "if it is a listener with logins",
+            "if the listener requires a login",
         ),
         (
             (
@@ -68,7 +68,7 @@ def _check_hints(data: Path, port: int) -> None:
                 "--command-config",
                 _keys_without(data, "admin", "bare", "odradek.controller.ssl"),
             ),
-            "this listener lets in who shows a certificate",
+            "This listener accepts clients by certificate",
         ),
     )
     for words, hint in cases:

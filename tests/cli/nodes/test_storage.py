@@ -90,7 +90,7 @@ def test_who_votes_first(
         ("controller", TOGETHER, ("--initial-controllers", CONTROLLERS), "--cluster-id is missing"),
         ("controller", STATIC, (), "--cluster-id is missing"),
         ("broker", TOGETHER, (), "--cluster-id is missing"),
-        ("controller", ALONE, ("--initial-controllers", "1@x"), "1@x is no initial controller"),
+        ("controller", ALONE, ("--initial-controllers", "1@x"), "1@x is not an initial controller"),
         ("controller", ALONE, ("--feature", "metadata.version=7"), "level 7"),
     ],
 )

@@ -235,7 +235,7 @@ def test_a_partition_without_a_leader(nodes: Nodes) -> None:
     assert _asked(nodes, short, CONSUMER, LATEST) == not_leader
 
     text = nodes.run("partition", "list", "pair", "--offline").out
-    assert f"its records are all with broker {full}, which is down: start it" in text
+    assert f"all its records are on broker {full}, which is down: start the broker" in text
     assert f"goes on from offset 10 of broker {short}" in text
     (hint,) = re.findall("`odradek (partition elect --unclean [^`]*)`", text)
     assert hint == f"partition elect --unclean pair:0 --leader {short} --execute"

@@ -39,7 +39,7 @@ def topic(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> str
 
 def go_on(text: str) -> tuple[int, int]:
     """Lines written, and the line to go on from."""
-    found = re.search(r"([\d,]+) lines? (?:is|are) written, go on from line (\d+)", text)
+    found = re.search(r"([\d,]+) lines? (?:is|are) written: go on from line (\d+)", text)
     assert found is not None, text
     return int(found[1].replace(",", "")), int(found[2])
 
@@ -120,7 +120,7 @@ def test_a_signal_while_it_waits_for_input(
     out, err = process.communicate(timeout=WAIT_SECONDS)
     os.close(writer)
     assert (process.returncode, out) == (status, b"")
-    assert err == b"odradek: interrupted: 3 lines are written, go on from line 4\n"
+    assert err == b"odradek: interrupted: 3 lines are written: go on from line 4\n"
     assert values(run, topic) == ["1", "2", "3"]
 
 
@@ -148,7 +148,7 @@ def test_a_cluster_that_falls_silent(run: Callable[..., Outcome], node: RunningN
         os.kill(node.process.pid, signal.SIGCONT)
     assert process.returncode == 1
     assert go_on(err.decode()) == (2, 3)
-    assert err.endswith(b"; 2 lines more may be written, since no answer came\n")
+    assert err.endswith(b"; 2 lines more may be written, because the brokers did not answer\n")
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", "| true"])

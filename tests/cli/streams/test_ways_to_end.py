@@ -230,7 +230,7 @@ def test_a_disk_that_is_full(
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr == b"odradek: the output cannot be written: no space left on its device\n"
+    assert done.stderr == b"odradek: the output cannot be written: the device has no space left\n"
     assert committed(admin, topic, group) == dict.fromkeys(range(PARTITIONS), 0)
 
 
@@ -246,7 +246,7 @@ def test_a_closed_output_reads_nothing(
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(b"odradek: standard output is closed: ")
+    assert done.stderr.startswith(b"odradek: standard output is closed, ")
 
 
 def test_a_static_member_stays(

@@ -102,7 +102,10 @@ def test_a_dead_group_does_not_exist() -> None:
     two.answer(1, ApiKey.DESCRIBE_GROUPS, DescribeGroupsResponse(groups=[dead]))
     (found,) = two.run(describe_groups(two.wire.core, ["g"]))
     assert isinstance(found.error, KafkaError)
-    assert (found.error.code, found.error.message) == (ErrorCode.GROUP_ID_NOT_FOUND, "group g does not exist")
+    assert (found.error.code, found.error.message) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "group g does not exist",
+    )
 
 
 def test_a_commit_that_a_partition_refuses_for_the_coordinator_is_repeated() -> None:

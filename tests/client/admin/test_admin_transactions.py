@@ -62,7 +62,7 @@ def test_an_open_transaction_is_listed_described_and_fenced(
     assert admin.list_transactions(producer_ids=[listed.producer_id]) == [listed]
     assert not admin.list_transactions(states=["PrepareAbort"], transactional_id_pattern=name)
     assert not admin.list_transactions(running_longer_than_ms=10**9, transactional_id_pattern=name)
-    with pytest.raises(KafkaError, match="knows no state Odd"):
+    with pytest.raises(KafkaError, match="does not know the transaction state Odd"):
         admin.list_transactions(states=["Odd"])
     found, missing = admin.describe_transactions([name, "no-such-id"])
     assert (found.state, found.coordinator, found.timeout_ms) == ("Ongoing", listed.coordinator, 600_000)

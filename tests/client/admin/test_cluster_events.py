@@ -302,9 +302,9 @@ def test_gaps_say_whose_file_is_missing() -> None:
         {2: 7, 3: 1},
     )
     assert told == [
-        "2 events in epoch 2 (no line of controller 7 is in the files given)",
-        "1 event in epoch 3 (lines of controller 1 up to offset 13 were rotated away or never written)",
-        "1 event in epoch 6 (no line of another controller is in the files given)",
+        "2 events in epoch 2 (the given files have no line of controller 7)",
+        "1 event in epoch 3 (the lines of controller 1 up to offset 13 were rotated away or never written)",
+        "1 event in epoch 6 (the given files have no line of another controller)",
     ]
     assert (authors.missing, authors.unreadable) == (4, 1)
 

@@ -116,7 +116,7 @@ def test_a_plan_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = _carried_out(monkeypatch, 5.0, 7.0).values()
     assert isinstance(first, RequestTimedOut)
     assert str(first) == "orders-0 has not moved within 5 s"
-    assert str(second) == "orders-1 was not begun within 5 s"
+    assert str(second) == "the brokers did not begin to move orders-1 within 5 s"
     first, second = _carried_out(monkeypatch, 10.0, 7.0).values()
     assert (first, str(second)) == (None, "orders-1 has not moved within 10 s")
     assert list(_carried_out(monkeypatch, None, 7.0).values()) == [None, None]

@@ -444,7 +444,7 @@ def test_a_pattern_follows_the_topics_that_match(cluster: Cluster) -> None:
     consumer.unsubscribe()
     assert consumer.assignment() == set()
     consumer.subscribe([first])
-    with pytest.raises(RuntimeError, match="exclude each other"):
+    with pytest.raises(RuntimeError, match="cannot be combined"):
         consumer.assign([(first, 0)])
 
 

@@ -314,7 +314,7 @@ def test_a_throttled_client_keeps_still() -> None:
     ("greeting", "reason"),
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak Kafka's protocol"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers in HTTP"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
     ],
 )
 def test_garbage_instead_of_kafkas_protocol_is_named(greeting: bytes, reason: str) -> None:

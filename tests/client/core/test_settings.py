@@ -61,8 +61,8 @@ def test_defaults_are_kafkas(kind: type[CommonSettings], defaults: dict[str, Any
         ("acks", "2", "acks='2': expected all, -1, 0 or 1"),
         ("enable.idempotence", "yes", "enable.idempotence='yes': expected true or false"),
         ("compression.type", "rar", "compression.type='rar': expected one of none, gzip"),
-        ("bootstrap.servers", "nowhere", "bootstrap.servers='nowhere': bad address"),
-        ("security.protocol", "SASL_SSL", "sasl.mechanism='GSSAPI' is not built"),
+        ("bootstrap.servers", "nowhere", "bootstrap.servers='nowhere': the address"),
+        ("security.protocol", "SASL_SSL", "sasl.mechanism='GSSAPI' is not supported"),
         ("transactional.id", "", "transactional.id='': expected a text that is not empty"),
         ("transaction.timeout.ms", "soon", "transaction.timeout.ms='soon': expected a whole number"),
         ("key.serializer", "com.example.Mine", "key.serializer='com.example.Mine': expected a callable"),
@@ -102,7 +102,7 @@ def test_idempotence_gives_way_unless_it_was_asked_for(obstacle: dict[str, Any])
         ({"enable.idempotence": False}, "enable.idempotence must be true"),
         (
             {"transaction.two.phase.commit.enable": True, "transaction.timeout.ms": 1},
-            "transaction.two.phase.commit.enable=true has no transaction.timeout.ms",
+            "transaction.timeout.ms must not be set with transaction.two.phase.commit.enable=true",
         ),
     ],
 )

@@ -78,7 +78,9 @@ def test_a_key_that_is_taken_is_ours_by_another_name(key: FamiliarKey) -> None:
     if servers:
         assert kind.from_properties({**servers, key.name: None}) == kind.from_properties(servers)
     both = {**servers, key.ours: value, key.name: value}
-    with pytest.raises(ValueError, match=f"{re.escape(key.ours)} and {re.escape(key.name)} are one key"):
+    with pytest.raises(
+        ValueError, match=f"{re.escape(key.ours)} and {re.escape(key.name)} are two names of one key"
+    ):
         kind.from_properties(both)
 
 
@@ -125,10 +127,10 @@ def test_a_name_with_two_meanings_is_that_of_the_nearer_client() -> None:
 
 
 def test_two_spellings_and_contradictions_are_named() -> None:
-    """Dots and underscores are one key; other values than those that a key implies are refused; secrets are hidden."""
-    with pytest.raises(ValueError, match=r"linger\.ms and linger_ms are one key"):
+    """Dots and underscores are two names of one key; other values than those that a key implies are refused; secrets are hidden."""
+    with pytest.raises(ValueError, match=r"linger\.ms and linger_ms are two names of one key"):
         ProducerSettings.from_properties({**SERVERS, "linger.ms": 1, "linger_ms": 1})
-    with pytest.raises(ValueError, match=r"sasl_plain_username and sasl.username are one key"):
+    with pytest.raises(ValueError, match=r"sasl_plain_username and sasl.username are two names of one key"):
         ProducerSettings.from_properties({**SERVERS, "sasl_plain_username": "a", "sasl.username": "a"})
     with pytest.raises(ValueError, match=r"ssl_cafile means ssl\.truststore\.type=PEM, which contradicts"):
         ProducerSettings.from_properties({**SERVERS, "ssl_cafile": "a", "ssl.truststore.type": "JKS"})
@@ -218,9 +220,9 @@ def test_a_poll_that_looks_like_milliseconds_is_warned_of_once(
             lambda: consumer.poll(1000),
         ):
             consumer.wakeup()
-            with pytest.raises(Exception, match="woken up"):
+            with pytest.raises(Exception, match="called wakeup"):
                 call()
-    said = [record.message for record in caplog.records if "waits for that many seconds" in record.message]
+    said = [record.message for record in caplog.records if "seconds, not milliseconds" in record.message]
     assert len(said) == 1
     assert said[0].startswith("poll(1000)")
     assert (logging.WARNING, said[0]) in heard

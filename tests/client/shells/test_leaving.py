@@ -71,7 +71,7 @@ def values(bootstrap: str, topic: str) -> list[bytes | None]:
 def test_records_of_a_producer_that_is_open_at_the_end_are_written(
     way: str, node: RunningNode, fresh_topic: Callable[[str], str]
 ) -> None:
-    """However the process ends, as long as Python ends it: each record is there once, and nothing is complained of."""
+    """However the process ended, as long as Python ends it: each record is there once, and nothing is complained of."""
     topic = fresh_topic("exit")
     done = run(HEAD + WAYS[way], node.bootstrap, topic)
     assert values(node.bootstrap, topic) == [b"%d" % number for number in range(100)]
@@ -79,13 +79,13 @@ def test_records_of_a_producer_that_is_open_at_the_end_are_written(
 
 
 def test_what_cannot_be_sent_at_the_end_is_counted_once(broker: LoopbackBroker) -> None:
-    """A broker that is silent: the process ends within the time for all, and one warning has the count of all."""
+    """A broker that is silent: the process ended within the time for all, and one warning has the count of all."""
     broker.broker.trouble[ApiKey.PRODUCE].extend([SILENCE] * 100)
     program = HEAD + "other = Producer(bootstrap_servers=bootstrap)\nother.send(topic, b'one more')\n"
     done = run(program, broker.bootstrap, "t", seconds=EXIT_SECONDS + 60)
     assert done.returncode == 0
     assert done.stderr.count("records were given up") == 1
-    assert "101 records were given up: the process ends" in done.stderr
+    assert "101 records were given up: the process ended" in done.stderr
 
 
 def test_a_consumer_that_is_open_at_the_end_leaves_and_commits_nothing(
@@ -189,7 +189,7 @@ def test_close_warns_of_failures_that_nobody_has_heard_of(
             futures = [producer.send("t", b"v", partition=0) for _ in range(3)]
             if asks:
                 assert all(future.exception(20) is not None for future in futures)
-        found = [line for line in caplog.messages if "nobody has asked" in line]
+        found = [line for line in caplog.messages if "the application has not asked" in line]
         assert [line[:20] for line in found] == ([] if asks else ["3 records were not w"])
 
 

@@ -99,7 +99,7 @@ def test_after_a_minute_the_node_ends(tmp_path: Path) -> None:
                 time.sleep(0.1)
             log = cluster.log_of(first)
             assert "event=metadata.disk_hangs" in log
-            assert "do not come back" in log.splitlines()[-1]
+            assert "do not return" in log.splitlines()[-1]
             create(other, "after", 2)
 
 

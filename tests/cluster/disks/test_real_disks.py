@@ -209,7 +209,7 @@ def test_a_node_stops_although_a_disk_hangs(kind: str, tmp_path: Path) -> None:
         try:
             until("a refusal", lambda: node.refuses("hung"))
             server.process.terminate()
-            until("the end", lambda: "do not come back" in server.log_path.read_text() or None)
+            until("the end", lambda: "do not return" in server.log_path.read_text() or None)
             assert (paths["sound"] / CLEAN_SHUTDOWN_FILE).exists()
             assert not (paths["hung"] / CLEAN_SHUTDOWN_FILE).exists()
             alone = tmp_path / "node" / "alone.properties"
@@ -244,7 +244,7 @@ def test_a_disk_is_retired_pulled_replaced_and_adopted(tmp_path: Path) -> None:
         assert node.serves("b"), "the partition that was there"
         server.stop()
 
-        assert "on no blank disk of its own" in odradek("storage", "adopt", properties).refusal()
+        assert "not on a blank disk of its own" in odradek("storage", "adopt", properties).refusal()
         fresh = stack.enter_context(real_disk(tmp_path / "fresh", KINDS[0]))
         subprocess.run(["mount", "--bind", fresh.path, disks["b"].path], check=True)
         server = launch_odradek(properties)
@@ -253,7 +253,7 @@ def test_a_disk_is_retired_pulled_replaced_and_adopted(tmp_path: Path) -> None:
         assert not Node.entry(server.bootstrap, paths["b"])["online"]
         server.stop()
         assert f"adopted {paths['b']}" in odradek("storage", "adopt", properties).out
-        assert "nothing to adopt" in odradek("storage", "adopt", properties).out
+        assert "no directory to adopt" in odradek("storage", "adopt", properties).out
         server = launch_odradek(properties)
         stack.callback(server.kill)
         assert Node.entry(server.bootstrap, paths["b"])["online"]

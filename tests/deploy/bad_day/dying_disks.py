@@ -1,9 +1,84 @@
-"""Disks that die under running nodes."""
+"""Disks that die under running nodes, and a host that is without its address for a while."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from tests.deploy.life import Life
+from tests.deploy.life import DISK_BYTES, Life, disks_of, host_entry, is_whole
 
-STEPS: tuple[Callable[[Life], None], ...] = ()
+AWAY_SECONDS = 60
+"""The time without an address. Starts that fail come every 5 s: five in ten minutes were the limit once."""
+_SHUT_DOWN = "import fcntl, os, struct; fcntl.ioctl(os.open('/srv/odradek/b', os.O_RDONLY), 0x8004587D, struct.pack('I', 2))"
+"""Ends an XFS or an ext4: from then on it answers with EIO, as if its device had died."""
+
+
+def _die_and_be_replaced(life: Life, name: str) -> None:
+    """Let disk b of a host die under load, look at what its node does, and put another disk in its place."""
+    hosts, number = life.hosts, life.hosts[name].number
+    begun = life.started(name)
+    hosts.ssh(name, f'python3 -c "{_SHUT_DOWN}"')
+    life.wait_until(
+        lambda status: not disks_of(life, name)["b"]["online"], "the controller hears of the disk"
+    )
+    assert life.started(name) == begun, "the node has lived on"
+    assert disks_of(life, name)["a"]["online"]
+    hosts.ssh(name, f"systemctl restart odradek@{number}")
+    life.wait_until(
+        lambda status: any(b["broker"] == number and b["online"] for b in status["brokers"]),
+        f"{name} starts beside the dead disk",
+    )
+    shown = life.playbooks.run("deploy")
+    assert shown.changed == 0, shown.output[-3000:]
+    assert "disk b (Input/output error) answers with errors" in " ".join(shown.output.split())
+    hosts.plug_in(name, "b", DISK_BYTES)
+    life.told[name] = host_entry(hosts, name, voter=True)
+    life.playbooks.run("replace_disk", odradek_host=name, odradek_disk="b")
+    life.wait_until(is_whole, "a whole cluster")
+    assert all(each["online"] for each in disks_of(life, name).values())
+
+
+def xfs_dies(life: Life) -> None:
+    """Let an XFS, as the collection makes it, die under load: its node serves on, and replace_disk makes all whole."""
+    with life.step("a disk dies under load (XFS)"):
+        _die_and_be_replaced(life, "crane")
+
+
+def ext4_dies(life: Life) -> None:
+    """Do the same with an ext4, which the collection does not make: it is put in by hand."""
+    with life.step("a disk dies under load (ext4)"):
+        name, number = "heron", life.hosts["heron"].number
+        device = life.hosts[name].disks["b"]
+        node = f"/srv/odradek/b/node-{number}"
+        by_hand = (
+            f"systemctl stop odradek@{number} srv-odradek-b.mount",
+            f"wipefs --all --quiet {device}",
+            f"mkfs.ext4 -q {device}",
+            f"mount {device} /srv/odradek/b",
+            f"install -d -o odradek -g odradek -m 0700 {node}",
+            f"runuser -u odradek -- /opt/odradek/current/bin/odradek storage adopt /etc/odradek/node-{number}.properties",
+            f"systemctl start odradek@{number}",
+        )
+        life.hosts.ssh(name, " && ".join(by_hand))
+        life.wait_until(is_whole, "a whole cluster with an ext4")
+        _die_and_be_replaced(life, name)
+
+
+def no_address(life: Life) -> None:
+    """Start a node while its host has no address: it comes back by itself, however long that lasts."""
+    with life.step("a host without its address for a minute") as step:
+        name, number = "stork", life.hosts["stork"].number
+        unit = f"odradek@{number}.service"
+        life.hosts.ssh(name, f"systemctl stop {unit}")
+        later = "systemd-run --quiet --on-active=2 --timer-property=AccuracySec=100ms"
+        life.hosts.ssh(name, f"{later} systemctl start --no-block {unit}")
+        life.hosts.take_address(name)
+        time.sleep(AWAY_SECONDS)
+        life.hosts.give_address(name)
+        life.wait_until(is_whole, "a whole cluster")
+        starts = int(life.hosts.ssh(name, f"systemctl show --property=NRestarts --value {unit}") or 0)
+        assert starts > 5, f"{starts} starts"
+        step.note = f"{starts} starts until it had the address"
+
+
+STEPS: tuple[Callable[[Life], None], ...] = (xfs_dies, ext4_dies, no_address)

@@ -22,7 +22,7 @@ def _ask(life: Life, *words: str) -> dict[str, Any]:
 
 
 def _lose(life: Life, name: str) -> None:
-    """A host loses its power, and the cluster notices."""
+    """Cut the power of a host, and wait until the cluster notices."""
     number = life.hosts[name].number
     life.hosts.kill(name)
     life.wait_until(
@@ -39,7 +39,7 @@ def _strangers(status: dict[str, Any], number: int) -> list[int]:
 
 
 def votes_are_taken_last(life: Life) -> None:
-    """A host that cannot be drained keeps its vote: the refusal comes before any change."""
+    """Drain a host that cannot be drained: it keeps its vote, since the refusal comes before any change."""
     with life.step("a drain that is refused takes no vote"):
         before = life.status()["quorum"]["voters"]
         for name in ("heron", "crane"):
@@ -52,7 +52,7 @@ def votes_are_taken_last(life: Life) -> None:
 
 
 def a_host_is_away(life: Life) -> None:
-    """One dead host holds up only what concerns it; a topic of one replica is lost with it."""
+    """Let a host die: it holds up only what concerns it, and a topic of one replica is lost with it."""
     _ask(life, "topic", "create", SINGLE, "--partitions", "6", "--replication-factor", "1")
     with life.step("a host is away: status, backup, access go on"):
         _lose(life, "crane")
@@ -69,7 +69,7 @@ def a_host_is_away(life: Life) -> None:
 
 
 def a_used_disk_is_wiped(life: Life) -> None:
-    """A new host comes while another is away; its used disks are wiped by their serial numbers, and by nothing else."""
+    """Add a host while another is away; its used disks are wiped by their serial numbers alone."""
     with life.step("a host with used disks is added while another is away") as step:
         host = life.hosts[FOURTH]
         life.hosts.ssh(FOURTH, f"dd if=/dev/urandom of={host.disks['a']} bs=1M seek=512 count=64 conv=fsync")
@@ -95,7 +95,7 @@ def a_used_disk_is_wiped(life: Life) -> None:
 
 
 def a_host_is_given_up(life: Life) -> None:
-    """A host that will not come back is forgotten; what was there alone is given up by the operator's word, by topic."""
+    """Forget a host that will not come back; the operator gives up by topic the records that only it had."""
     number = life.hosts["crane"].number
     with life.step("a dead host is given up") as step:
         life.told["crane"]["odradek_voter"] = False
@@ -121,7 +121,7 @@ def a_host_is_given_up(life: Life) -> None:
 
 
 def a_new_system(life: Life) -> None:
-    """A host gets a new system whose numbers of users are others; its disks are found and kept."""
+    """Give a host a new system with other numbers of users; its disks are found and kept."""
     with life.step("a host with a new system keeps its disks"):
         before = {each["path"] for each in _directories(life, "heron")}
         _lose(life, "heron")
@@ -141,7 +141,7 @@ def a_new_system(life: Life) -> None:
 
 
 def a_first_disk_dies(life: Life) -> None:
-    """The disk with the metadata log is lost: the other one is kept with what is on it, and the node votes again."""
+    """Lose the disk with the metadata log: the other one keeps its logs, and the node votes again."""
     with life.step("the first disk of a host is replaced, the other one is kept"):
         number = life.hosts["heron"].number
         _lose(life, "heron")

@@ -338,7 +338,7 @@ def test_a_pass_without_memory_is_tried_again() -> None:
         await node.until(lambda: is_clean(log))
         assert [each.is_closed for each in node.companions] == [True, False]
         (event,) = node.events("log.cleaning_failed")
-        assert event["reason"] == "there is no memory for it"
+        assert event["reason"] == "the log cleaner lacks memory for its map of keys"
 
     CleanerNode().play(script)
 

@@ -67,7 +67,7 @@ MUTANTS_OF_ACCESS: tuple[Mutant, ...] = (
         "KIP-368: a login that may last so long ends when it is not renewed; here it goes on.",
         "odradek.security.sasl_server:Login.refusal",
         """
-        - return 'the login has expired and was not renewed' if self._now() > self.expires_at else ''
+        - return "the client's login has expired, and the client did not renew it" if self._now() > self.expires_at else ''
         + return ''
         """,
         "access",

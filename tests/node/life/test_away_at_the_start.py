@@ -90,7 +90,7 @@ def test_a_directory_that_cannot_be_locked_is_away(tmp_path: Path) -> None:
         server = launch_odradek(properties)
         twin = subprocess.run([ODRADEK, "server", properties], capture_output=True, text=True, timeout=30)
         assert twin.returncode == 1
-        assert "another process holds it" in twin.stdout + twin.stderr
+        assert "another process has locked the directory" in twin.stdout + twin.stderr
     finally:
         server.kill()
 
@@ -119,7 +119,9 @@ def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool)
                 ErrorCode.KAFKA_STORAGE_ERROR,
             ]
             assert end_offsets(client) == [6, "KAFKA_STORAGE_ERROR"]
-        assert "mount its disk; `odradek storage adopt`" in properties.with_name("server.log").read_text()
+        assert (
+            "mount its disk, or run `odradek storage adopt`" in properties.with_name("server.log").read_text()
+        )
         end(server, cleanly=cleanly)
 
         aside.rename(second)

@@ -294,7 +294,7 @@ def test_a_directory_that_another_process_holds(
     directory = take("clean")
     with (directory / "data" / ".lock").open("ab") as lock:
         hold(lock, fcntl.LOCK_EX)
-        assert "another process holds it" in refusal(directory, ENDED)
+        assert "another process has locked the directory" in refusal(directory, ENDED)
 
 
 def test_damage_in_the_metadata_stops_the_node(take: Callable[[str], Path]) -> None:

@@ -72,7 +72,7 @@ def test_a_change_of_role_is_in_the_table_or_a_bug(before: type[Role], after: ty
 def test_a_core_holds_the_table_at_each_change() -> None:
     """A leader that would follow somebody in its own epoch ends the node instead."""
     leader = Replica.leader()
-    with pytest.raises(AssertionError, match="Leader of epoch 1 becomes Follower of epoch 1"):
+    with pytest.raises(AssertionError, match="Leader of epoch 1 cannot become a Follower of epoch 1"):
         leader.core.enter(Follower(1, key(1), 2, 9.0))
     assert isinstance(leader.core.role, Leader)
 
@@ -106,6 +106,6 @@ def test_a_leader_commits_nothing_that_it_lacks() -> None:
     leader.core.flushed(3, leader.now)
     assert leader.core.high_watermark == 3
     leader.core.log.flushed_offset = 10
-    with pytest.raises(AssertionError, match="10 is committed, and the log ends at 3"):
+    with pytest.raises(AssertionError, match="10 counts as committed, but the log ends at offset 3"):
         leader.core.flushed(3, leader.now)
     assert leader.core.high_watermark == 3

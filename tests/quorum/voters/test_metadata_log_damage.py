@@ -10,6 +10,7 @@ from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
 from odradek.metadata_quorum.replica.checkpoint_files import encode_snapshot
 from odradek.metadata_quorum.replica.metadata_batches import batch_of_values
 from odradek.wire.batches.batch_header import iter_batches
+from odradek.wire.errors import ErrorCode, KafkaError
 from sim.machine.disk_files import PowerCut
 from sim.machine.world import World
 from testkit.by_hand import KeptLog
@@ -258,3 +259,22 @@ def batches(offset: int, count: int, epoch: int = 1) -> bytearray:
     return bytearray().join(
         batch_of_values(each, number, epoch, 1) for number, each in enumerate(values, offset)
     )
+
+
+def test_records_that_a_snapshot_has_replaced_are_out_of_range() -> None:
+    """A reader below the log's start gets OFFSET_OUT_OF_RANGE, and goes on with the snapshot. The error has no cause: a chain
+    that leads back to itself once held the reader for ever."""
+
+    async def main(env: Env) -> None:
+        directory = env.open_dir(PATH, create=True)
+        log = MetadataLog.open(directory, clock=env.clock, logger=KeptLog())
+        log.install(1_000_000)
+        log.append(batch_of_values([b"x"], 1_000_000, 1_000_001, 0), 1_000_001)
+        with pytest.raises(KafkaError) as caught:
+            log.read(0, 1)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert caught.value.__cause__ is None
+        log.close()
+
+    world = make_world()
+    world.run(run, world, main)

@@ -248,7 +248,7 @@ def test_a_node_that_joins_is_told_nothing_about_voters() -> None:
         ("4294967296@one:1:JEXY6aqzQY-32P5TStzaFg", "ID@HOST:PORT:DIRECTORY-ID"),
         ("1@::1:9093:JEXY6aqzQY-32P5TStzaFg", "ID@HOST:PORT:DIRECTORY-ID"),
         ("1@one:9093:AAAAAAAAAAAAAAAAAAAAAQ", "reserved"),
-        ("1@one:9093:JEXY6aqzQY-32P5TStzaF1", "no directory id"),
+        ("1@one:9093:JEXY6aqzQY-32P5TStzaF1", "not a directory id"),
     ],
 )
 def test_initial_controllers_that_make_no_sense_are_refused(text: str, problem: str) -> None:

@@ -182,9 +182,9 @@ def test_the_line_says_why() -> None:
         ("orders-1", "rule: DENY User:alice from host 10.0.0.1: ALL on prefixed TOPIC 'orders-'"),
         ("other", "no rule"),
         (None, "no rule"),
-        ("orders-1", "the rules are not read yet"),
-        ("other", "the rules are not read yet"),
-        (None, "the rules are not read yet"),
+        ("orders-1", "this broker has not read the ACLs yet"),
+        ("other", "this broker has not read the ACLs yet"),
+        (None, "this broker has not read the ACLs yet"),
     ]
     assert auditor.denials == {"Fetch": 6}
     authorizer.auditor = auditor

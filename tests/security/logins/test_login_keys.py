@@ -99,12 +99,18 @@ def test_what_is_waived_is_not_asked_for() -> None:
 
 PREFIX = "listener.name.sasl."
 REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
-    "gssapi by default": ({"sasl.enabled.mechanisms": None}, "it is the default, so name others"),
-    "gssapi": ({"sasl.enabled.mechanisms": "GSSAPI"}, "not built; there are PLAIN, SCRAM-SHA-256"),
+    "gssapi by default": (
+        {"sasl.enabled.mechanisms": None},
+        "the value is the default, so set the key to other mechanisms",
+    ),
+    "gssapi": (
+        {"sasl.enabled.mechanisms": "GSSAPI"},
+        "this mechanism does not exist here, only PLAIN, SCRAM-SHA-256",
+    ),
     "plain without users": ({"sasl.enabled.mechanisms": "PLAIN"}, "user_NAME"),
     "a module of another mechanism": (
         {"sasl.enabled.mechanisms": "PLAIN", f"{PREFIX}plain.sasl.jaas.config": f"{SCRAM} required;"},
-        f"the login module of PLAIN is {PLAIN}",
+        f"the login module of PLAIN must be {PLAIN}",
     ),
     "a broken line": (
         {
@@ -115,15 +121,15 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "a foreign handler": (
         {f"{PREFIX}scram-sha-512.sasl.server.callback.handler.class": "com.example.Handler"},
-        "a class of Java cannot run here",
+        "a Java class cannot run here",
     ),
     "a foreign handler of the whole listener": (
         {f"{PREFIX}sasl.server.callback.handler.class": "com.example.Handler"},
-        "a class of Java cannot run here",
+        "a Java class cannot run here",
     ),
     "a foreign handler of all": (
         {"sasl.login.class": "com.example.Login"},
-        f"built in is {PACKAGE}authenticator.DefaultLogin",
+        f"the built-in class is {PACKAGE}authenticator.DefaultLogin",
     ),
     "tokens that nobody signs": (
         {
@@ -131,7 +137,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
             f"{PREFIX}oauthbearer.sasl.server.callback.handler.class": f"{PACKAGE}oauthbearer.internals.unsecured."
             "OAuthBearerUnsecuredValidatorCallbackHandler",
         },
-        "a class of Java cannot run here",
+        "a Java class cannot run here",
     ),
     "no keys": ({**OAUTH_KEYS, f"{OAUTH}jwks.endpoint.url": None}, "the issuer's keys"),
     "keys of ftp": ({**OAUTH_KEYS, f"{OAUTH}jwks.endpoint.url": "ftp://issuer/keys"}, "https://HOST/PATH"),
@@ -141,7 +147,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "no audience": (
         {**OAUTH_KEYS, f"{OAUTH}expected.audience": None},
-        "or say odradek.sasl.oauthbearer.waived=audience",
+        "or odradek.sasl.oauthbearer.waived=audience",
     ),
     "no issuer": ({**OAUTH_KEYS, f"{OAUTH}expected.issuer": None}, "waived=issuer"),
     "an audience waived, but no issuer": (
@@ -150,7 +156,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "the keys waived": (
         {**OAUTH_KEYS, "odradek.sasl.oauthbearer.waived": "jwks"},
-        "audience, issuer, or both",
+        "set the expected audience, the expected issuer, or both",
     ),
     "nodes without a login": (
         {
@@ -160,7 +166,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
         },
         "or set odradek.sasl.username",
     ),
-    "nodes by gssapi": ({"inter.broker.listener.name": "SASL"}, "not built"),
+    "nodes by gssapi": ({"inter.broker.listener.name": "SASL"}, "does not exist here"),
     "nodes without a token": (
         {
             **OAUTH_KEYS,
@@ -224,19 +230,19 @@ def test_our_plain_form(tmp_path: Path) -> None:
     [
         ({"odradek.sasl.username": "node"}, "odradek.sasl.password.file is missing"),
         ({"odradek.sasl.password.file": "{}/password"}, "odradek.sasl.username is missing"),
-        ({"odradek.sasl.password.file": "{}/nowhere"}, "a file that can be read"),
-        ({"odradek.sasl.plain.users.file": "{}/empty"}, "a file with lines of NAME=PASSWORD"),
-        ({"odradek.sasl.plain.users.file": "{}/nobody"}, "a file with lines of NAME=PASSWORD"),
+        ({"odradek.sasl.password.file": "{}/nowhere"}, "the file cannot be read"),
+        ({"odradek.sasl.plain.users.file": "{}/empty"}, "the file must have lines of NAME=PASSWORD"),
+        ({"odradek.sasl.plain.users.file": "{}/nobody"}, "the file must have lines of NAME=PASSWORD"),
         (
             {"odradek.sasl.username": "node", "odradek.sasl.password.file": "{}/empty"},
-            "a file with a password",
+            "the file must contain a password",
         ),
         (
             {
                 "odradek.sasl.plain.users.file": "{}/users",
                 f"{PREFIX}plain.sasl.jaas.config": f'{PLAIN} required user_a="b";',
             },
-            "may name no users, because",
+            "must not name users, because",
         ),
     ],
 )

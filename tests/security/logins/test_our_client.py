@@ -116,7 +116,7 @@ def test_a_login_at_a_listener_without_logins_is_told(secured: SecuredNode) -> N
     keys = _keys(secured, "scram")
     with (
         _client(keys, **{"bootstrap.servers": secured.plaintext}) as client,
-        pytest.raises(AuthenticationFailed, match=r"takes no logins: set security\.protocol"),
+        pytest.raises(AuthenticationFailed, match=r"accepts no logins: set security\.protocol"),
     ):
         client.admin.describe_cluster()
 

@@ -86,7 +86,7 @@ def test_commands_with_a_token_of_a_file(secured: SecuredNode, tmp_path: Path) -
 
 
 def test_a_refused_token_is_told_and_not_shown(secured: SecuredNode) -> None:
-    """The error says that the token is refused; it shows neither the token nor the reason, which is the node's."""
+    """The error says that the server refuses the token; it shows neither the token nor the reason, which is the node's."""
     token = Issuer().token()
     keys = _keys(secured, **{"odradek.sasl.oauthbearer.token.callback": lambda: token})
     settings = AdminSettings.from_properties(keys)
@@ -104,7 +104,11 @@ def _fails() -> str:
 
 @pytest.mark.parametrize(
     ("callback", "reason"),
-    [(_fails, "raised RuntimeError"), (lambda: None, "gave no token"), (lambda: "ü", "gave no token")],
+    [
+        (_fails, "raised RuntimeError"),
+        (lambda: None, "returned no token"),
+        (lambda: "ü", "returned no token"),
+    ],
 )
 def test_an_application_without_a_token_is_told(
     secured: SecuredNode, callback: Callable[[], str], reason: str
@@ -128,7 +132,7 @@ def test_an_endpoint_that_refuses_ends_the_login(secured: SecuredNode) -> None:
         settings = AdminSettings.from_properties(keys)
         with (
             Client(secured.sasl, config=settings.client_config(fail_fast=True)) as client,
-            pytest.raises(AuthenticationFailed, match="answers 401") as caught,
+            pytest.raises(AuthenticationFailed, match="status 401") as caught,
         ):
             client.admin.describe_cluster()
         assert "wrong-one" not in str(caught.value)
@@ -155,7 +159,7 @@ def test_no_token_is_no_login() -> None:
     """An issuer that is away, and a document of another kind, are reported in one line without secrets."""
     with token_endpoint(Issuer()) as endpoint:
         endpoint.is_away = True
-        with pytest.raises(TokenUnavailable, match="answers 503") as caught:
+        with pytest.raises(TokenUnavailable, match="status 503") as caught:
             open_tokens(_request(endpoint))()
         assert SECRET not in str(caught.value)
     with pytest.raises(TokenUnavailable):

@@ -111,7 +111,7 @@ def test_a_user_with_the_right_reads_the_page(guarded: Place) -> None:
 
 
 def test_others_do_not_read_it(guarded: Place) -> None:
-    """Strangers, clients that guess, and users who may not DESCRIBE the cluster are refused."""
+    """Strangers, clients that guess, and users who the user has no right to DESCRIBE the cluster are refused."""
     assert guarded.get()[0] == 401
     assert guarded.get("alice", "wrong")[0] == 401
     assert guarded.get("nobody", "alice-secret")[0] == 401

@@ -109,14 +109,14 @@ def test_nobody_comes_in_by_the_proof_of_nobody() -> None:
 
 
 def test_a_replayed_exchange_is_refused() -> None:
-    """The server's part of the nonce is another one each time."""
+    """The server's part of has a wrong nonce each time."""
     users = {"user": keys_of("pencil")}
     client = ScramClient(SHA256, "user", "pencil", NONCE)
     first = client.first()
     proof = client.final(server(users).answer(first))
     later = server(users, nonce="another")
     later.answer(first)
-    assert _refused(later, proof) == "the nonce is another one"
+    assert _refused(later, proof) == "the client's final message has a wrong nonce"
 
 
 def test_nothing_follows_the_last_message() -> None:
@@ -126,11 +126,11 @@ def test_nothing_follows_the_last_message() -> None:
     ours = server(users)
     proof = client.final(ours.answer(client.first()))
     ours.answer(proof)
-    assert "after the last one" in _refused(ours, proof)
+    assert "after the last message" in _refused(ours, proof)
     other = server(users)
     other.answer(client.first())
     _refused(other, b"nonsense")
-    assert "after the last one" in _refused(other, proof)
+    assert "after the last message" in _refused(other, proof)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_our_client_is_not_led_astray(challenge: str, reason: str) -> None:
     [
         (b"v=" + base64.b64encode(bytes(32)), "does not know the password"),
         (b"v=AAAA", "does not know the password"),
-        (b"e=other-error", "the server refuses: other-error"),
+        (b"e=other-error", "the server refuses the login: other-error"),
         (b"", "malformed"),
         (b"v=", "malformed"),
     ],

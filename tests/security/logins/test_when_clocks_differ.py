@@ -159,7 +159,7 @@ def test_a_certificate_has_to_count_by_both_times() -> None:
     assert refusal_by_time(data, Moment.agreed(middle)) == ""
     assert refusal_by_time(data, Moment.agreed(begins)) == refusal_by_time(data, Moment.agreed(ends)) == ""
     assert "expired" in refusal_by_time(data, Moment(middle, middle, ends + 1000))
-    assert "not count yet" in refusal_by_time(data, Moment(begins - 1, middle, middle))
+    assert "not valid yet" in refusal_by_time(data, Moment(begins - 1, middle, middle))
 
 
 def test_an_entrance_refuses_a_certificate_that_has_expired_by_either_clock() -> None:

@@ -215,5 +215,5 @@ def test_controllers_take_no_scram(tmp_path: Path) -> None:
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     done = subprocess.run([ODRADEK, "server", path], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == NEEDS_OPERATOR, done.stderr
-    assert "let CONTROLLER take PLAIN, or certificates (SSL)" in done.stderr
+    assert "let CONTROLLER accept PLAIN, or certificates (SSL)" in done.stderr
     assert "Traceback" not in done.stderr

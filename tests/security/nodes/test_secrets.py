@@ -532,7 +532,7 @@ def test_a_secret_that_everybody_may_read_is_told(planted: Planted, tmp_path: Pa
     shown = odradek(
         "storage", "format", path, "--add-scram", f"SCRAM-SHA-256=[name=a,passwordfile={password}]"
     )
-    assert f"everybody may read {password}" in shown
+    assert f"every user of this machine may read {password}" in shown
     planted.check(shown, "storage format")
 
 

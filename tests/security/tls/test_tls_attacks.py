@@ -171,7 +171,7 @@ def test_a_plaintext_client_is_told_of_in_one_line(tls_node: TlsNode) -> None:
             with raw(tls_node.tls) as connection:
                 connection.sendall(ASK)
                 assert read_to_end(connection) == b""
-    assert 1 <= _lines(tls_node, "speaks plaintext where TLS is spoken") < 25
+    assert 1 <= _lines(tls_node, "speaks plaintext to a TLS listener") < 25
 
 
 def test_a_tls_client_of_plaintext_is_told_of_in_one_line(tls_node: TlsNode) -> None:
@@ -181,7 +181,7 @@ def test_a_tls_client_of_plaintext_is_told_of_in_one_line(tls_node: TlsNode) -> 
             with raw(tls_node.plaintext) as connection:
                 connection.sendall(hello)
                 assert read_to_end(connection) == b""
-    assert 1 <= _lines(tls_node, "speaks TLS to a listener of plaintext") < 25
+    assert 1 <= _lines(tls_node, "speaks TLS to a plaintext listener") < 25
 
 
 def test_any_server_name_is_taken(tls_node: TlsNode) -> None:

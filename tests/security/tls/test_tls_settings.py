@@ -307,17 +307,20 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     ),
     "text in PKCS12": ({**inline(), "ssl.keystore.type": "PKCS12"}, "is PEM"),
     "a password of a PEM store": ({**inline(), "ssl.keystore.password": "secret"}, "ssl.key.password"),
-    "no such file": ({"ssl.keystore.location": "/nowhere/at/all"}, "/nowhere/at/all: cannot use it"),
-    "a device": ({"ssl.keystore.location": "/dev/zero"}, "/dev/zero: cannot use it"),
-    "no key in it": ({"ssl.keystore.location": __file__}, "cannot use it as a key"),
-    "a wrong password": ({**inline(password=PASSWORD), "ssl.key.password": "secret"}, "cannot use it"),
+    "no such file": ({"ssl.keystore.location": "/nowhere/at/all"}, "/nowhere/at/all"),
+    "a device": ({"ssl.keystore.location": "/dev/zero"}, "/dev/zero"),
+    "no key in it": ({"ssl.keystore.location": __file__}, "does not hold a key that fits"),
+    "a wrong password": (
+        {**inline(password=PASSWORD), "ssl.key.password": "secret"},
+        "does not hold a key that fits",
+    ),
     "no password": (
         {key: text for key, text in inline(password=PASSWORD).items() if key != "ssl.key.password"},
-        "cannot use it",
+        "does not hold a key that fits",
     ),
     "a key of another certificate": (
         {"ssl.keystore.key": CLIENT.key_pem(), "ssl.keystore.certificate.chain": OWN.chain_pem},
-        "cannot use it",
+        "does not hold a key that fits",
     ),
     "an empty truststore": (
         {**inline(), "ssl.truststore.certificates": "nothing", "ssl.client.auth": "required"},
@@ -325,7 +328,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     ),
     "an old version": ({**inline(), "ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "TLSv1.1"),
     "an old protocol": ({**inline(), "ssl.protocol": "SSLv3"}, "one of TLS, TLSv1.2, TLSv1.3"),
-    "a provider": ({**inline(), "ssl.provider": "BCFIPS"}, "leave it out"),
+    "a provider": ({**inline(), "ssl.provider": "BCFIPS"}, "remove this value"),
     "an engine of Java": ({**inline(), "ssl.provider": "x"}, "Java"),
     "another check of names": ({**inline(), "ssl.endpoint.identification.algorithm": "LDAPS"}, "https"),
     "a cipher of nobody": ({**inline(), "ssl.cipher.suites": "TLS_X_WITH_Y"}, "TLS_X_WITH_Y"),
@@ -335,13 +338,13 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     ),
     "without curves": (
         {**inline(), "ssl.cipher.suites": "TLS_DHE_RSA_WITH_AES_256_GCM_SHA384"},
-        "take the one with ECDHE",
+        "name the corresponding suite with ECDHE",
     ),
-    "OpenSSL's name": ({**inline(), "ssl.cipher.suites": "ECDHE-RSA-AES128-GCM-SHA256"}, "no name of Java's"),
+    "OpenSSL's name": ({**inline(), "ssl.cipher.suites": "ECDHE-RSA-AES128-GCM-SHA256"}, "not a Java name"),
     "some of TLS 1.3": ({**inline(), "ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "all of"),
     "ciphers of no version": (
         {**inline(), "ssl.cipher.suites": ALL_OF_1_3, "ssl.enabled.protocols": "TLSv1.2"},
-        "none for ssl.enabled.protocols",
+        "no suite for the versions in ssl.enabled.protocols",
     ),
 }
 
@@ -367,7 +370,7 @@ def test_a_pipe_is_no_store(tmp_path: Path) -> None:
         {"ssl.keystore.location": str(path)},
         pkcs12(OWN, tmp_path / "x") | {"ssl.keystore.location": str(path)},
     ):
-        with pytest.raises(TlsRefused, match="it is no file"):
+        with pytest.raises(TlsRefused, match="the path does not name a regular file"):
             opened(keys)
 
 
@@ -461,7 +464,7 @@ def test_a_change_keeps_the_names_of_the_certificate() -> None:
         server.check(changed(other))
     server.check(changed(other, allow_dn_changes=True))
     fewer = AUTHORITY.issue("node", ("localhost",))
-    with pytest.raises(TlsRefused, match=r"loses the names 127\.0\.0\.1"):
+    with pytest.raises(TlsRefused, match=r"lacks the former certificate's names 127\.0\.0\.1"):
         server.check(changed(fewer))
     server.check(changed(fewer, allow_san_changes=True))
 

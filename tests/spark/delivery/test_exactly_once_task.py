@@ -146,7 +146,7 @@ def test_an_old_batch_with_more_tasks_writes_nothing(
         attempt(node.bootstrap, topic, query, batch)
     for task in (0, 1):
         protocol = TaskProtocol(query, task, 1, consecutive=consecutive)
-        with pytest.raises(ProgressError, match=f"{query} is at batch 2 in the topic"):
+        with pytest.raises(ProgressError, match=f"{query} has batch 2 in the topic"):
             write_once(plan, protocol, iter([rows_of(ROWS)]))
     assert len(stored_committed(node.bootstrap, topic, 3 * ROWS)) == 3 * ROWS
 
@@ -158,7 +158,7 @@ def test_a_topic_made_anew_ends_the_query(node: RunningNode, topic: str) -> None
     topics.delete(topic)
     topics.create(topic, partitions=2)
     with pytest.raises(
-        ProgressError, match=f"the topic '{topic}' was deleted and made anew since batch 0 of q-"
+        ProgressError, match=f"the topic '{topic}' was deleted and created again since batch 0 of q-"
     ):
         attempt(node.bootstrap, topic, query, 1)
     assert stored_committed(node.bootstrap, topic, 0) == []
@@ -188,7 +188,7 @@ def test_a_task_that_takes_too_long(node: RunningNode, topic: str, goes_on: bool
         yield rows_of(ROWS)
 
     query = f"q-{uuid4()}"
-    sentence = r"raise kafka\.transaction\.timeout\.ms, .* until batch 0 has ended .* are for the next batch"
+    sentence = r"Raise kafka\.transaction\.timeout\.ms, .* until batch 0 has ended .* For the next batch"
     with pytest.raises(RuntimeError, match=sentence):
         write_once(plan, TaskProtocol(query, 0, 0), slow_rows())
     assert stored_committed(node.bootstrap, topic, 0) == []

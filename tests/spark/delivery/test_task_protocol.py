@@ -231,7 +231,7 @@ def test_a_later_task_is_refused_where_the_first_would_be(adopt: bool) -> None:
         if adopt:
             assert judge(attempt, marker, newest, begun)
             continue
-        with pytest.raises(ProgressError, match="give the option decisionsTopic that the query has had"):
+        with pytest.raises(ProgressError, match="set the option decisionsTopic to that topic"):
             judge(attempt, marker, newest, begun)
     assert judge(attempt, None, newest=4)
     assert judge(attempt, None, newest=3, begun=4)
@@ -263,7 +263,7 @@ def test_no_task_writes_a_batch_that_the_query_has_passed(last: int | None, cons
     marker = None if last is None else Marker(last, SUMMARY)
     attempt = TaskProtocol("query q", 3, 5, consecutive=consecutive, adopt=True)
     with pytest.raises(
-        ProgressError, match="query q is at batch 6 in the topic, and batch 5 is to be written"
+        ProgressError, match="the topic has batch 6 of query q already, and batch 5 would be written"
     ):
         judge(attempt, marker, newest=6)
     assert judge(attempt, marker, newest=5) is (last != 5)
@@ -271,7 +271,7 @@ def test_no_task_writes_a_batch_that_the_query_has_passed(last: int | None, cons
 
 def test_other_rows_of_a_committed_batch() -> None:
     """Rows that differ in number or content from the committed ones are an error that names the way out."""
-    for found, words in ((RowSummary(4, 17), "this attempt has 4"), (RowSummary(3, 18), "as many others")):
+    for found, words in ((RowSummary(4, 17), "this attempt has 4"), (RowSummary(3, 18), "as many rows")):
         attempt = TaskProtocol("query q", 0, 0, step=Step.READ_MARKER)
         attempt.marker_read(Marker(0, SUMMARY))
         with pytest.raises(ProgressError, match=words):

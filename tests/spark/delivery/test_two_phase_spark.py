@@ -48,7 +48,7 @@ def test_a_job_writes_all_its_rows_once(
     with pytest.raises(Exception, match="the column 'partition' has 7"):
         write(bad, server.bootstrap, **job, txnVersion=8)
     assert values_of(server.bootstrap, topic) == Counter(range(100))
-    with pytest.raises(Exception, match="txnVersion may only grow"):
+    with pytest.raises(Exception, match="txnVersion must only grow"):
         write(rows, server.bootstrap, **job, txnVersion=6)
     with pytest.raises(Exception, match="needs brokers with two-phase commit"):
         write(rows, node.bootstrap, topic=fresh_topic("none"), delivery=TWO_PHASE)
@@ -91,7 +91,7 @@ def test_a_stream_goes_on_from_its_decision(
     shutil.rmtree(checkpoint)
     shutil.copytree(backup, checkpoint)
     with pytest.raises(
-        StreamingQueryException, match=r"the checkpoint is from a backup|older than the topic"
+        StreamingQueryException, match=r"the checkpoint comes from a backup|older than the topic"
     ):
         run()
     assert values_of(server.bootstrap, target) == Counter(range(100))

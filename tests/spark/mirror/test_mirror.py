@@ -283,7 +283,7 @@ def test_what_is_refused(
         error = capsys.readouterr().err
         return error.strip().splitlines()[-1]
 
-    assert refused(words) == f"mirror: the source has no topic like {topic}"
+    assert refused(words) == f"mirror: the source has no topic that matches {topic}"
     with (
         Admin(bootstrap_servers=node.bootstrap) as admin,
         Admin(bootstrap_servers=second_node.bootstrap) as target,
@@ -303,10 +303,12 @@ def test_what_is_refused(
         for value in (b"3", b"4"):
             producer.send(topic, value).result()
         admin.delete_records({(topic, 0): 3})
-        assert f"{topic}-0 begins at 3 by now, and 1 offsets before it were not copied" in refused(words)
+        assert f"{topic}-0 now begins at offset 3, and 1 offsets before that were not copied" in refused(
+            words
+        )
         assert command.main([*words, "--skip-lost"]) == 0
         target.delete_topics([topic])
-        assert f"the topic '{topic}' of the target was deleted and made anew" in refused(words)
+        assert f"the topic '{topic}' of the target was deleted and created again" in refused(words)
     bad = tmp_path / "bad.properties"
     bad.write_text("security.protocol\n")
     assert refused([*words, "--source-config", str(bad)]).endswith("line 1: expected KEY=VALUE on one line")
@@ -315,7 +317,7 @@ def test_what_is_refused(
     bad.write_text("compresion.type=lz4\n")
     assert "did you mean compression.type" in refused([*words, "--target-config", str(bad)])
     assert "127.0.0.1:1" in refused(["--source", "127.0.0.1:1", "--target", second_node.bootstrap])
-    assert refused([*words, "--name", "a/b"]).startswith("mirror: --name has letters")
+    assert refused([*words, "--name", "a/b"]).startswith("mirror: --name may have only letters")
 
 
 def test_killed_at_random_times(

@@ -35,7 +35,7 @@ def test_from_apache_kafka(
     plan = capsys.readouterr().out
     assert f"create  {topic}: 3 partitions, 1 replicas" in plan
     assert "retention.ms=-1" in plan
-    assert f"{topic}: message.timestamp.type=LogAppendTime: the copies keep the times" in plan
+    assert f"{topic}: message.timestamp.type=LogAppendTime: the copies keep these times" in plan
     assert mirror(*words[1:4:2], *words[4:], killed_at=("after-ship", 1)) == -9
     assert command.main([*words, "--group", group]) == 0
     assert rows_of(records_of(node.bootstrap, topic)) == rows_of(source)

@@ -89,7 +89,7 @@ def test_records_of_others(key: bytes | None, value: bytes | None) -> None:
 def test_a_range_that_is_copied_twice_is_an_error() -> None:
     """The map proves that no record is there twice."""
     twice = [CopiedRange(PLACE, 0, 5, ()).encoded(), CopiedRange(PLACE, 4, 6, ()).encoded()]
-    with pytest.raises(MapError, match="t-0 was copied twice from 4 to 5"):
+    with pytest.raises(MapError, match="offsets 4 to 5 of t-0 were copied twice"):
         content(twice)
 
 
@@ -106,8 +106,8 @@ def test_groups() -> None:
     assert of(15) == ({PLACE: CommittedOffset(110, metadata="text")}, 0, [])
     assert of(25, 111) == ({PLACE: CommittedOffset(115, metadata="text")}, 0, [])
     assert of(4, 104) == ({}, 1, [])
-    assert of(4, 108) == ({}, 0, ["t-0: the target's group is at 108 already, further on than 104"])
-    assert of(26) == ({}, 0, ["t-0: offset 26 is not copied yet"])
+    assert of(4, 108) == ({}, 0, ["t-0: the target's group has committed offset 108, which is beyond 104"])
+    assert of(26) == ({}, 0, ["t-0: the record at offset 26 is not copied yet"])
 
 
 # The plan
@@ -150,9 +150,9 @@ def test_losses_of_a_plan() -> None:
     plan = plan_of(facts("a", there), facts("b", brokers=1))
     assert str(plan.topics[0]) == "create  t: 2 partitions, 1 replicas"
     assert [loss.partition(":")[0::2] for loss in plan.losses[1:]] == [
-        ("t", " message.timestamp.before.max.ms=1000: the target would refuse records for their age: set it after the move"),
-        ("t", " message.timestamp.type=LogAppendTime: the copies keep the times as CreateTime; set it after the move"),
-        ("t", " 3 replicas, for the target has 1 brokers"),
+        ("t", " message.timestamp.before.max.ms=1000: the target would refuse records for their age: set this after the move"),
+        ("t", " message.timestamp.type=LogAppendTime: the copies keep these times as CreateTime; set this after the move"),
+        ("t", " 3 replicas cannot be kept, because the target has 1 brokers"),
         ("t", " min.insync.replicas=2"),
     ]  # fmt: skip
     assert "transactions of the source" in plan.losses[0]
@@ -162,9 +162,11 @@ def test_refusals_of_a_plan() -> None:
     """A mirror that would lose partitions or times does not begin."""
     assert lines(plan_of(facts("a"), facts("a"))) == ["refused source and target are the same cluster"]
     wide = plan_of(facts("a", topic("t")), facts("b", topic("t", 3)))
-    assert wide.refusals == ("t has 3 partitions, and in the source 2",)
+    assert wide.refusals == ("t has 3 partitions in the target, and 2 in the source",)
     stamped = plan_of(facts("a", topic("t")), facts("b", topic("t", message_timestamp_type="LogAppendTime")))
-    assert stamped.refusals == ("t has message.timestamp.type=LogAppendTime: timestamps would be lost",)
+    assert stamped.refusals == (
+        "t has message.timestamp.type=LogAppendTime in the target, so timestamps would be lost",
+    )
 
 
 def test_acls_of_a_plan() -> None:

@@ -43,7 +43,7 @@ def plain_rows(buf: bytes, offset: int, offset_end: int | None = None) -> tuple[
         next_offset = header.next_offset
         if header.is_control:
             if not check_crc(buf, position, header.size):
-                raise CorruptBatch("batch checksum is wrong")
+                raise CorruptBatch("the checksum of the record batch is wrong")
             continue
         for record in records(buf, position, decompressed_bytes_max=BOUND, key_errors="replace"):
             beyond = abs(record.timestamp) > MICROSECONDS_MAX // 1000

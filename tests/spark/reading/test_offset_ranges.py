@@ -237,5 +237,5 @@ class TestCheckpoint:
 
     def test_others_are_refused(self) -> None:
         """A checkpoint of another source is named, not misread."""
-        with pytest.raises(ReadError, match="not the source's"):
+        with pytest.raises(ReadError, match="not of the format odradek"):
             StreamOffset.from_json({"logOffset": 4})

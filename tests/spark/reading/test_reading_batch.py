@@ -49,9 +49,11 @@ class TestBatch:
         assert offsets(endingTimestamp=9000) == [0, 1, 2, 3, 4]
         assert offsets(startingOffsetsByTimestamp=at(2000), endingOffsetsByTimestamp=at(2000)) == []
         assert offsets(startingTimestamp=3000, startingOffsetsByTimestampStrategy="latest") == []
-        with pytest.raises(ReadError, match=r"has no record as young as startingTimestamp asks \(3000\)"):
+        with pytest.raises(ReadError, match=r"has no record with the timestamp 3000 of startingTimestamp"):
             offsets(startingTimestamp=3000)
-        with pytest.raises(ReadError, match=r"startingOffsets of .*-0 \(4\) lies behind endingOffsets \(2\)"):
+        with pytest.raises(
+            ReadError, match=r"startingOffsets of .*-0 is 4, which lies behind endingOffsets, 2"
+        ):
             offsets(startingOffsets=at(4), endingOffsets=at(2))
 
     def test_a_wrong_address(self, options: Options) -> None:
@@ -84,10 +86,11 @@ class TestBatch:
         assert values(assign=json.dumps({f"{stem}-b": [1], f"{stem}-c": [0]})) == [b"b"]
         with pytest.raises(ReadError, match=rf"topic {stem}-x cannot be read"):
             values(subscribe=f"{stem}-x")
-        with pytest.raises(ReadError, match=rf"assign names {stem}-a-7, and there is no such partition"):
+        with pytest.raises(ReadError, match=rf"assign names {stem}-a-7, and this partition does not exist"):
             values(assign=json.dumps({f"{stem}-a": [7]}))
         with pytest.raises(
-            OptionError, match=rf"must name exactly the partitions that are read: {stem}-a-1 is missing"
+            OptionError,
+            match=rf"must name exactly the partitions that the query reads: {stem}-a-1 is missing",
         ):
             values(subscribe=f"{stem}-a", startingOffsets=json.dumps({f"{stem}-a": {"0": 0}}))
 
@@ -168,7 +171,9 @@ class TestBatchDataLoss:
         topics.send(name, [b"%d" % number for number in range(10)])
         topics.delete_records(name, {0: 6})
         named = options(name, startingOffsets=json.dumps({name: {"0": 2}}))
-        with pytest.raises(DataLoss, match=rf"offsets 2 to 5 of {name}-0 are not there: its log begins at 6"):
+        with pytest.raises(
+            DataLoss, match=rf"offsets 2 to 5 of {name}-0 do not exist: its log begins at offset 6"
+        ):
             read(named)
         with caplog.at_level(logging.WARNING, "odradek.spark"):
             found = read(named | {"failondataloss": "false"})
@@ -176,7 +181,7 @@ class TestBatchDataLoss:
         assert "offsets 2 to 5" in caplog.text
         behind = options(name, endingOffsets=json.dumps({name: {"0": 12}}))
         with pytest.raises(
-            DataLoss, match=rf"offsets 10 to 11 of {name}-0 are not there: its log ends at 10"
+            DataLoss, match=rf"offsets 10 to 11 of {name}-0 do not exist: its log ends at offset 10"
         ):
             read(behind)
 

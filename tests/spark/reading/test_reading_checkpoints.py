@@ -76,5 +76,5 @@ class TestOffsetsOfTheJvmConnector:
         topics.delete(name)
         topics.create(name)
         topics.send(name, [b"new"] * 5)
-        with pytest.raises(DataLoss, match="was deleted, and the one that has its name now is another"):
+        with pytest.raises(DataLoss, match="was deleted, and another topic has its name now"):
             running.batch()

@@ -32,7 +32,9 @@ class TestStreamDataLoss:
         running.batch()
         topics.delete(name)
         running.restart()
-        with pytest.raises(DataLoss, match=rf"{name}-0 does not exist any more; it was read to offset 3"):
+        with pytest.raises(
+            DataLoss, match=rf"{name}-0 does not exist any more; the query has read it up to offset 3"
+        ):
             running.batch()
         lenient = query(running.given | {"failondataloss": "false"})
         lenient.end = running.end
@@ -58,7 +60,8 @@ class TestStreamDataLoss:
         topics.send(name, [b"new"] * 5)
         running.restart()
         with pytest.raises(
-            DataLoss, match=rf"topic {name} was deleted, .* the old one was read to offsets \{{0: 3\}}"
+            DataLoss,
+            match=rf"topic {name} was deleted, .* the query has read the old topic up to the offsets \{{0: 3\}}",
         ):
             running.batch()
         lenient = query(running.given | {"failondataloss": "false"})
@@ -76,11 +79,11 @@ class TestStreamDataLoss:
         topics.send(name, [b"x"] * 3)
         running = query(options(name))
         running.end = {name: {"0": 7}}
-        with pytest.raises(DataLoss, match=rf"read to offset 7 of {name}-0, and its log ends at 3"):
+        with pytest.raises(DataLoss, match=rf"read to offset 7 of {name}-0, but its log ends at offset 3"):
             running.batch()
         beyond = query(options(name, startingOffsets=json.dumps({name: {"0": 9}})))
         with pytest.raises(
-            DataLoss, match=rf"startingOffsets asks for offset 9 of {name}-0, and its log ends at 3"
+            DataLoss, match=rf"startingOffsets asks for offset 9 of {name}-0, but its log ends at offset 3"
         ):
             beyond.batch()
 
@@ -101,7 +104,8 @@ class TestStreamDataLoss:
             running = query(given)
             running.end = {name: {"0": 5}, "@epoch": {name: {"0": 0}}}
             with pytest.raises(
-                DataLoss, match=rf"offsets 3 to 4 of {name}-0 were read, and its leader has other"
+                DataLoss,
+                match=rf"the query has read offsets 3 to 4 of {name}-0, but its leader now has other",
             ):
                 running.batch()
             running.end = {name: {"0": 3}, "@epoch": {name: {"0": 0}}}
@@ -146,7 +150,9 @@ class TestStreamDataLoss:
         running.batch()
         topics.delete(name)
         running.restart()
-        with pytest.raises(DataLoss, match=rf"{name}-0 does not exist any more; it was read to offset 3"):
+        with pytest.raises(
+            DataLoss, match=rf"{name}-0 does not exist any more; the query has read it up to offset 3"
+        ):
             running.batch()
         lenient = query(running.given | {"failondataloss": "false"})
         lenient.end = running.end

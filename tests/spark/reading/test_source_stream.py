@@ -179,7 +179,10 @@ class TestStream:
     ) -> None:
         """The reason is the error's last line, without a traceback of Python, for options and topics alike."""
         for given, reason in (
-            ({"endingOffsets": "latest"}, "endingOffsets is for batch queries: a streaming query has no end"),
+            (
+                {"endingOffsets": "latest"},
+                "endingOffsets is only for batch queries: a streaming query has no end",
+            ),
             ({}, "cannot be read: it does not exist"),
         ):
             query = stream(fresh_topic("nothing"), {}, **given)

@@ -77,7 +77,7 @@ def test_spark_connect_on_a_cluster(
     assert told["rows"] == [30, 60]
     option, missing = told["errors"]
     assert "failOnDataLoss must be true or false, not 'perhaps'" in option
-    assert "has no record as young as startingTimestamp asks" in missing
+    assert "of startingTimestamp or later" in missing
     for text in told["errors"]:
         assert "Traceback" not in text.split("JVM stacktrace")[0]
 

@@ -118,7 +118,7 @@ def test_a_first_batch_that_exactly_once_has_begun_is_not_begun_again(query: Que
     assert query.run("exactly-once", only=(1, 2)) == []
     failures = query.run("two-phase")
     assert len(failures) == _TASKS
-    assert all("was begun with delivery=exactly-once" in each for each in failures)
+    assert all("began with delivery=exactly-once" in each for each in failures)
     assert query.run("exactly-once") == []
     assert query.committed() == _EXPECTED
 
@@ -154,6 +154,6 @@ def test_another_topic_of_decisions_is_told_by_every_task(query: Query) -> None:
     assert query.run("exactly-once", batch=1, only=(1, 2)) == []
     failures = query.run("exactly-once", batch=1, decisionsTopic=f"{query.topic}-decisions")
     assert len(failures) == _TASKS
-    assert all("give the option decisionsTopic that the query has had before" in each for each in failures)
+    assert all("set the option decisionsTopic to that topic before" in each for each in failures)
     assert query.run("exactly-once", batch=1) == []
     assert query.committed() == before + before

@@ -102,7 +102,7 @@ def test_a_failed_task_fails_the_write(
     rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) as value", "cast(7 as int) as partition")
     with pytest.raises(Exception, match=r".") as caught:
         write(rows, topics.bootstrap, topic=topic)
-    sentence = f"the column 'partition' has 7, and the topic '{topic}' has the partitions 0 to 1."
+    sentence = f"the column 'partition' has 7, but the topic '{topic}' has only the partitions 0 to 1."
     assert sentence in str(caught.value)
 
 

@@ -46,7 +46,7 @@ def schema(ddl: str) -> StructType:
         (
             "key string",
             {},
-            "the column 'value' is missing: it holds what is written, as string or binary (columns: key).",
+            "the column 'value' is missing: it must have the records' values as string or binary (columns: key).",
         ),
         (
             "value int",
@@ -74,13 +74,13 @@ def schema(ddl: str) -> StructType:
             {"topic": None},
             "no topic is named: set the option 'topic', or give each row a column 'topic'.",
         ),
-        ("value string", {"topic": " "}, "the option 'topic' is empty: it names the topic to write to."),
+        ("value string", {"topic": " "}, "the option 'topic' is empty: set it to the topic to write to."),
         (
             "value string",
             {"kafka.bootstrap.servers": None},
             "the option 'kafka.bootstrap.servers' is missing",
         ),
-        ("value string", {"kafka.acks": "two"}, "an option kafka.* is not right: acks='two': expected all"),
+        ("value string", {"kafka.acks": "two"}, "an option kafka.* is not valid: acks='two': expected all"),
         ("value string", {"kafka.linger": "2"}, "unknown configuration key 'linger' (did you mean"),
         (
             "value string",
@@ -92,17 +92,21 @@ def schema(ddl: str) -> StructType:
             {"kafka.transactional.id": "x"},
             "the option 'kafka.transactional.id' is not supported",
         ),
-        ("value string", {"tpoic": "x"}, "unknown option 'tpoic': topic is the name."),
-        ("value string", {"metricPath": "/m"}, "unknown option 'metricpath': metricsPath is the name."),
+        ("value string", {"tpoic": "x"}, "the option 'tpoic' is unknown: topic is the name."),
+        (
+            "value string",
+            {"metricPath": "/m"},
+            "the option 'metricpath' is unknown: metricsPath is the name.",
+        ),
         (
             "value string",
             {"delivery": "twice"},
-            "the option delivery is exactly-once, two-phase or at-least-once, and not 'twice'.",
+            "the option delivery must be exactly-once, two-phase or at-least-once, not 'twice'.",
         ),
         (
             "value string",
             {"delivery": "two-phase", "kafka.transaction.timeout.ms": "1000"},
-            "the option kafka.transaction.timeout.ms is of no use with delivery=two-phase",
+            "the option kafka.transaction.timeout.ms has no use with delivery=two-phase",
         ),
         (
             "value string",
@@ -112,12 +116,12 @@ def schema(ddl: str) -> StructType:
         (
             "value string",
             {"txnAppId": "a"},
-            "the options txnAppId and txnVersion are given together, or neither.",
+            "the options txnAppId and txnVersion must be given together, or not at all.",
         ),
         (
             "value string",
             {"txnAppId": "a", "txnVersion": "-1"},
-            "the option txnVersion is a number from 0 on",
+            "the option txnVersion must be a number from 0 on",
         ),
         (
             "value string",
@@ -178,17 +182,17 @@ def test_figures_that_cannot_be_written_fail_no_batch(caplog: pytest.LogCaptureF
     """The rows are in the topic by then: a wrong `metricsPath` costs a warning, and Spark writes nothing again."""
     options = {**GOOD, "metricsPath": "/no/such/directory/m.jsonl", "delivery": "at-least-once"}
     BatchWriter(plan_write(options, schema("value string"))).commit([])
-    assert "the figures of a batch are not noted" in caplog.text
+    assert "the figures of a batch could not be written" in caplog.text
 
 
 def test_a_topic_is_not_overwritten() -> None:
     """Mode overwrite of a batch query would mean to empty the topic first."""
-    with pytest.raises(ValueError, match=r"a topic cannot be overwritten: use \.mode\('append'\)\."):
+    with pytest.raises(ValueError, match=r"the sink cannot overwrite a topic: use \.mode\('append'\)\."):
         batch_writer(GOOD, schema("value string"), True)
 
 
 def test_nobody_answers() -> None:
     """The topic is looked up before the first task: without a broker that says so."""
     options = {**GOOD, "kafka.max.block.ms": "300"}
-    with pytest.raises(ValueError, match=r"no broker can be asked for the topic 't' at 127\.0\.0\.1:9: "):
+    with pytest.raises(ValueError, match=r"no broker answers for the topic 't' at 127\.0\.0\.1:9: "):
         batch_writer(options, schema("value string"), False)

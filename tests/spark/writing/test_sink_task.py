@@ -163,7 +163,7 @@ def test_batches_hold_what_they_may(topics: Topics, fresh_topic: Callable[[str],
     [
         (
             {"partition": pa.array([0, 7], pa.int32())},
-            "the column 'partition' has 7, and the topic '{topic}' has",
+            "the column 'partition' has 7, but the topic '{topic}' has",
         ),
         (
             {"topic": pa.array(["{topic}", None])},
@@ -172,7 +172,7 @@ def test_batches_hold_what_they_may(topics: Topics, fresh_topic: Callable[[str],
         ({"topic": pa.array(["a/b", "a/b"])}, "the topic 'a/b' cannot be written to at"),
         (
             {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)},
-            "the column 'headers' has a header without a key: every header has a name.",
+            "the column 'headers' has a header without a key: give every header a key.",
         ),
         (
             {"headers": pa.array([None, [{"key": "h", "value": b"x" * 2_000_000}]], HEADERS)},
@@ -204,7 +204,7 @@ def test_a_topic_made_anew_under_a_running_query(topics: Topics, fresh_topic: Ca
     plan = SinkPlan({"value": 0}, topic, {"bootstrap.servers": topics.bootstrap}, None, topic_id=b"\1" * 16)
     rows = pa.record_batch({"value": pa.array([b"1"], pa.binary())})
     with pytest.raises(
-        RuntimeError, match=f"the topic '{topic}' was deleted and made anew while the query ran"
+        RuntimeError, match=f"the topic '{topic}' was deleted and created again while the query ran"
     ):
         BatchWriter(plan).write(iter([rows]))
 

@@ -200,10 +200,10 @@ class TestBuilder:
         builder = RecordBatchBuilder(base_offset=10)
         with pytest.raises(ValueError, match="without records"):
             builder.build()
-        with pytest.raises(ValueError, match="not above"):
+        with pytest.raises(ValueError, match="must be above"):
             builder.append(1, None, None, offset=9)
         builder.append(1, None, None, offset=20)
-        with pytest.raises(ValueError, match="not above"):
+        with pytest.raises(ValueError, match="must be above"):
             builder.append(1, None, None, offset=20)
         with pytest.raises(ValueError, match="below"):
             builder.build(last_offset=19)

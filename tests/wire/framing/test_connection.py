@@ -261,9 +261,9 @@ class TestServer:
         pair = ConnectionPair()
         pair.to_server(pair.client.send(CALLS[4][0], 3) + pair.client.send(CALLS[2][0], 8))
         assert pair.server.unanswered == (0, 1)
-        with pytest.raises(LocalProtocolError, match="response 1 before 0"):
+        with pytest.raises(LocalProtocolError, match="response 1 was given before response 0"):
             pair.server.send(CALLS[2][2], correlation_id=1)
-        with pytest.raises(LocalProtocolError, match="no answer for API 12"):
+        with pytest.raises(LocalProtocolError, match="cannot answer a request with API key 12"):
             pair.server.send(CALLS[2][2])
         assert pair.server.unanswered == (0, 1)
         pair.server.send(CALLS[4][2], correlation_id=0)
@@ -331,7 +331,7 @@ class TestClient:
         client.send(CALLS[4][0], 3)
         client.send(CALLS[4][0], 3)
         client.receive_data(struct.pack(">ii", 10, 1) + bytes(6))
-        with pytest.raises(RemoteProtocolError, match="response 1 where 0 is next"):
+        with pytest.raises(RemoteProtocolError, match="response 1, but response 0 is due next"):
             client.next_event()
         with pytest.raises(LocalProtocolError):
             client.send(CALLS[4][0], 3)
@@ -340,7 +340,7 @@ class TestClient:
         """A response without a request ends the connection."""
         client = ClientConnection()
         client.receive_data(struct.pack(">ii", 4, 0))
-        with pytest.raises(RemoteProtocolError, match="nobody asked"):
+        with pytest.raises(RemoteProtocolError, match="no request waits for a response"):
             client.next_event()
 
     def test_malformed_response(self) -> None:

@@ -86,7 +86,7 @@ def resize(
 ) -> list[Move]:
     """Plan the moves that give every partition this number of replicas; preferred leaders stay. Raises `CannotPlan`."""
     if not 0 < replicas <= len(sites):
-        raise CannotPlan(f"{replicas} replicas need as many brokers, and there are {len(sites)}")
+        raise CannotPlan(f"{replicas} replicas need {replicas} brokers, and there are {len(sites)}")
     cluster = PlannedCluster(sites, partitions, only)
     resize_partitions(cluster, replicas)
     return cluster.moves()

@@ -42,7 +42,7 @@ class DiskReplica:
 
 @attrs.frozen
 class Disk:
-    """One online directory of a broker. `total_bytes` and `usable_bytes` are -1 where the broker does not say.
+    """One online directory of a broker. `total_bytes` and `usable_bytes` are -1 if the broker does not report them.
 
     `takes` is False for a directory that must get no more replicas.
     """
@@ -112,9 +112,7 @@ class Loads:
         return disk.usable_bytes - self.gained[path] - ROOM_SHARE * disk.total_bytes
 
     def load(self, path: str) -> float:
-        """Compute the load of a disk: the bytes of its logs as a share of its size, or in bytes where sizes are
-        unknown.
-        """
+        """Compute the load of a disk: the share of its size that its logs take, or their bytes if sizes are unknown."""
         disk = self.disks[path]
         held = sum(replica.size for replica in disk.replicas) + self.gained[path]
         return held / disk.total_bytes if self._are_known else float(held)
@@ -152,7 +150,7 @@ def plan_disk_retirement(disks: Sequence[Disk], path: str) -> list[DiskMove]:
             raise CannotPlan(
                 f"no other directory of the broker has room for {replica.topic}-{replica.partition}"
                 if takers
-                else "the broker has no other directory that takes replicas"
+                else "the broker has no other directory that accepts replicas"
             )
         target = min(fitting, key=lambda taker: (loads.load(taker), loads.count[taker], taker))
         moves.append(loads.move(replica, path, target))

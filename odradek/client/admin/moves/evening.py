@@ -16,9 +16,7 @@ _ROUNDS_MAX = 8
 
 
 class Evening:
-    """Moves one replica at a time from a broker with a high load to one with a low load, until no allowed move
-    helps.
-    """
+    """Moves one replica at a time from a broker with a high load to one with a low load, while a move helps."""
 
     def __init__(self, cluster: PlannedCluster, tolerance: float) -> None:
         self._cluster = cluster
@@ -38,11 +36,11 @@ class Evening:
         return self._repeat(self._count_step)
 
     def _repeat(self, step: Callable[[], tuple[TopicPartition, int, int] | None]) -> bool:
-        """Take steps while there are any; returns whether there was one."""
+        """Take steps while there are any. Return True if there was one."""
         moved = False
         for _ in range(_ROUNDS_MAX):
-            # Pairs without an allowed move are tried again in the next round only: moves between other pairs
-            # may open one.
+            # Pairs of brokers without an allowed move are tried again in the next round, because moves between
+            # other pairs may allow one.
             self._blocked.clear()
             found = step()
             if found is None:

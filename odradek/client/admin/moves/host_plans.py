@@ -31,7 +31,7 @@ class HostMove:
     target: int
     target_path: str
     move: Move
-    """The same as a reassignment: the target takes the place of the source in the list of replicas."""
+    """The same move as a reassignment: the target replaces the source in the list of replicas."""
 
 
 class _Host:
@@ -62,7 +62,8 @@ def plan_balance_over_hosts(
     partitions: Iterable[Placement],
     tolerance: float = 0.05,
 ) -> list[HostMove]:
-    """Plan the moves that bring the brokers of `disks` within `tolerance` of each other, as a share of the mean.
+    """Plan the moves that bring the loads of the brokers of `disks` within `tolerance` of each other, as a share of
+    the mean.
 
     `partitions` are those that may move: partitions that are moving already are left out.
     """

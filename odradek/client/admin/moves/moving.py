@@ -85,7 +85,7 @@ class ClusterSurvey:
 
     @property
     def sites(self) -> list[Site]:
-        """The brokers that may take replicas: those that live."""
+        """The brokers that may get replicas: those that are alive."""
         return [
             Site(broker.node_id, broker.rack, broker.host)
             for broker in self.cluster.brokers
@@ -129,8 +129,8 @@ class ClusterSurvey:
         return leads, replicas, size
 
     def too_full(self, moves: Iterable[Move]) -> dict[int, tuple[int, int]]:
-        """Find brokers without room for their share of a plan, with the bytes that they would gain and their free
-        bytes.
+        """Find the brokers without room for their share of a plan. Return for each the bytes that it would gain,
+        and its free bytes.
         """
         gains: dict[int, int] = {}
         for move in moves:
@@ -243,7 +243,9 @@ def move_partitions(
             yield Wait(until=wake_at if deadline is None else min(wake_at, deadline))
     outcomes |= {key: RequestTimedOut(f"{key} has not moved within {timeout:.3g} s") for key in moving}
     outcomes |= {
-        _key(move): RequestTimedOut(f"{move.topic}-{move.partition} was not begun within {timeout:.3g} s")
+        _key(move): RequestTimedOut(
+            f"the brokers did not begin to move {move.topic}-{move.partition} within {timeout:.3g} s"
+        )
         for move in waiting
     }
     outcomes |= yield from _checked(core, moves, outcomes, _left(core, deadline))
@@ -266,7 +268,7 @@ def _begun(
 
 
 def _left(core: ClientCore, deadline: float | None) -> float | None:
-    """Return the seconds for one more call of a plan with this deadline; begun moves may be finished behind it."""
+    """Return the seconds for one more call of a plan with this deadline. Moves that have begun may finish after it."""
     return None if deadline is None else max(_FINISH_SECONDS, deadline - core.now)
 
 
@@ -292,10 +294,10 @@ def _checked(
     outcomes: Mapping[TopicPartition, CallError | None],
     timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """Find the partitions that ended otherwise than planned, and return an error for each.
+    """Find the partitions that ended in another way than planned, and return an error for each.
 
-    The controller says which moves have ended, and any broker says which replicas there are. A broker whose image
-    is behind still shows old and new replicas together, and is asked again.
+    The controller knows which moves have ended, and any broker knows the replicas. A broker whose image is behind
+    still shows old and new replicas together, and is asked again.
     """
     done = [move for move in moves if outcomes[_key(move)] is None]
     if not done:
@@ -313,7 +315,8 @@ def _checked(
                 replicas = "gone" if found is None else f"on {', '.join(map(str, found.replicas))}"
                 wrong[_key(move)] = KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{move.topic}-{move.partition} is {replicas}: another client changed it meanwhile",
+                    f"another client has changed the replicas of {move.topic}-{move.partition} to "
+                    f"{replicas} during the move",
                 )
         if not behind or core.now >= until:
             return wrong
@@ -331,10 +334,10 @@ def elect_preferred(
 
 
 def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
-    """Limit replication for these moves to a rate on every broker concerned that lives.
+    """Limit replication for these moves to a rate, on every live broker that takes part.
 
-    Other moves may be throttled at the same time: their replicas stay listed, and the rate that was set last holds.
-    Raises `KafkaError` and `ClientError`.
+    Other moves may be throttled at the same time: their replicas stay listed, and the last rate applies. Raises
+    `KafkaError` and `ClientError`.
     """
     nodes = sorted(
         {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}
@@ -377,9 +380,10 @@ def _replicas_of(moves: Sequence[Move]) -> dict[str, tuple[list[str], list[str]]
 def _changed_lists(
     core: ClientCore, moves: Sequence[Move], operation: ConfigOperation
 ) -> Operation[dict[ConfigResource, list[AlterConfig]]]:
-    """Compute the changes by which topics list the replicas of these moves, or remove them from the list.
+    """Compute the changes that add the replicas of these moves to their topics' lists of throttled replicas, or
+    remove them.
 
-    Where a topic lists every replica, an operator has said so, and it stays.
+    If a topic lists every replica, an operator has set this, and it stays.
     """
     own = _replicas_of(moves)
     lists = yield from _throttled_lists(core, list(own))
@@ -397,7 +401,7 @@ def _changed_lists(
 
 
 def _throttled_lists(core: ClientCore, topics: Sequence[str]) -> Operation[dict[str, tuple[str, ...]]]:
-    """Return the throttled replicas of each topic that still exists: those of leaders, and those of followers."""
+    """Return the throttled replicas of each topic that still exists: of its leaders, and of its followers."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     described = (yield from describe_configs(core, resources, _REPLICAS)) if resources else []
     return {

@@ -75,5 +75,5 @@ def traffic_of(moves: Iterable[Move]) -> dict[int, int]:
 
 
 def seconds_of(moves: Iterable[Move], bytes_per_second: float) -> float:
-    """Estimate the seconds that the moves take: those of the broker that receives the most bytes."""
+    """Estimate the seconds that the moves take: the time of the broker that receives the most bytes."""
     return max(traffic_of(moves).values(), default=0) / bytes_per_second

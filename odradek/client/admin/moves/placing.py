@@ -49,7 +49,7 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
         while len(replicas) < count:
             free = [node for node in cluster.sites if node not in replicas]
             if not free:
-                raise CannotPlan(f"{key[0]}-{key[1]}: no broker is left for another replica")
+                raise CannotPlan(f"{key[0]}-{key[1]}: no broker is left that could get another replica")
             cluster.add_replica(key, min(free, key=lambda node: _rank(cluster, replicas, node)))
         while len(replicas) > count:
             cluster.drop_replica(
@@ -58,8 +58,8 @@ def resize_partitions(cluster: PlannedCluster, count: int) -> None:
 
 
 def _dispensable(cluster: PlannedCluster, replicas: Iterable[int], node: int) -> tuple[int, int, int, int]:
-    """Rank a replica by how little the partition loses with it: the higher, the less. Of equals a dead broker goes
-    first.
+    """Rank a replica by how little the partition loses with it: a higher rank means a smaller loss. Of equal
+    replicas, one on a dead broker ranks highest.
     """
     racks, hosts = cluster.spread.span(each for each in replicas if each != node)
     return racks, hosts, cluster.loads.size(node) if node in cluster.loads else 1 << 62, node

@@ -1,6 +1,6 @@
 """The cluster as it would be after the moves planned so far. PURE.
 
-Three parts own what the steps of a plan ask for. `Spread` knows the racks and hosts of brokers. `BrokerLoads`
+Three parts own the facts that the steps of a plan need. `Spread` knows the racks and hosts of brokers. `BrokerLoads`
 knows what each broker holds. `PlannedCluster` has the replicas of each partition, and changes them with the loads.
 """
 
@@ -30,7 +30,7 @@ class Spread:
         self._host_of: dict[int, object] = {site.node_id: site.host for site in sites}
 
     def span(self, replicas: Iterable[int]) -> tuple[int, int]:
-        """Count the racks and the hosts that these brokers span; each unknown place counts as one of its own."""
+        """Count the racks and the hosts that these brokers span. Each unknown place counts as a separate one."""
         nodes = list(replicas)
         racks = {self._rack_of.get(node, ("unknown", node)) for node in nodes}
         hosts = {self._host_of.get(node, ("unknown", node)) for node in nodes}
@@ -45,7 +45,7 @@ class Spread:
 
 
 def _loses_a_place(places: dict[int, object], others: Sequence[int], giver: int, taker: int) -> bool:
-    """True if the partition would span fewer places: one is lost, and none is gained."""
+    """True if the partition would span fewer places: one place is lost, and no place is gained."""
     spanned = [places.get(node) for node in others]
     return places[giver] not in spanned and places[taker] in spanned
 
@@ -129,8 +129,8 @@ class PlannedCluster:
         ]
 
     def may_move(self, key: TopicPartition, giver: int, taker: int) -> bool:
-        """True if the plan may make this move: `taker` has no replica of it, and it spans as many racks and hosts
-        as before.
+        """True if the plan may move this replica: `taker` has no replica of the partition. The replicas must also
+        span as many racks and hosts as before.
         """
         replicas = self._replicas[key]
         if taker in replicas or key in self._fixed:
@@ -144,8 +144,8 @@ class PlannedCluster:
         self.drop_replica(key, giver)
         self.add_replica(key, taker)
         if place:
-            # The new replica takes the place of the old one, but never the first place: a replica with data
-            # leads on.
+            # The new replica takes the old one's place in the list, except the first place: a replica with data
+            # keeps the lead.
             replicas.insert(place, replicas.pop())
 
     def add_replica(self, key: TopicPartition, node: int) -> None:

@@ -219,6 +219,8 @@ OF_ROLES = {
         Variable("host_user", "str", "User and group that the nodes run as.", "odradek"),
         Variable("host_uid", "int", "Number of that user on hosts that do not have it yet.", 640, low=1),
         Variable("host_gid", "int", "Number of its group on hosts that do not have it yet.", 640, low=1),
+        Variable("host_uid", "int", "Number of a new user.", 640, low=1),
+        Variable("host_gid", "int", "Number of a new group.", 640, low=1),
         Variable("host_packages", "list", "Packages of Debian.", ["python3", "xfsprogs"], elements="str"),
         Variable(
             "host_systems",

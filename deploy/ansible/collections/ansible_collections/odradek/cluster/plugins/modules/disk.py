@@ -64,7 +64,7 @@ options:
     type: str
     default: ""
   missing_ok:
-    description: Report disks that are not there, in place of failing; for hosts that serve already.
+    description: Report disks that are not there or cannot be read, in place of failing; for hosts that serve already.
     type: bool
     default: false
 author:
@@ -103,7 +103,7 @@ refused:
   elements: str
   returned: when looking
 missing:
-  description: Names of disks that are not there.
+  description: Names of disks that are not there, or cannot be read.
   type: list
   elements: str
   returned: always
@@ -120,6 +120,7 @@ import tempfile
 from collections.abc import Collection
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_mounted
 
 _LABEL = "odr-"
 _LABEL_BYTES_MAX = 12
@@ -145,6 +146,16 @@ def _probe(device: str) -> dict[str, str]:
 def _size(device: str) -> int:
     with open(device, "rb") as file:
         return file.seek(0, os.SEEK_END)
+
+
+def _read_trouble(device: str) -> str | None:
+    """Return the error of a device that cannot be read; None for a sound one."""
+    try:
+        with open(device, "rb", buffering=0) as file:
+            file.read(_SAMPLE_BYTES)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _holds_data(device: str, size: int) -> bool:
@@ -279,6 +290,9 @@ def _judged(
             None,
             f"disk {name}: {device} has partitions ({', '.join(_children(device))}){_wipe_hint(device)}",
         )
+    trouble = _read_trouble(device)
+    if trouble is not None:
+        return None, f"disk {name}: {device} is dead or dying, it cannot be read ({trouble})"
     size = _size(device)
     if size < bytes_min:
         return None, f"disk {name}: {device} has {size // 1_000_000} MB, {bytes_min // 1_000_000} are needed"
@@ -306,7 +320,7 @@ def _wipe(module: AnsibleModule, device: str) -> None:
 def _is_mounted(root: str, name: str) -> bool:
     """Check that a disk is mounted, now and at the next boot."""
     unit = f"{root.strip('/').replace('/', '-')}-{name}.mount"
-    return os.path.ismount(os.path.join(root, name)) and os.path.exists(
+    return is_mounted(os.path.join(root, name)) and os.path.exists(
         f"/etc/systemd/system/multi-user.target.wants/{unit}"
     )
 
@@ -451,7 +465,13 @@ def main() -> None:
     if module.params["discover"]:
         _discover(module)
     disks = module.params["disks"]
-    missing = [disk for disk in disks if not os.path.exists(disk["device"])]
+    # A host that serves has got on without a dead disk; its node says so, and replace_disk takes it out.
+    missing = [
+        disk
+        for disk in disks
+        if not os.path.exists(disk["device"])
+        or (module.params["missing_ok"] and _read_trouble(disk["device"]) is not None)
+    ]
     there = [disk for disk in disks if disk not in missing]
     troubles = []
     if not module.params["missing_ok"]:

@@ -64,7 +64,9 @@ identities:
   type: dict
   returned: always
 nodes:
-  description: One dictionary for each node.
+  description: >-
+    One dictionary for each node. Of its disks, C(unmounted) names those that are not mounted, C(dead) those that
+    answer with errors, and C(unformatted) the sound ones that hold no log directory of the node.
   type: list
   elements: dict
   returned: always
@@ -77,6 +79,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import MANIFEST, identity_of
+from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_mounted, trouble_of
 
 
 def _link(root: str, name: str) -> str | None:
@@ -165,6 +168,12 @@ def _is_stale(node: int) -> bool:
     return done.returncode != 0
 
 
+def dead_disks(points: dict[str, str], file: str) -> dict[str, str]:
+    """Return the mounted disks that answer with errors, and how they answer."""
+    troubles = {disk: trouble_of(point, file) for disk, point in points.items()}
+    return {disk: trouble for disk, trouble in troubles.items() if trouble is not None}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -180,11 +189,15 @@ def main() -> None:
     nodes = []
     for node in module.params["nodes"]:
         points = {disk: os.path.join(disks_root, disk) for disk in node["disks"]}
-        unmounted = [disk for disk, point in points.items() if not os.path.ismount(point)]
+        unmounted = [disk for disk, point in points.items() if not is_mounted(point)]
+        properties = os.path.join(f"node-{node['id']}", "meta.properties")
+        dead = dead_disks(
+            {disk: point for disk, point in points.items() if disk not in unmounted}, properties
+        )
         unformatted = [
             disk
             for disk, point in points.items()
-            if not os.path.exists(os.path.join(point, f"node-{node['id']}", "meta.properties"))
+            if disk not in dead and not os.path.exists(os.path.join(point, properties))
         ]
         nodes.append(
             {
@@ -192,6 +205,7 @@ def main() -> None:
                 "active": _is_active(f"odradek@{node['id']}.service"),
                 "stale": _is_stale(node["id"]),
                 "unmounted": unmounted,
+                "dead": [f"{disk} ({reason})" for disk, reason in dead.items()],
                 "unformatted": unformatted,
                 "blank": len(unformatted) == len(points),
             }

@@ -56,6 +56,13 @@ import os
 import pwd
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_mounted, trouble_of
+
+
+def _trouble(directory: str) -> str | None:
+    """Return the error of the disk of a log directory; a dead one is left as it is."""
+    point, name = os.path.split(directory)
+    return trouble_of(point, os.path.join(name, "meta.properties")) if is_mounted(point) else None
 
 
 def main() -> None:
@@ -72,13 +79,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    new = [
-        path for path in params["directories"] if not os.path.exists(os.path.join(path, "meta.properties"))
-    ]
+    sound = [path for path in params["directories"] if _trouble(path) is None]
+    new = [path for path in sound if not os.path.exists(os.path.join(path, "meta.properties"))]
     if not new or module.check_mode:
         module.exit_json(changed=bool(new), formatted=new)
     for path in new:
-        if not os.path.ismount(os.path.dirname(path)):
+        if not is_mounted(os.path.dirname(path)):
             module.fail_json(
                 msg=f"Node {params['node']} was not formatted: no disk is mounted at {os.path.dirname(path)}; "
                 "see `systemctl status` of that mount."

@@ -1,0 +1,46 @@
+"""Logs that were recovered: a replica that was away meanwhile finds out, and leaves its own log alone. PURE.
+
+`odradek quorum recover` begins a new log from a copy. Its epoch is `RECOVERY_EPOCHS_MIN` above all that the copies and the
+nodes knew. No quorum holds so many elections while a replica is away: at one in a second that takes eleven days. So
+an answer whose epoch is that far ahead comes from a recovered quorum. A replica with a log of its own stops then. It
+may have records that the recovered log lacks, and only an operator may set them aside.
+
+A request never stops a replica: anybody may send one. It is refused (`EPOCHS_AHEAD_MAX` in `core.py`).
+"""
+
+from __future__ import annotations
+
+from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.raft.log_state import LogState
+
+__all__ = ["RECOVERY_EPOCHS_MIN", "LogLeftBehind", "check_answer", "parted"]
+
+RECOVERY_EPOCHS_MIN = 1_000_000
+"""The least number of epochs by which a recovery raises the epoch."""
+_WAY_OUT = (
+    "keep this node's metadata if they may be the better ones; otherwise `odradek quorum begin-anew CONFIG --execute` "
+    "sets them aside, and the node fetches those of the others"
+)
+
+
+class LogLeftBehind(MetadataLogCorrupt):
+    """The quorum has another log than this replica: it was recovered, or its voters have lost committed records."""
+
+
+def check_answer(log: LogState, own_epoch: int, epoch: int, node_id: int) -> None:
+    """Raise `LogLeftBehind` if this answer to a replica with a log comes from a quorum that was recovered without it."""
+    has_log = log.end_offset > 0 or log.snapshot is not None
+    if has_log and epoch - own_epoch >= RECOVERY_EPOCHS_MIN:
+        raise LogLeftBehind(
+            f"the metadata log was recovered without this node: node {node_id} is in epoch {epoch}, and this node has a "
+            f"log up to offset {log.end_offset} of epoch {log.last_epoch}: {_WAY_OUT}"
+        )
+
+
+def parted(log: LogState, epoch: int, end_offset: int, high_watermark: int) -> LogLeftBehind:
+    """Make the error for a leader whose log lacks records that were committed here."""
+    return LogLeftBehind(
+        f"the leader of epoch {epoch} lacks committed records: its metadata log parts from this node's at offset "
+        f"{end_offset}; this node has a log up to offset {log.end_offset} of epoch {log.last_epoch}, committed up to "
+        f"{high_watermark}: {_WAY_OUT}"
+    )

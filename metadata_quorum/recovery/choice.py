@@ -1,0 +1,267 @@
+"""The choice of a copy, and everything that speaks against a recovery. PURE.
+
+A recovery is refused where it is needless, where its basis is unknown, or where an operator has to decide first:
+
+* Where a majority of the voters is left, starting them is the way. That is judged by each set of voters that may be in force.
+* Each voter of the copy was read, or is named as lost. Each registered broker was read, or is named as absent or gone.
+* Copies that differ at one offset of one epoch mean damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from odradek.metadata_quorum.controller.unclean_recovery import names_feature
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
+from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest, parting_offset, read_copy
+from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
+from odradek.metadata_quorum.recovery.recovered_image import Holdings
+from odradek.metadata_quorum.replica.storage_format import bootstrap_records
+from odradek.wire.structure import ZERO_UUID
+from odradek.wire.uuid_text import uuid_to_text
+
+__all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
+
+REBUILT_END = OffsetAndEpoch(1 << 40, 500_000_000)
+"""The end that is assumed of a log without any copy: far above all that a cluster writes, and how often it votes."""
+
+
+@attrs.frozen
+class Named:
+    """What the operator has named."""
+
+    lost: tuple[ReplicaKey, ...] = ()
+    """Voters whose metadata are lost, by node and directory."""
+    absent: tuple[int, ...] = ()
+    """Nodes that were not read and may come back."""
+    gone: tuple[int, ...] = ()
+    """Nodes whose disks are destroyed."""
+    topics: Mapping[str, bytes] = attrs.field(factory=dict)
+    """The id that counts for a name under which directories hold several topics."""
+    backup_may_be_older: bool = False
+    """True if the backup counts although a node has a better copy."""
+
+
+@attrs.frozen
+class Choice:
+    """The copies, the choice among them, and the reasons against a recovery."""
+
+    copies: tuple[MetadataCopy, ...]
+    chosen: MetadataCopy | None
+    topics: Mapping[str, bytes]
+    """The topics of the recovered cluster, by name."""
+    refusals: tuple[str, ...]
+
+
+def key_text(key: ReplicaKey) -> str:
+    """Write a voter as `--lost` takes it."""
+    if key.directory_id == ZERO_UUID:
+        return str(key.node_id)
+    return f"{key.node_id}:{uuid_to_text(key.directory_id)}"
+
+
+def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFiles] | None = None) -> Choice:
+    """Read all copies, choose one, and collect the reasons against a recovery."""
+    refusals = list(_about_nodes(nodes, named))
+    copies: list[MetadataCopy] = []
+    cluster_ids = sorted({each.cluster_id for each in nodes if each.cluster_id})
+    cluster_id = cluster_ids[0] if cluster_ids else ""
+    for node in sorted(nodes, key=lambda each: each.node_id):
+        if node.copy is not None:
+            try:
+                copies.append(read_copy(node.copy, f"node {node.node_id}", node.node_id, cluster_id))
+            except MetadataLogCorrupt as error:
+                refusals.append(f"the copy of node {node.node_id} is damaged: {error}")
+    if backup is not None:
+        try:
+            copies.append(read_copy(backup[1], f"backup {backup[0]}", None, cluster_id))
+        except MetadataLogCorrupt as error:
+            refusals.append(f"the backup is damaged: {error}")
+    copies = [each for each in copies if each.end.offset > 0]
+    if not copies:
+        refusals.append(
+            "no node has a copy of the metadata log: `odradek quorum rebuild` makes it anew from what lies on the disks"
+        )
+        return Choice((), None, {}, tuple(refusals))
+    chosen = _chosen(copies, named, backup is not None)
+    refusals += _damage(chosen, copies)
+    refusals += _about_backup(chosen, copies, named)
+    refusals += _about_voters(chosen, nodes, named)
+    refusals += _about_brokers(chosen.image, nodes, named)
+    topics, ambiguous = topics_of(chosen.image, nodes, named)
+    return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous))
+
+
+def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
+    """Begin with nothing but the directories of topics: every copy of the metadata log is gone."""
+    refusals = list(_about_nodes(nodes, named))
+    cluster_ids = [each.cluster_id for each in nodes if each.cluster_id]
+    for node in sorted(nodes, key=lambda each: each.node_id):
+        if node.copy is not None and read_copy(node.copy, "", node.node_id, "").end.offset > 0:
+            refusals.append(
+                f"node {node.node_id} has a copy of the metadata log: `odradek quorum recover` begins with it"
+            )
+    if not cluster_ids:
+        refusals.append("no directory says which cluster this is: there is nothing to rebuild")
+    if not any(each.is_controller for each in nodes):
+        refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
+    builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
+    for offset, record in enumerate(bootstrap_records()):
+        builder.replay(offset, record)
+    chosen = MetadataCopy("the disks", None, REBUILT_END, (), builder.build()[0])
+    topics, ambiguous = topics_of(chosen.image, nodes, named)
+    return Choice((chosen,), chosen, topics, (*refusals, *ambiguous))
+
+
+def _chosen(copies: Sequence[MetadataCopy], named: Named, has_backup: bool) -> MetadataCopy:
+    if has_backup and named.backup_may_be_older and copies[-1].node_id is None:
+        return copies[-1]
+    return greatest(copies)
+
+
+def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
+    refusals = []
+    ids = [each.node_id for each in nodes]
+    refusals += [
+        f"node {each} was read twice" for each in sorted({each for each in ids if ids.count(each) > 1})
+    ]
+    clusters = sorted({each.cluster_id for each in nodes if each.cluster_id})
+    if len(clusters) > 1:
+        refusals.append(f"the nodes belong to different clusters: {', '.join(clusters)}")
+    refusals += [
+        f"node {each} was read, so it is neither absent nor gone"
+        for each in sorted({*named.absent, *named.gone})
+        if each in ids
+    ]
+    both = sorted({*named.absent} & {*named.gone})
+    refusals += [f"node {each} is named as absent and as gone" for each in both]
+    return refusals
+
+
+def _damage(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
+    found = []
+    for other in copies:
+        offset = None if other is chosen else parting_offset(chosen, other)
+        if offset is not None:
+            found.append(
+                f"{chosen.source} and {other.source} have different records at offset {offset} of one epoch, so one of them "
+                "is damaged: find out which, and leave that node's metadata out (`--lost`)"
+            )
+    return found
+
+
+def _about_backup(chosen: MetadataCopy, copies: Sequence[MetadataCopy], named: Named) -> list[str]:
+    backups = [each for each in copies if each.node_id is None]
+    if not backups or chosen is backups[0] or named.backup_may_be_older:
+        return []
+    return [
+        f"{chosen.source} has a better copy than the backup: it ends at offset {chosen.end.offset} of epoch "
+        f"{chosen.end.epoch}, the backup at {backups[0].end.offset} of epoch {backups[0].end.epoch}. Leave the backup out, "
+        "or say --even-if-older"
+    ]
+
+
+def _about_voters(chosen: MetadataCopy, nodes: Sequence[FoundNode], named: Named) -> list[str]:
+    sets = chosen.voter_sets or tuple(
+        VoterSet.of_ids(sorted(ids)) for ids in dict.fromkeys(each.static_voters for each in nodes) if ids
+    )
+    by_id = {each.node_id: each for each in nodes}
+    refusals: list[str] = []
+    if not sets:
+        return ["neither the copy nor a configuration names voters"]
+    known = [voter.key for voters in sets for voter in voters.voters]
+    for key in named.lost:
+        if key not in known:
+            who = ", ".join(key_text(each.key) for each in sets[-1].voters)
+            refusals.append(f"{key_text(key)} is no voter of the copy (voters: {who})")
+        elif _has_its_copy(key, by_id.get(key.node_id)):
+            refusals.append(f"voter {key_text(key)} is not lost: its metadata were read")
+    for key in dict.fromkeys(known):
+        if key not in named.lost and not _has_its_copy(key, by_id.get(key.node_id)):
+            node = by_id.get(key.node_id)
+            why = (
+                "was not read" if node is None else node.copy_problem or "has another metadata directory now"
+            )
+            refusals.append(
+                f"voter {key_text(key)} {why}: read it, or name it with --lost {key_text(key)} if its metadata are lost"
+            )
+    for voters in sets:
+        left = [each.key for each in voters.voters if each.key not in named.lost]
+        if len(left) >= voters.majority:
+            who = ", ".join(map(key_text, left))
+            refusals.append(
+                f"{len(left)} of {len(voters.voters)} voters are left ({who}): start them, since a majority elects a leader "
+                "by itself"
+            )
+    if chosen.voters is None and sets:
+        recovered = [each for each in sets[-1].node_ids if each in by_id]
+        if len(recovered) < sets[-1].majority:
+            refusals.append(
+                "controller.quorum.voters names voters of which no majority was read: correct it on all nodes first"
+            )
+    if not any(each.is_controller for each in nodes):
+        refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
+    return refusals
+
+
+def _has_its_copy(key: ReplicaKey, node: FoundNode | None) -> bool:
+    """True if the node was read, and has the metadata directory and the log of this voter."""
+    if node is None or node.copy is None:
+        return False
+    return key.directory_id in (ZERO_UUID, node.metadata_directory_id)
+
+
+def _about_brokers(image: MetadataImage, nodes: Sequence[FoundNode], named: Named) -> list[str]:
+    refusals = []
+    read = [each.node_id for each in nodes]
+    placed = {
+        replica
+        for topic in image.topics.values()
+        for partition in topic.partitions.values()
+        for replica in partition.replicas
+    }
+    for broker_id in sorted({*image.brokers, *placed}):
+        if broker_id not in (*read, *named.absent, *named.gone):
+            refusals.append(
+                f"broker {broker_id} was not read: read it, or name it with --absent {broker_id} if its disks may come back, "
+                f"or with --gone {broker_id} if they never do"
+            )
+    left = [each for each in (*read, *named.absent) if each in image.brokers]
+    strangers = [each for each in sorted(left) if not names_feature(image.brokers[each].features)]
+    if strangers:
+        refusals.append(
+            f"brokers {', '.join(map(str, strangers))} run a version that does not report its logs, so the longest log "
+            "could not be found: start these nodes with this version"
+        )
+    return refusals
+
+
+def topics_of(
+    image: MetadataImage, nodes: Sequence[FoundNode], named: Named
+) -> tuple[dict[str, bytes], list[str]]:
+    """Name the topics of the recovered cluster, and the names that several topics have."""
+    holdings = Holdings(nodes)
+    topics: dict[str, bytes] = {}
+    refusals: list[str] = []
+    for name in sorted({*image.topics, *holdings.names}):
+        known = image.topics[name].topic_id if name in image.topics else None
+        ids = list(dict.fromkeys([*([] if known is None else [known]), *holdings.names.get(name, {})]))
+        held = [each for each in ids if holdings.is_held(each)]
+        if name in named.topics:
+            if named.topics[name] not in ids:
+                refusals.append(f"no topic {name} has the id {uuid_to_text(named.topics[name])}")
+            topics[name] = named.topics[name]
+        elif len(held) > 1:
+            texts = " or ".join(f"--topic {name}={uuid_to_text(each)}" for each in held)
+            refusals.append(
+                f"several topics {name} lie on the disks: choose one ({texts}), the other is set aside"
+            )
+        else:
+            # The copy may name a topic that was deleted and made anew since: then only the new one is on the disks.
+            topics[name] = held[0] if held else ids[0]
+    return topics, refusals

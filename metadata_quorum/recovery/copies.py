@@ -1,0 +1,170 @@
+"""Copies of the metadata log: read from their bytes, compared, the greatest found. PURE.
+
+A copy is its newest complete snapshot and the log behind it. Copies are ordered by the epoch of the last whole record, then
+by the end offset. (The epoch in a `quorum-state` says nothing of the records.) By Raft's argument the greatest copy of a majority
+has all that is committed. Fewer copies may lack some of it, and nobody can know: so the plan lists the evidence.
+
+A record that is in the greatest copy alone may never have been committed. It counts as committed from now on, as a leader of
+Raft may decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import InvalidMetadata, MetadataImage
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.recovery.found import CopyFiles
+from odradek.metadata_quorum.replica.checkpoint_files import open_snapshot
+from odradek.metadata_quorum.replica.metadata_batches import is_whole_batch, read_batches
+from odradek.wire.batches.batch_header import iter_batches, parse_header
+from odradek.wire.messages.control_records import VotersRecord
+from odradek.wire.messages.metadata_records import AbortTransactionRecord
+
+__all__ = ["CopyBatch", "MetadataCopy", "greatest", "parting_offset", "read_copy", "whole_batches"]
+
+
+@attrs.frozen
+class CopyBatch:
+    """A batch of a copy; two copies that agree have the same checksum for it."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    crc: int
+
+
+@attrs.frozen
+class MetadataCopy:
+    """A copy, and the state of the cluster to which it leads."""
+
+    source: str
+    """The node or the file that has it, for people."""
+    node_id: int | None
+    """None for a backup."""
+    end: OffsetAndEpoch
+    batches: tuple[CopyBatch, ...] = attrs.field(repr=False)
+    image: MetadataImage = attrs.field(repr=False)
+    voter_sets: tuple[VoterSet, ...] = ()
+    """The newest set of voters, after the committed one where the newest may be uncommitted. Empty where configurations
+    name the voters."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The place of this copy among others: the greatest has the most."""
+        return self.end.epoch, self.end.offset
+
+    @property
+    def voters(self) -> VoterSet | None:
+        """The newest set of voters; None where configurations name them."""
+        return self.voter_sets[-1] if self.voter_sets else None
+
+
+def whole_batches(segments: Sequence[bytes]) -> bytes:
+    """Join the batches of a log's files, up to the first that is torn, or behind a gap."""
+    joined = bytearray()
+    expected: int | None = None
+    for data in segments:
+        position = 0
+        while (size := is_whole_batch(data, position)) is not None:
+            header = parse_header(data, position)
+            if expected is not None and header.base_offset > expected:
+                return bytes(joined)
+            # A truncation that a crash has undone leaves batches that a later file has again.
+            if expected is None or header.base_offset == expected:
+                joined += data[position : position + size]
+                expected = header.next_offset
+            position += size
+    return bytes(joined)
+
+
+def read_copy(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -> MetadataCopy:
+    """Read a copy. Raises `MetadataLogCorrupt`."""
+    try:
+        return _read(files, source, node_id, cluster_id)
+    except InvalidMetadata as error:
+        raise MetadataLogCorrupt(f"{source}: {error}") from error
+
+
+def _read(files: CopyFiles, source: str, node_id: int | None, cluster_id: str) -> MetadataCopy:
+    builder = ImageBuilder(MetadataImage.empty(cluster_id))
+    committed: VoterSet | None = None
+    end = OffsetAndEpoch(0, -1)
+    batches = tuple(
+        CopyBatch(header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc)
+        for _, header in iter_batches(files.log)
+    )
+    if files.snapshot_end is not None:
+        end = files.snapshot_end
+        contents = open_snapshot(files.snapshot, source=f"{source}: snapshot {end.offset}-{end.epoch}")
+        for record in contents.records:
+            builder.replay(end.offset - 1, record, end.epoch)
+        builder.advance(end.offset - 1, end.epoch)
+        found = [each for each in contents.control_records if isinstance(each, VotersRecord)]
+        committed = VoterSet.from_record(found[-1]) if found else None
+        if _is_replaced(batches, end):
+            batches = ()
+    if batches and batches[0].base_offset > end.offset:
+        raise MetadataLogCorrupt(
+            f"{source}: the log begins at offset {batches[0].base_offset}, and no snapshot ends there"
+        )
+    behind = _replay(files.log if batches else b"", builder, end, source)
+    if builder.in_transaction:
+        # Its end is not in this copy, so nothing of it ever counted.
+        builder.replay(end.offset, AbortTransactionRecord())
+    image, _ = builder.build()
+    if batches and batches[-1].last_offset >= end.offset:
+        end = OffsetAndEpoch(batches[-1].last_offset + 1, batches[-1].epoch)
+    return MetadataCopy(source, node_id, end, batches, image, _sets_that_may_hold(committed, behind))
+
+
+def _is_replaced(batches: Sequence[CopyBatch], snapshot: OffsetAndEpoch) -> bool:
+    """True if the snapshot has come from a leader in place of this log, and a crash has kept the log's beginning."""
+    if not batches or batches[-1].last_offset + 1 < snapshot.offset:
+        return bool(batches)
+    epochs = [each.epoch for each in batches if each.base_offset < snapshot.offset <= each.last_offset + 1]
+    return bool(epochs) and epochs[-1] != snapshot.epoch
+
+
+def _replay(log: bytes, builder: ImageBuilder, begin: OffsetAndEpoch, source: str) -> list[VoterSet]:
+    """Replay the batches from `begin` on; return the sets of voters in them."""
+    voters: list[VoterSet] = []
+    for batch in read_batches(log, source=source):
+        for offset, record in enumerate(batch.records, batch.base_offset):
+            if offset < begin.offset:
+                continue
+            if batch.is_control or record is None:
+                builder.advance(offset, batch.epoch)
+                if isinstance(record, VotersRecord):
+                    voters.append(VoterSet.from_record(record))
+            else:
+                builder.replay(offset, record, batch.epoch)
+    return voters
+
+
+def _sets_that_may_hold(committed: VoterSet | None, behind: Sequence[VoterSet]) -> tuple[VoterSet, ...]:
+    """Return the sets of which one is in force. Voters change one by one, so all but the last of them are committed."""
+    known = [*([] if committed is None else [committed]), *behind]
+    return tuple(known[-2:] if behind else known[-1:])
+
+
+def greatest(copies: Sequence[MetadataCopy]) -> MetadataCopy:
+    """Choose the greatest copy; among equals a node's, of the smallest id."""
+    return max(copies, key=lambda each: (*each.rank, -1 if each.node_id is None else 0, -(each.node_id or 0)))
+
+
+def parting_offset(one: MetadataCopy, other: MetadataCopy) -> int | None:
+    """Find the offset at which two copies have different records of one epoch: one of them is damaged."""
+    known = {each.base_offset: each for each in other.batches}
+    for batch in one.batches:
+        twin = known.get(batch.base_offset)
+        if twin is not None and twin.epoch == batch.epoch and twin != batch:
+            return batch.base_offset
+    if one.end == other.end and list(records_of(one.image)) != list(records_of(other.image)):
+        return one.end.offset
+    return None

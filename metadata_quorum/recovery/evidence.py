@@ -1,0 +1,118 @@
+"""Evidence of what the chosen copy lacks, and what comes back with it: for an operator to read before the start. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.metadata_quorum.image.metadata_image import PartitionImage, TopicImage
+from odradek.metadata_quorum.recovery.choice import Choice
+from odradek.metadata_quorum.recovery.copies import MetadataCopy
+from odradek.metadata_quorum.recovery.found import FoundNode
+from odradek.metadata_quorum.recovery.recovered_image import UNKNOWN_TOPIC, Holdings
+from odradek.wire.uuid_text import uuid_to_text
+
+__all__ = ["evidence", "review"]
+
+_NAMES_MAX = 20
+
+
+def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
+    """List what shows that the copy lacks something, and what becomes of it."""
+    chosen = choice.chosen
+    if chosen is None:
+        return []
+    lines = _about_copies(chosen, choice.copies)
+    for node in nodes:
+        if node.quorum_epoch > chosen.end.epoch:
+            lines.append(
+                f"node {node.node_id} knows epoch {node.quorum_epoch}, and the copy ends in epoch {chosen.end.epoch}: a later "
+                "leader may have written more"
+            )
+        if node.producer_id >= chosen.image.next_producer_id:
+            lines.append(
+                f"node {node.node_id} has records of producer id {node.producer_id}, which the copy has not allocated yet"
+            )
+        lines += [f"node {node.node_id}: {each}" for each in node.unreadable]
+    return lines + _about_topics(choice, chosen, nodes)
+
+
+def _about_copies(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
+    others = [each for each in copies if each is not chosen and each.end == chosen.end]
+    if others or chosen.node_id is None:
+        return []
+    return [
+        f"no other copy reaches as far as that of {chosen.source}: its last records may never have been committed, and "
+        "count as committed from now on"
+    ]
+
+
+def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNode]) -> list[str]:
+    holdings, image, lines = Holdings(nodes), chosen.image, []
+    for name, topic_id in sorted(choice.topics.items()):
+        known: TopicImage | None = image.topics_by_id.get(topic_id)
+        if known is None:
+            lines.append(
+                f"topic {name} ({uuid_to_text(topic_id)}) is known from directories alone: it comes back with "
+                f"{holdings.count(topic_id)} partitions, without its configuration, and keeps everything until you set one"
+            )
+            continue
+        for number in holdings.partitions(topic_id):
+            before: PartitionImage | None = known.partitions.get(number)
+            for node_id, replica in holdings.of(topic_id, number).items():
+                if before is None:
+                    lines.append(
+                        f"{name}-{number} on node {node_id} is a partition that the copy does not know"
+                    )
+                elif node_id not in before.replicas:
+                    lines.append(f"{name}-{number} lies on node {node_id}, where the copy does not place it")
+                elif replica.leader_epoch > before.leader_epoch:
+                    lines.append(
+                        f"{name}-{number} on node {node_id} has leader epoch {replica.leader_epoch}, the copy knows "
+                        f"{before.leader_epoch}"
+                    )
+    for node in nodes:
+        for replica in node.replicas:
+            key = f"{replica.topic}-{replica.partition} on node {node.node_id}"
+            if replica.topic_id == UNKNOWN_TOPIC:
+                lines.append(f"{key} does not say of which topic it is: it is left alone")
+            elif choice.topics.get(replica.topic) != replica.topic_id:
+                lines.append(
+                    f"{key} is of another topic of that name ({uuid_to_text(replica.topic_id)}): it is set aside at the start"
+                )
+    return lines
+
+
+def review(choice: Choice, nodes: Sequence[FoundNode]) -> list[tuple[str, str]]:
+    """List what comes back with the copy, although the lost part of the log may have removed it."""
+    chosen = choice.chosen
+    if chosen is None:
+        return []
+    holdings, image = Holdings(nodes), chosen.image
+    empty = [
+        name
+        for name, topic_id in sorted(choice.topics.items())
+        if topic_id in image.topics_by_id and not holdings.is_held(topic_id)
+    ]
+    unheld = [
+        f"{name}-{number}"
+        for name, topic_id in sorted(choice.topics.items())
+        if topic_id in image.topics_by_id and holdings.is_held(topic_id)
+        for number in sorted(image.topics_by_id[topic_id].partitions)
+        if not holdings.of(topic_id, number)
+    ]
+    access = image.access
+    rows = [
+        ("topics on no disk that was read", _names(empty)),
+        ("partitions on no disk that was read", _names(unheld)),
+        ("users", _names(sorted({user for user, _ in access.scram_credentials}))),
+        ("rights", str(len(access.acls))),
+        ("delegation tokens", str(len(access.delegation_tokens))),
+        ("quotas", str(len(access.client_quotas))),
+    ]
+    return [(name, text) for name, text in rows if text not in ("", "0")]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_MAX
+    text = ", ".join(names[:_NAMES_MAX])
+    return f"{text} and {more} more" if more > 0 else text

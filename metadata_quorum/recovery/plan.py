@@ -1,0 +1,192 @@
+"""The plan of a recovery: which copy counts, why it may not, what each node gets. PURE.
+
+No number that the lost log may have given is given again: the new log begins with a snapshot far above all that was
+found. Its offset is above every end (the epochs of brokers are offsets). Its epoch is above every epoch in a log or a
+`quorum-state`, and the next producer id above every id. `check_plan` asserts that once more, from the bytes of the snapshot.
+
+The jump of the epoch has a second use. No quorum elects a million leaders while a node is away. So a node that meets
+an epoch so far above its own knows that the log was recovered without it (`raft/core.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from odradek.metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN
+from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.metadata_quorum.recovery.copies import MetadataCopy, read_copy
+from odradek.metadata_quorum.recovery.found import NO_NUMBER, CopyFiles, FoundNode
+from odradek.metadata_quorum.recovery.recovered_image import Holdings, RecoveredCluster, recovered_records
+from odradek.metadata_quorum.replica.checkpoint_files import encode_snapshot
+from odradek.wire.messages.control_records import KRaftVersionRecord
+from odradek.wire.structure import Message
+
+__all__ = ["OFFSETS_AHEAD", "PRODUCER_IDS_AHEAD", "NodePlan", "RecoveryPlan", "check_plan", "make_plan"]
+
+OFFSETS_AHEAD = 1_000_000
+PRODUCER_IDS_AHEAD = 1_000_000_000
+
+
+@attrs.frozen
+class NodePlan:
+    """What a node gets, and the state in which it was when the plan was made."""
+
+    node_id: int
+    metadata_path: str
+    new_ids: Mapping[str, bytes]
+    """Directories that get an id, by their paths: blank ones, and those of voters that were replaced."""
+    copy_end: OffsetAndEpoch
+    """The end of its copy; -1 without one."""
+    quorum_epoch: int
+
+
+@attrs.frozen
+class RecoveryPlan:
+    """A recovery that may be carried out."""
+
+    cluster_id: str
+    source: str
+    """The copy that counts, for people."""
+    end: OffsetAndEpoch
+    """The end and epoch of the new snapshot, with which the new log begins."""
+    next_producer_id: int
+    voters: VoterSet | None
+    """The voters of the new log; None where configurations name them."""
+    nodes: tuple[NodePlan, ...]
+    snapshot: bytes = attrs.field(repr=False)
+
+
+def make_plan(
+    copy: MetadataCopy,
+    copies: Sequence[MetadataCopy],
+    nodes: Sequence[FoundNode],
+    *,
+    absent: Sequence[int],
+    topics: Mapping[str, bytes],
+    new_uuid: Callable[[], bytes],
+    timestamp_ms: int,
+) -> RecoveryPlan:
+    """Plan a recovery with this copy, which nothing speaks against."""
+    nodes = sorted(nodes, key=lambda each: each.node_id)
+    plans, voters, changed_ids = _directories(copy, copies, nodes, new_uuid)
+    end = OffsetAndEpoch(
+        _greatest_offset(copies) + OFFSETS_AHEAD, _greatest_epoch(copies, nodes) + RECOVERY_EPOCHS_MIN
+    )
+    awaited = sorted({each.node_id for each in nodes if each.is_broker} | set(absent))
+    cluster = RecoveredCluster(
+        nodes=tuple(nodes),
+        new_directory_ids=changed_ids,
+        awaited=tuple(awaited),
+        absent=tuple(sorted(absent)),
+        controllers=tuple(sorted({each.node_id for each in nodes if each.is_controller} | set(absent))),
+        next_producer_id=_greatest_producer_id(copies, nodes) + PRODUCER_IDS_AHEAD,
+        topics=topics,
+    )
+    control: list[Message] = []
+    if voters is not None:
+        control = [KRaftVersionRecord(0, KRAFT_VERSION_LEVEL), voters.to_record()]
+    snapshot = encode_snapshot(
+        recovered_records(copy.image, cluster),
+        control_records=control,
+        epoch=end.epoch,
+        timestamp_ms=timestamp_ms,
+        last_contained_log_timestamp=timestamp_ms,
+    )
+    plan = RecoveryPlan(
+        copy.image.cluster_id, copy.source, end, cluster.next_producer_id, voters, tuple(plans), snapshot
+    )
+    check_plan(plan, copies, nodes)
+    return plan
+
+
+def _directories(
+    copy: MetadataCopy,
+    copies: Sequence[MetadataCopy],
+    nodes: Sequence[FoundNode],
+    new_uuid: Callable[[], bytes],
+) -> tuple[list[NodePlan], VoterSet | None, dict[bytes, bytes]]:
+    """Give ids to blank directories and to replaced voters; name the voters of the new log."""
+    ends = {each.node_id: each.end for each in copies if each.node_id is not None}
+    plans: list[NodePlan] = []
+    voting: list[Voter] = []
+    changed_ids: dict[bytes, bytes] = {}
+    former = () if copy.voters is None else copy.voters.voters
+    known = {each.key.node_id: each.key for each in former}
+    are_new = not any(each.node_id in known and each.is_controller for each in nodes)
+    for node in nodes:
+        is_blank = not node.cluster_id
+        new_ids = {
+            each.path: new_uuid()
+            for each in node.directories
+            if each.directory_id is None and (is_blank or each.path == node.metadata_path)
+        }
+        before = node.metadata_directory_id
+        key = known.get(node.node_id)
+        votes = node.is_controller and (key is not None or are_new)
+        if (
+            votes
+            and before is not None
+            and node.copy is None
+            and key in (None, ReplicaKey(node.node_id, before))
+        ):
+            # The voter of that id may have voted and promised, and what it knew is gone.
+            new_ids[node.metadata_path] = changed_ids[before] = new_uuid()
+        directory_id = new_ids.get(node.metadata_path, before)
+        assert directory_id is not None
+        if votes:
+            versions = SUPPORTED_FEATURES[KRAFT_VERSION]
+            voting.append(Voter(ReplicaKey(node.node_id, directory_id), node.endpoints, versions))
+        end = ends.get(node.node_id, OffsetAndEpoch(NO_NUMBER, NO_NUMBER))
+        plans.append(NodePlan(node.node_id, node.metadata_path, new_ids, end, node.quorum_epoch))
+    if copy.voters is None and any(each.static_voters for each in nodes):
+        return plans, None, changed_ids
+    return plans, VoterSet.of(voting), changed_ids
+
+
+def _greatest_offset(copies: Sequence[MetadataCopy]) -> int:
+    brokers = [broker.epoch + 1 for each in copies for broker in each.image.brokers.values()]
+    return max([0, *(each.end.offset for each in copies), *brokers])
+
+
+def _greatest_epoch(copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> int:
+    epochs = [each.end.epoch for each in copies]
+    epochs += [batch.epoch for each in copies for batch in each.batches[-1:]]
+    return max([0, *epochs, *(each.quorum_epoch for each in nodes)])
+
+
+def _greatest_producer_id(copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> int:
+    return max([0, *(each.image.next_producer_id for each in copies), *(each.producer_id for each in nodes)])
+
+
+def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]) -> None:
+    """Check the bytes of the snapshot. Raises `AssertionError` where a number would be given again, or a leader is named."""
+    files = CopyFiles(plan.end, plan.snapshot, b"")
+    made = read_copy(files, "the new snapshot", None, plan.cluster_id)
+    for copy in copies:
+        assert copy.end.offset + OFFSETS_AHEAD <= plan.end.offset, f"offsets of {copy.source} are given again"
+        assert copy.end.epoch + RECOVERY_EPOCHS_MIN <= plan.end.epoch, f"epochs of {copy.source}"
+        assert copy.image.next_producer_id + PRODUCER_IDS_AHEAD <= made.image.next_producer_id
+        for broker in copy.image.brokers.values():
+            assert broker.epoch < plan.end.offset, f"broker {broker.broker_id} has epoch {broker.epoch}"
+    for node in nodes:
+        assert node.quorum_epoch + RECOVERY_EPOCHS_MIN <= plan.end.epoch, (
+            f"node {node.node_id} knows the epoch"
+        )
+        assert node.producer_id < made.image.next_producer_id, f"node {node.node_id} has such producer ids"
+    holdings = Holdings(nodes)
+    for topic in made.image.topics.values():
+        for number, partition in topic.partitions.items():
+            assert partition.leader == NO_LEADER, f"{topic.name}-{number} has a leader"
+            assert not partition.isr, f"{topic.name}-{number} has an ISR"
+            assert not partition.elr, f"{topic.name}-{number} has eligible replicas"
+            for node_id, replica in holdings.of(topic.topic_id, number).items():
+                assert replica.leader_epoch < partition.leader_epoch, f"{topic.name}-{number} on {node_id}"
+                assert node_id in partition.replicas, f"{topic.name}-{number} would be a stray on {node_id}"
+                assert node_id in partition.last_known_elr, (
+                    f"{topic.name}-{number} would not wait for {node_id}"
+                )

@@ -1,0 +1,221 @@
+"""The state of the cluster with which a recovered metadata log begins. PURE.
+
+A copy may be older than what the lost voters had. It may miss that a replica left an ISR, that another leads, that a
+reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgotten:
+
+* A partition has the replicas of the copy, and those whose directories hold its topic id on any node that was read.
+* It is without leader, ISR and eligible replicas. Its last known replicas are those that hold it, and those of nodes
+  that are absent. Unclean recovery elects the longest log among them, and waits for each that is `awaited`.
+* Its leader epoch is above the copy's and above any on a disk.
+* A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
+
+Brokers stay registered, and fenced, until they register anew. Those that are gone for good are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from odradek.metadata_quorum.controller.unclean_recovery import AWAITED_BROKERS
+from odradek.metadata_quorum.image.image_builder import ImageBuilder
+from odradek.metadata_quorum.image.image_records import records_of
+from odradek.metadata_quorum.image.metadata_image import (
+    NO_LEADER,
+    RECOVERED,
+    UNASSIGNED_DIRECTORY,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.metadata_quorum.recovery.found import FoundNode, FoundReplica
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from odradek.wire.messages.metadata_records import (
+    ConfigRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    TopicRecord,
+)
+from odradek.wire.structure import Message
+
+__all__ = ["KEEP_EVERYTHING", "LEADER_EPOCHS_AHEAD", "Holdings", "RecoveredCluster", "recovered_records"]
+
+LEADER_EPOCHS_AHEAD = 1_000
+"""How far leader epochs are raised: the lost part of the log may have given some that reached no disk."""
+KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+"""The configuration of a topic whose own one is lost: each record stays until an operator has decided."""
+UNKNOWN_TOPIC = bytes(16)
+
+
+@attrs.frozen
+class RecoveredCluster:
+    """Facts that shall be true of the recovered cluster."""
+
+    nodes: tuple[FoundNode, ...]
+    new_directory_ids: Mapping[bytes, bytes]
+    """Directories that get another id, by the present one."""
+    awaited: tuple[int, ...]
+    """Brokers that were read or are absent: their logs are waited for."""
+    absent: tuple[int, ...]
+    controllers: tuple[int, ...]
+    """Controllers that may come back."""
+    next_producer_id: int
+    topics: Mapping[str, bytes]
+    """Topics by name: those of the copy, and those that only directories know."""
+
+
+class Holdings:
+    """Which nodes hold which partitions on their disks."""
+
+    def __init__(self, nodes: Sequence[FoundNode]) -> None:
+        self._held: dict[bytes, dict[int, dict[int, FoundReplica]]] = {}
+        self.names: dict[str, dict[bytes, None]] = {}
+        """The ids under which directories know a topic's name."""
+        for node in sorted(nodes, key=lambda each: each.node_id):
+            for replica in node.replicas:
+                if replica.topic_id == UNKNOWN_TOPIC:
+                    continue
+                self.names.setdefault(replica.topic, {})[replica.topic_id] = None
+                holders = self._held.setdefault(replica.topic_id, {}).setdefault(replica.partition, {})
+                known = holders.get(node.node_id)
+                # After a move that was not finished two directories have it: the longer one counts.
+                if known is None or (replica.leader_epoch, replica.end_offset) > (
+                    known.leader_epoch,
+                    known.end_offset,
+                ):
+                    holders[node.node_id] = replica
+
+    def of(self, topic_id: bytes, partition: int) -> dict[int, FoundReplica]:
+        """Return the replicas of a partition by node."""
+        return self._held.get(topic_id, {}).get(partition, {})
+
+    def partitions(self, topic_id: bytes) -> list[int]:
+        """Return the numbers of a topic's partitions that lie on some disk."""
+        return sorted(self._held.get(topic_id, {}))
+
+    def count(self, topic_id: bytes) -> int:
+        """Count a topic's partitions, by the greatest number that lies on some disk."""
+        return max((number + 1 for number in self._held.get(topic_id, {})), default=0)
+
+    def is_held(self, topic_id: bytes) -> bool:
+        return topic_id in self._held
+
+
+def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[Message]:
+    """Make the records of the recovered state. Raises `InvalidMetadata` if they would not replay."""
+    holdings = Holdings(cluster.nodes)
+    records: list[Message] = []
+    for record in records_of(image):
+        match record:
+            case TopicRecord() | PartitionRecord() | ProducerIdsRecord():
+                continue
+            case RegisterBrokerRecord():
+                if record.broker_id in cluster.awaited:
+                    records.append(_registered(record, cluster))
+            case RegisterControllerRecord():
+                if record.controller_id in cluster.controllers:
+                    records.append(record)
+            case ConfigRecord():
+                if _keeps(record, image, cluster):
+                    records.append(record)
+            case _:
+                records.append(record)
+    for name, topic_id in sorted(cluster.topics.items()):
+        records += _topic(name, topic_id, image, holdings, cluster)
+    records.append(ProducerIdsRecord(-1, -1, cluster.next_producer_id))
+    awaited = ",".join(map(str, cluster.awaited))
+    records.append(ConfigRecord(RESOURCE_BROKER, "", AWAITED_BROKERS, awaited))
+    builder = ImageBuilder(MetadataImage.empty(image.cluster_id))
+    for offset, each in enumerate(records):
+        builder.replay(offset, each)
+    return list(records_of(builder.build()[0]))
+
+
+def _keeps(record: ConfigRecord, image: MetadataImage, cluster: RecoveredCluster) -> bool:
+    """True if the configuration still belongs to the topic of that name, or to another kind of resource."""
+    if record.resource_type != RESOURCE_TOPIC or record.resource_name not in cluster.topics:
+        return True
+    known = image.topics.get(record.resource_name)
+    return known is None or known.topic_id == cluster.topics[record.resource_name]
+
+
+def _registered(record: RegisterBrokerRecord, cluster: RecoveredCluster) -> RegisterBrokerRecord:
+    """Register a broker as fenced, with the directories that it has now."""
+    record.fenced, record.in_controlled_shutdown = True, False
+    found = [each for each in cluster.nodes if each.node_id == record.broker_id]
+    if found:
+        ids = [each.directory_id for each in found[0].directories if each.directory_id is not None]
+        record.log_dirs = sorted(dict.fromkeys(cluster.new_directory_ids.get(each, each) for each in ids))
+    return record
+
+
+def _topic(
+    name: str, topic_id: bytes, image: MetadataImage, holdings: Holdings, cluster: RecoveredCluster
+) -> list[Message]:
+    known: TopicImage | None = image.topics_by_id.get(topic_id)
+    on_disks = holdings.partitions(topic_id)
+    count = max(len(known.partitions) if known is not None else 0, holdings.count(topic_id))
+    records: list[Message] = [TopicRecord(name, topic_id)]
+    # A partition that is on no disk goes where its neighbours are.
+    usual = sorted({node: None for number in on_disks for node in holdings.of(topic_id, number)})
+    for number in range(count):
+        before = None if known is None else known.partitions.get(number)
+        records.append(
+            _partition(topic_id, number, before, holdings.of(topic_id, number), cluster, tuple(usual))
+        )
+    if known is None:
+        records += [
+            ConfigRecord(RESOURCE_TOPIC, name, key, value) for key, value in sorted(KEEP_EVERYTHING.items())
+        ]
+    return records
+
+
+def _partition(
+    topic_id: bytes,
+    number: int,
+    before: PartitionImage | None,
+    held: Mapping[int, FoundReplica],
+    cluster: RecoveredCluster,
+    usual: tuple[int, ...],
+) -> PartitionRecord:
+    placed = before.replicas if before is not None else ()
+    replicas = tuple(dict.fromkeys([*placed, *held])) or usual
+    order: list[int] = []
+    if before is not None:
+        order = [before.leader, *before.isr, *before.elr, *before.last_known_elr, *placed]
+    waited_for = [*held, *(each for each in placed if each in cluster.absent)]
+    epochs = [each.leader_epoch for each in held.values()]
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=list(replicas),
+        isr=[],
+        removing_replicas=[] if before is None else list(before.removing_replicas),
+        adding_replicas=[] if before is None else list(before.adding_replicas),
+        leader=NO_LEADER,
+        leader_recovery_state=RECOVERED,
+        leader_epoch=max([0 if before is None else before.leader_epoch, *epochs]) + LEADER_EPOCHS_AHEAD,
+        partition_epoch=(0 if before is None else before.partition_epoch) + LEADER_EPOCHS_AHEAD,
+        directories=[_directory(each, before, held, cluster) for each in replicas],
+        eligible_leader_replicas=None,
+        last_known_elr=[each for each in dict.fromkeys([*order, *held]) if each in waited_for] or None,
+    )
+
+
+def _directory(
+    node: int,
+    before: PartitionImage | None,
+    held: Mapping[int, FoundReplica],
+    cluster: RecoveredCluster,
+) -> bytes:
+    """Name the directory where the replica lies now. A replica that is nowhere keeps its old one: so it begins anew, as
+    after a change of its disk.
+    """
+    replica = held.get(node)
+    known = UNASSIGNED_DIRECTORY if before is None else before.directory_of(node)
+    if replica is None:
+        return known
+    return cluster.new_directory_ids.get(replica.directory_id, replica.directory_id)

@@ -1,0 +1,466 @@
+"""`odradek quorum inspect|recover|rebuild|begin-anew`: a quorum from the copies of the metadata log that are left."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from odradek.cli.failure import CliError
+from odradek.cli.output import print_json, print_values, say
+from odradek.cli.parsing import Groups, add_command, file_path, id_number
+from odradek.cli.recovering.stopped_nodes import answers_at, backup_in, facts_of, read_nodes
+
+if TYPE_CHECKING:
+    from odradek.metadata_quorum.recovery.choice import Choice, Named
+    from odradek.metadata_quorum.recovery.found import FoundNode
+    from odradek.metadata_quorum.recovery.plan import RecoveryPlan
+    from odradek.operations.recovery.node_reading import NodeFacts
+
+__all__ = ["register_recovery"]
+
+Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
+
+
+def register_recovery(commands: Groups) -> None:
+    """Add the commands to the group `quorum`."""
+    inspect = add_command(
+        commands, "inspect", _inspect, "write a report about stopped nodes of this host, for `quorum recover`"
+    )
+    _add_configs(inspect, "+")
+    inspect.add_argument("--to", metavar="FILE", type=file_path, required=True, help="where the report goes")
+
+    _register_recover(commands)
+    again = add_command(
+        commands,
+        "rebuild",
+        _rebuild,
+        "make the metadata log anew from what lies on the disks, when no copy is left; without --execute only say how",
+    )
+    _add_configs(again, "*")
+    _add_shared(again)
+
+    anew = add_command(
+        commands,
+        "begin-anew",
+        _begin_anew,
+        "set a stopped node's metadata log aside, so that it fetches that of the quorum; without --execute only look",
+    )
+    _add_configs(anew, None)
+    anew.add_argument("--execute", action="store_true", help="do it")
+
+
+def _register_recover(commands: Groups) -> None:
+    recover = add_command(
+        commands,
+        "recover",
+        _recover,
+        "begin the metadata log anew from the best copy that is left; without --execute only say how",
+    )
+    _add_configs(recover, "*")
+    _add_shared(recover)
+    recover.add_argument(
+        "--lost",
+        metavar="ID:DIR",
+        type=_voter,
+        action="append",
+        default=[],
+        help="a voter whose metadata are lost, with the id of its directory; the plan names those that it misses (repeat for more)",
+    )
+    recover.add_argument(
+        "--backup",
+        metavar="PATH",
+        type=file_path,
+        help="a backup of the metadata log as one more copy: the archive, or the directory that it holds",
+    )
+    recover.add_argument(
+        "--even-if-older", action="store_true", help="the backup counts although a node has a better copy"
+    )
+    recover.add_argument(
+        "--from", dest="source", metavar="FILE", type=file_path, help="carry out the plan in this file"
+    )
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `recover` and `rebuild`."""
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        type=file_path,
+        action="append",
+        default=[],
+        help="what `quorum inspect` has written on another host (repeat for more)",
+    )
+    parser.add_argument(
+        "--absent",
+        metavar="ID",
+        type=id_number,
+        action="append",
+        default=[],
+        help="a node that cannot be read now, and may come back: its partitions wait for it (repeat for more)",
+    )
+    parser.add_argument(
+        "--gone",
+        metavar="ID",
+        type=id_number,
+        action="append",
+        default=[],
+        help="a node that never comes back (repeat for more)",
+    )
+    parser.add_argument(
+        "--topic",
+        metavar="NAME=ID",
+        type=_topic,
+        action="append",
+        default=[],
+        help="the topic that counts where directories have several of that name (repeat for more)",
+    )
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        type=file_path,
+        help="write the plan, for the other hosts (with --execute by default beside the first CONFIG)",
+    )
+    parser.add_argument("--execute", action="store_true", help="carry the plan out on the nodes of this host")
+
+
+def _add_configs(parser: argparse.ArgumentParser, count: str | None) -> None:
+    parser.add_argument(
+        "config", metavar="CONFIG", type=file_path, nargs=count, help="the properties file of a stopped node"
+    )
+
+
+def _voter(text: str) -> tuple[int, bytes]:
+    from odradek.wire.structure import ZERO_UUID
+    from odradek.wire.uuid_text import uuid_from_text
+
+    node, colon, directory = text.partition(":")
+    try:
+        return id_number(node), uuid_from_text(directory) if colon else ZERO_UUID
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not ID:DIR, DIR being 22 characters of base64"
+        ) from None
+
+
+def _topic(text: str) -> tuple[str, bytes]:
+    from odradek.wire.uuid_text import uuid_from_text
+
+    name, equals, topic_id = text.partition("=")
+    try:
+        if not name or not equals:
+            raise ValueError
+        return name, uuid_from_text(topic_id)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=ID, ID being 22 characters of base64"
+        ) from None
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from odradek.metadata_quorum.recovery.recovery_files import encode_report
+
+    nodes = read_nodes([facts_of(each) for each in args.config])
+    _write_for_owner(args.to, encode_report(nodes))
+    if args.json:
+        print_json({"report": args.to, "nodes": [each.node_id for each in nodes]})
+    else:
+        for node in nodes:
+            say(f"node {node.node_id}: {_about_node(node)}")
+        say(f"the report is in {args.to}")
+    return 0
+
+
+def _about_node(node: FoundNode) -> str:
+    copy = node.copy_problem or "has a copy of the metadata log"
+    return f"{copy}, {len(node.replicas)} replicas"
+
+
+def _write_for_owner(path: str, data: bytes) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _rebuild(args: argparse.Namespace) -> int:
+    args.backup, args.even_if_older, args.lost, args.source = None, False, [], None
+    return _begin_log(args, is_rebuilt=True)
+
+
+def _recover(args: argparse.Namespace) -> int:
+    return _begin_log(args, is_rebuilt=False)
+
+
+def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
+    """Begin the metadata log anew, from a copy or from the disks alone."""
+    facts = [facts_of(each) for each in args.config]
+    if args.source is not None:
+        plan = _plan_in(args.source)
+        document: dict[str, Json] = _plan_document(plan)
+        if not args.json:
+            _show_plan(plan)
+    else:
+        nodes, choice = _look(args, facts, is_rebuilt=is_rebuilt)
+        document = _choice_document(choice, nodes)
+        if not args.json:
+            _show_choice(choice, nodes)
+        if choice.refusals or choice.chosen is None:
+            return _refuse(args, choice, document)
+        plan = _make_plan(choice, nodes, args.absent)
+        document |= _plan_document(plan)
+        if not args.json:
+            _show_plan(plan)
+    done: list[int] = []
+    if args.execute and args.plan is None and args.source is None and facts:
+        # Should the command break off, the plan is there to go on with.
+        args.plan = f"{args.config[0]}.recovery-{plan.end.epoch}.json"
+    if args.plan is not None:
+        from odradek.metadata_quorum.recovery.recovery_files import encode_plan
+
+        _write_for_owner(args.plan, encode_plan(plan))
+    if args.execute:
+        done = _execute(plan, facts)
+        document["done"] = done
+    if args.json:
+        print_json(document)
+    else:
+        _conclude(args, plan, done)
+    return 0
+
+
+def _plan_in(path: str) -> RecoveryPlan:
+    from odradek.metadata_quorum.ports import MetadataLogCorrupt
+    from odradek.metadata_quorum.recovery.recovery_files import MalformedFile, decode_plan
+
+    try:
+        return decode_plan(_read(path))
+    except (MalformedFile, MetadataLogCorrupt) as error:
+        raise CliError(f"{path}: {error}") from error
+
+
+def _look(
+    args: argparse.Namespace, facts: Sequence[NodeFacts], *, is_rebuilt: bool
+) -> tuple[list[FoundNode], Choice]:
+    """Read everything, and judge it."""
+    from odradek.metadata_quorum.raft.voters import ReplicaKey
+    from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
+    from odradek.metadata_quorum.recovery.recovery_files import MalformedFile, decode_report
+
+    nodes = read_nodes(facts)
+    for path in args.report:
+        try:
+            nodes += decode_report(_read(path))
+        except MalformedFile as error:
+            raise CliError(f"{path}: {error}") from error
+    if not nodes:
+        raise CliError(
+            "name the properties files of the stopped nodes, or --report FILE for those of other hosts"
+        )
+    named = Named(
+        lost=tuple(ReplicaKey(*each) for each in args.lost),
+        absent=tuple(args.absent),
+        gone=tuple(args.gone),
+        topics=dict(args.topic),
+        backup_may_be_older=args.even_if_older,
+    )
+    if is_rebuilt:
+        return nodes, rebuild(nodes, named)
+    backup = None if args.backup is None else (args.backup, backup_in(args.backup))
+    choice = choose(nodes, named, backup)
+    return nodes, _with_living(choice, named)
+
+
+def _with_living(choice: Choice, named: Named) -> Choice:
+    """Refuse where a process listens at an address of a voter that is named as lost."""
+    import attrs
+
+    if choice.chosen is None:
+        return choice
+    refusals = list(choice.refusals)
+    for key in named.lost:
+        addresses = [
+            (host, port)
+            for voters in choice.chosen.voter_sets
+            for voter in voters.voters
+            if voter.key == key
+            for _, host, port in voter.endpoints
+        ]
+        controller = choice.chosen.image.controllers.get(key.node_id)
+        addresses += [] if controller is None else [(each.host, each.port) for each in controller.listeners]
+        found = answers_at(dict.fromkeys(addresses))
+        if found is not None:
+            refusals.append(
+                f"some process listens at {found[0]}:{found[1]}, the address of voter {key.node_id}: stop all nodes first"
+            )
+    return attrs.evolve(choice, refusals=tuple(refusals))
+
+
+def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]) -> RecoveryPlan:
+    from odradek.env.real import RealEnv
+    from odradek.metadata_quorum.recovery.plan import make_plan
+
+    assert choice.chosen is not None
+    return make_plan(
+        choice.chosen,
+        choice.copies,
+        nodes,
+        absent=absent,
+        topics=choice.topics,
+        new_uuid=RealEnv().new_uuid,
+        timestamp_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts]) -> list[int]:
+    """Carry the plan out on the nodes of this host; return those that were not done before."""
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+    from odradek.operations.recovery.applying import apply_plan
+    from odradek.operations.recovery.node_reading import NotReadable
+
+    if not facts:
+        raise CliError("--execute needs the properties files of the nodes on this host")
+    env, done = RealEnv(), []
+    for each in facts:
+        try:
+            if apply_plan(plan, each, env):
+                done.append(each.node_id)
+        except (NotReadable, DiskError) as error:
+            raise CliError(f"node {each.node_id}: {error}") from error
+    return done
+
+
+def _refuse(args: argparse.Namespace, choice: Choice, document: dict[str, Json]) -> int:
+    if args.json:
+        print_json(document)
+    else:
+        say()
+        for each in choice.refusals:
+            say(f"refused: {each}")
+    count = len(choice.refusals)
+    raise CliError(
+        f"{count} {'reason speaks' if count == 1 else 'reasons speak'} against a recovery (see above)"
+    )
+
+
+def _choice_document(choice: Choice, nodes: Sequence[FoundNode]) -> dict[str, Json]:
+    from odradek.metadata_quorum.recovery.evidence import evidence, review
+
+    return {
+        "copies": [
+            {"source": each.source, "end_offset": each.end.offset, "epoch": each.end.epoch}
+            for each in choice.copies
+        ],
+        "chosen": None if choice.chosen is None else choice.chosen.source,
+        "evidence": evidence(choice, nodes),
+        "review": dict(review(choice, nodes)),
+        "refusals": list(choice.refusals),
+    }
+
+
+def _show_choice(choice: Choice, nodes: Sequence[FoundNode]) -> None:
+    from odradek.metadata_quorum.recovery.evidence import evidence, review
+
+    for each in choice.copies:
+        mark = ", counts" if each is choice.chosen else ""
+        say(f"{each.source}: a copy up to offset {each.end.offset} of epoch {each.end.epoch}{mark}")
+    for node in nodes:
+        if node.copy is None:
+            say(f"node {node.node_id}: {node.copy_problem}")
+    for title, lines in (
+        ("evidence of what is missing:", evidence(choice, nodes)),
+        ("what comes back, to be reviewed:", [f"{name}: {text}" for name, text in review(choice, nodes)]),
+    ):
+        if lines:
+            say()
+            say(title)
+            for line in lines:
+                say(f"  {line}")
+
+
+def _plan_document(plan: RecoveryPlan) -> dict[str, Json]:
+    from odradek.wire.uuid_text import uuid_to_text
+
+    return {
+        "plan": {
+            "cluster_id": plan.cluster_id,
+            "offset": plan.end.offset,
+            "epoch": plan.end.epoch,
+            "next_producer_id": plan.next_producer_id,
+            "voters": None
+            if plan.voters is None
+            else {str(each.key.node_id): uuid_to_text(each.key.directory_id) for each in plan.voters.voters},
+            "nodes": [each.node_id for each in plan.nodes],
+        }
+    }
+
+
+def _show_plan(plan: RecoveryPlan) -> None:
+    voters = "as configured"
+    if plan.voters is not None:
+        voters = ", ".join(str(each.key.node_id) for each in plan.voters.voters)
+    say()
+    print_values(
+        [
+            ("new log from offset", plan.end.offset),
+            ("epoch", plan.end.epoch),
+            ("next producer id", plan.next_producer_id),
+            ("voters", voters),
+            ("nodes", ", ".join(str(each.node_id) for each in plan.nodes)),
+        ]
+    )
+
+
+def _conclude(args: argparse.Namespace, plan: RecoveryPlan, done: Sequence[int]) -> None:
+    if args.plan is not None:
+        say(f"the plan is in {args.plan}: `odradek quorum recover --from FILE CONFIG --execute` on each host")
+    if not args.execute:
+        say("nothing was changed: --execute carries the plan out")
+        return
+    for node_id in done:
+        say(f"node {node_id}: the old metadata log was set aside, the new one is in its place")
+    left = [each.node_id for each in plan.nodes if each.node_id not in done]
+    if left:
+        say(f"nodes that were done before, or are still to do: {', '.join(map(str, left))}")
+    say(
+        "when all nodes are done, start them: each partition waits for all of its replicas, then the longest log leads"
+    )
+
+
+def _begin_anew(args: argparse.Namespace) -> int:
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+    from odradek.operations.recovery.applying import begin_anew
+    from odradek.operations.recovery.node_reading import NotReadable
+
+    facts = facts_of(args.config)
+    (node,) = read_nodes([facts])
+    name = None
+    if args.execute:
+        try:
+            name = begin_anew(facts, RealEnv())
+        except (NotReadable, DiskError) as error:
+            raise CliError(str(error)) from error
+    if args.json:
+        print_json({"node": node.node_id, "set_aside": name})
+    elif name is None:
+        say(f"node {node.node_id}: {_about_node(node)}")
+        say("nothing was changed: --execute sets its metadata log aside")
+    else:
+        say(f"node {node.node_id}: its metadata log is {name} now; the next start fetches that of the quorum")
+    return 0

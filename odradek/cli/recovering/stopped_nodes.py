@@ -1,0 +1,121 @@
+"""Stopped nodes as commands take them: their properties files, read into the facts that a recovery needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from odradek.cli.failure import CliError
+from odradek.cli.streams.standard_streams import complain
+
+if TYPE_CHECKING:
+    from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
+    from odradek.node.configuration.node_config import NodeConfig
+    from odradek.operations.recovery.node_reading import NodeFacts
+
+__all__ = ["answers_at", "backup_in", "facts_of", "load_config", "read_nodes"]
+
+_PROBE_SECONDS = 2.0
+
+
+def load_config(path: str) -> NodeConfig:
+    """Read a properties file as far as disks are concerned, with its warnings. Raises `CliError`."""
+    from odradek.metadata_quorum.config.config_defs import ConfigError
+    from odradek.node.configuration.node_config import NodeConfig
+
+    try:
+        # As Kafka's tool: certificates and passwords may come after the disks.
+        config = NodeConfig.load(path, starts=False)
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
+    except ConfigError as error:
+        raise CliError(f"{path}: {error}") from error
+    for warning in config.warnings:
+        complain(f"{path}: {warning}")
+    return config
+
+
+def facts_of(path: str) -> NodeFacts:
+    """Read a properties file. Raises `CliError`."""
+    from odradek.operations.recovery.node_reading import NodeFacts
+
+    config = load_config(path)
+    return NodeFacts(
+        node_id=config.node_id,
+        is_broker=config.is_broker,
+        is_controller=config.is_controller,
+        endpoints=tuple((each.listener, each.host, each.port) for each in config.controller_endpoints),
+        static_voters=tuple(each.node_id for each in config.static_voters),
+        log_dirs=tuple(config.log_dirs),
+        metadata_path=config.metadata_log_dir,
+    )
+
+
+def read_nodes(facts: Sequence[NodeFacts]) -> list[FoundNode]:
+    """Read the directories of nodes on this host. Raises `CliError` where one runs, or is not as its file says."""
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+    from odradek.operations.recovery.node_reading import NotReadable, read_node
+
+    env = RealEnv()
+    found = []
+    for each in facts:
+        try:
+            found.append(read_node(each, env))
+        except NotReadable as error:
+            raise CliError(str(error)) from error
+        except DiskError as error:
+            hint = ": stop the node first" if error.operation == "lock" else ""
+            raise CliError(f"node {each.node_id}: {error}{hint}") from error
+    return found
+
+
+def backup_in(path: str) -> CopyFiles:
+    """Read a backup of the metadata log: an archive, its unpacked directory, or the log's directory. Raises `CliError`."""
+    import tarfile
+    from tempfile import TemporaryDirectory
+
+    from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+
+    if os.path.isdir(path):
+        return _copy_in(path)
+    try:
+        with TemporaryDirectory(prefix="odradek-backup-") as unpacked, tarfile.open(path) as archive:
+            for member in archive:
+                folder, name = os.path.split(member.name)
+                contents = archive.extractfile(member) if member.isreg() else None
+                # No name of the archive decides where a file is written.
+                if contents is not None and os.path.basename(folder) == METADATA_LOG_DIRECTORY:
+                    with open(os.path.join(unpacked, name), "wb") as file:
+                        file.write(contents.read())
+            return _copy_in(unpacked)
+    except (OSError, tarfile.TarError) as error:
+        raise CliError(f"cannot read the backup {path}: {error}") from error
+
+
+def _copy_in(path: str) -> CopyFiles:
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+    from odradek.metadata_quorum.ports import MetadataLogCorrupt
+    from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+    from odradek.operations.recovery.node_reading import read_copy_files
+
+    below = os.path.join(path, METADATA_LOG_DIRECTORY)
+    try:
+        return read_copy_files(RealEnv().open_dir(below if os.path.isdir(below) else path))
+    except (DiskError, MetadataLogCorrupt) as error:
+        raise CliError(f"the backup in {path} cannot be used: {error}") from error
+
+
+def answers_at(addresses: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+    """Return the first of these addresses where some process listens."""
+    import socket
+
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), _PROBE_SECONDS).close()
+        except OSError:
+            continue
+        return host, port
+    return None

@@ -1,0 +1,153 @@
+"""A recovery carried out in the directories of one node: the old log set aside whole, the new one put in its place.
+
+The new log is complete in a directory of its own before the old one is touched. Two renames follow. A crash in between leaves
+a node that does not start, because its metadata log is missing. The same command then goes on. Files are written through
+the ports, under the locks of all directories of the node. PURE but for the files.
+"""
+
+from __future__ import annotations
+
+from odradek.data_plane.metadata_log import BEGUN_FILE, BEGUN_TEXT
+from odradek.env.ports import Dir, FileMissing
+from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, QuorumState
+from odradek.metadata_quorum.recovery.copies import read_copy
+from odradek.metadata_quorum.recovery.found import NO_NUMBER, FoundNode
+from odradek.metadata_quorum.recovery.plan import NodePlan, RecoveryPlan
+from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
+from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.operations.recovery.node_reading import Disks, NodeFacts, NotReadable, read_node
+
+__all__ = ["apply_plan", "begin_anew", "set_aside_name"]
+
+_DRAFT = f"{METADATA_LOG_DIRECTORY}.new"
+
+
+def set_aside_name(epoch: int) -> str:
+    """Return the name of a metadata log that was set aside: it is no partition's, and kept until an operator removes it."""
+    return f"{METADATA_LOG_DIRECTORY}.{epoch}-stray"
+
+
+def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
+    """Begin this node's metadata log with the plan's snapshot. False if that was done before.
+
+    Raises `NotReadable` where the node is not as it was when the plan was made, `DiskError`.
+    """
+    mine = next((each for each in plan.nodes if each.node_id == facts.node_id), None)
+    if mine is None:
+        raise NotReadable(f"the plan does not know node {facts.node_id}: read it, and plan again")
+    found = read_node(facts, disks)
+    if _is_done(found, plan):
+        return False
+    if found.metadata_path != mine.metadata_path:
+        raise NotReadable(
+            f"the metadata directory was {mine.metadata_path}, and is {found.metadata_path} now"
+        )
+    is_broken_off = not _has_log(facts, disks) and found.quorum_epoch == NO_NUMBER
+    if not is_broken_off:
+        _check_unchanged(found, mine, plan)
+    directories = {path: disks.open_dir(path, create=True) for path in facts.paths}
+    for directory in directories.values():
+        directory.lock()
+    try:
+        _apply(plan, mine, facts, directories)
+    finally:
+        for directory in directories.values():
+            directory.unlock()
+    return True
+
+
+def _has_log(facts: NodeFacts, disks: Disks) -> bool:
+    try:
+        return disks.open_dir(facts.metadata_path).is_dir(METADATA_LOG_DIRECTORY)
+    except FileMissing:
+        return False
+
+
+def _is_done(found: FoundNode, plan: RecoveryPlan) -> bool:
+    return (
+        found.quorum_epoch >= plan.end.epoch
+        and found.copy is not None
+        and found.copy.snapshot_end is not None
+        and found.copy.snapshot_end >= plan.end
+    )
+
+
+def _check_unchanged(found: FoundNode, mine: NodePlan, plan: RecoveryPlan) -> None:
+    """Raise `NotReadable` if the node has run since the plan was made."""
+    end = OffsetAndEpoch(NO_NUMBER, NO_NUMBER)
+    if found.copy is not None:
+        try:
+            copy = read_copy(found.copy, f"node {found.node_id}", found.node_id, plan.cluster_id)
+        except MetadataLogCorrupt:
+            copy = None
+        if copy is not None and copy.end.offset > 0:
+            end = copy.end
+    if (end, found.quorum_epoch) != (mine.copy_end, mine.quorum_epoch):
+        raise NotReadable(
+            f"node {found.node_id} has run since the plan was made: its metadata log ends at offset {end.offset} of epoch "
+            f"{end.epoch} now: plan again"
+        )
+
+
+def _apply(plan: RecoveryPlan, mine: NodePlan, facts: NodeFacts, directories: dict[str, Dir]) -> None:
+    root = directories[mine.metadata_path]
+    if root.is_dir(_DRAFT):
+        root.remove_tree(_DRAFT)
+    draft = root.subdir(_DRAFT, create=True)
+    draft.write_atomic(snapshot_name(plan.end.offset, plan.end.epoch), plan.snapshot)
+    FileQuorumStateStore(draft).save(QuorumState(leader_epoch=plan.end.epoch))
+    draft.sync()
+    _check_written(draft, plan)
+    for path, directory_id in mine.new_ids.items():
+        if path != mine.metadata_path:
+            _write_meta(directories[path], plan, facts, directory_id)
+    if facts.is_controller:
+        # From here on this controller does not start without a log.
+        root.write_atomic(BEGUN_FILE, BEGUN_TEXT.encode())
+    if mine.metadata_path in mine.new_ids:
+        _write_meta(root, plan, facts, mine.new_ids[mine.metadata_path])
+    if root.is_dir(METADATA_LOG_DIRECTORY):
+        root.rename(METADATA_LOG_DIRECTORY, set_aside_name(plan.end.epoch))
+        root.sync()
+    root.rename(_DRAFT, METADATA_LOG_DIRECTORY)
+    root.sync()
+
+
+def _check_written(draft: Dir, plan: RecoveryPlan) -> None:
+    """Assert that the files on the disk say what the plan says."""
+    written = draft.read_bytes(snapshot_name(plan.end.offset, plan.end.epoch), len(plan.snapshot))
+    assert written == plan.snapshot, "the snapshot on the disk is another"
+    state = FileQuorumStateStore(draft).load()
+    assert state is not None
+    assert state.leader_epoch == plan.end.epoch, "quorum-state lacks the new epoch"
+
+
+def _write_meta(directory: Dir, plan: RecoveryPlan, facts: NodeFacts, directory_id: bytes) -> None:
+    meta = MetaProperties(plan.cluster_id, facts.node_id, directory_id)
+    directory.write_atomic(META_PROPERTIES, meta.encode())
+
+
+def begin_anew(facts: NodeFacts, disks: Disks) -> str:
+    """Set a node's metadata log aside, so that the next start fetches that of the others; return its new name.
+
+    Its directory gets no other id: a voter that begins anew must be removed and added by an operator. Raises `NotReadable` if there
+    is none, `DiskError`.
+    """
+    found = read_node(facts, disks)
+    root = disks.open_dir(facts.metadata_path)
+    root.lock()
+    try:
+        if not root.is_dir(METADATA_LOG_DIRECTORY):
+            raise NotReadable(f"{facts.metadata_path} holds no metadata log")
+        name = set_aside_name(max(found.quorum_epoch, 0))
+        while root.exists(name):
+            name = name.removesuffix("-stray") + "x-stray"
+        if root.exists(BEGUN_FILE):
+            root.remove(BEGUN_FILE)
+        root.rename(METADATA_LOG_DIRECTORY, name)
+        root.sync()
+    finally:
+        root.unlock()
+    return name

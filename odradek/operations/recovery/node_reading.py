@@ -1,0 +1,152 @@
+"""The directories of a stopped node, read under their locks and without a change. PURE but for the reads."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+import attrs
+
+from odradek.data_plane.metadata_log import verify_segments
+from odradek.data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
+from odradek.env.ports import Dir, DiskError, FileMissing
+from odradek.metadata_quorum.ports import MetadataLogCorrupt
+from odradek.metadata_quorum.recovery.copies import whole_batches
+from odradek.metadata_quorum.recovery.found import NO_NUMBER, CopyFiles, FoundDirectory, FoundNode
+from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
+from odradek.metadata_quorum.replica.meta_properties import MetaProperties
+from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from odradek.metadata_quorum.replica.storage_format import (
+    METADATA_LOG_DIRECTORY,
+    StorageError,
+    find_meta_properties,
+)
+from odradek.operations.recovery.replica_reading import Replicas, read_replicas
+
+__all__ = ["Disks", "NodeFacts", "NotReadable", "read_copy_files", "read_node"]
+
+_SEGMENT = re.compile(r"[0-9]{20}\.log\Z")
+_SEGMENT_BYTES_MAX = 2 << 30
+
+
+class Disks(Protocol):
+    """The part of `Env` that opens directories."""
+
+    def open_dir(self, path: str, *, create: bool = False) -> Dir: ...
+
+
+class NotReadable(Exception):
+    """The directories of a node cannot be the basis of a recovery; one line with the reason."""
+
+
+@attrs.frozen
+class NodeFacts:
+    """What a node's properties file says of it."""
+
+    node_id: int
+    is_broker: bool
+    is_controller: bool
+    endpoints: tuple[tuple[str, str, int], ...]
+    static_voters: tuple[int, ...]
+    log_dirs: tuple[str, ...]
+    metadata_path: str
+
+    @property
+    def paths(self) -> list[str]:
+        """All directories: those of logs, and that of the metadata log where it is a further one."""
+        return list(dict.fromkeys([*self.log_dirs, self.metadata_path]))
+
+
+def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
+    """Read everything. Raises `NotReadable` where a process holds a directory or it is another node's, `DiskError`."""
+    directories: dict[str, Dir] = {}
+    metas: dict[str, MetaProperties | None] = {}
+    try:
+        for path in facts.paths:
+            try:
+                directory = disks.open_dir(path)
+                directory.lock()
+            except FileMissing:
+                metas[path] = None
+                continue
+            directories[path] = directory
+            metas[path] = find_meta_properties(directory)
+        cluster_id = _owner(facts, metas)
+        replicas = Replicas()
+        for path in facts.log_dirs:
+            meta = metas[path]
+            if meta is not None:
+                read_replicas(directories[path], meta.directory_id, replicas)
+        copy, problem, epoch = _metadata(directories.get(facts.metadata_path))
+        return FoundNode(
+            node_id=facts.node_id,
+            cluster_id=cluster_id,
+            is_broker=facts.is_broker,
+            is_controller=facts.is_controller,
+            endpoints=facts.endpoints,
+            static_voters=facts.static_voters,
+            metadata_path=facts.metadata_path,
+            directories=tuple(
+                FoundDirectory(path, None if meta is None else meta.directory_id)
+                for path, meta in metas.items()
+            ),
+            copy=copy,
+            copy_problem=problem,
+            quorum_epoch=epoch,
+            producer_id=replicas.producer_id,
+            replicas=tuple(replicas.found),
+            unreadable=tuple(replicas.unreadable),
+        )
+    except StorageError as error:
+        raise NotReadable(str(error)) from error
+    finally:
+        for directory in directories.values():
+            directory.unlock()
+
+
+def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
+    """Return the cluster of a node's directories, empty if all are blank. Raises `NotReadable`."""
+    cluster_id = ""
+    for path, meta in metas.items():
+        if meta is None:
+            continue
+        if meta.node_id != facts.node_id:
+            raise NotReadable(f"{path} belongs to node {meta.node_id}, and node.id is {facts.node_id}")
+        if cluster_id and meta.cluster_id != cluster_id:
+            raise NotReadable(f"the directories of node {facts.node_id} belong to different clusters")
+        cluster_id = meta.cluster_id
+    return cluster_id
+
+
+def _metadata(root: Dir | None) -> tuple[CopyFiles | None, str, int]:
+    """Read a node's copy of the metadata log, why there is none, and the epoch of its `quorum-state`."""
+    if root is None or not root.is_dir(METADATA_LOG_DIRECTORY):
+        return None, "has no metadata log", NO_NUMBER
+    directory = root.subdir(METADATA_LOG_DIRECTORY)
+    try:
+        state = FileQuorumStateStore(directory).load()
+        epoch = NO_NUMBER if state is None else state.leader_epoch
+    except MetadataLogCorrupt as error:
+        return None, f"has a damaged metadata log ({error})", NO_NUMBER
+    try:
+        copy = read_copy_files(directory)
+    except (MetadataLogCorrupt, DiskError) as error:
+        return None, f"has a damaged metadata log ({error})", epoch
+    if copy.snapshot_end is None and not copy.log:
+        return None, "has an empty metadata log", epoch
+    return copy, "", epoch
+
+
+def read_copy_files(directory: Dir) -> CopyFiles:
+    """Read a directory of the metadata log: the newest snapshot, and the log without a torn tail.
+
+    Raises `MetadataLogCorrupt` for damage that no crash explains, `DiskError`.
+    """
+    verify_segments(directory)
+    ends = FileSnapshotStore(directory).ends()
+    snapshot = b""
+    if ends:
+        snapshot = directory.read_bytes(snapshot_name(ends[-1].offset, ends[-1].epoch), SNAPSHOT_BYTES_MAX)
+    names = [name for name in directory.list() if _SEGMENT.match(name)]
+    segments = [directory.read_bytes(name, _SEGMENT_BYTES_MAX) for name in names]
+    return CopyFiles(ends[-1] if ends else None, snapshot, whole_batches(segments))

@@ -1,0 +1,131 @@
+"""A partition's directory of a stopped node, read without a change: leader epochs, end, producer ids. PURE but for the reads.
+
+Batches are read behind the newest snapshot of producers, by their headers. Older producer ids are in the snapshots, and
+leader epochs in their checkpoint. Where there is no snapshot, all batches are read. A torn tail ends the log, as at a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from odradek.data_plane.log.directory.log_loader import METADATA_TOPIC, parse_partition_name
+from odradek.data_plane.log.loading import read_topic_id
+from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE
+from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from odradek.data_plane.log.parts.producer_recovery import snapshot_offsets
+from odradek.data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
+from odradek.data_plane.log.segments.scan import SegmentScan
+from odradek.data_plane.log.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from odradek.env.ports import Dir, DiskError, File
+from odradek.metadata_quorum.recovery.found import NO_NUMBER, FoundReplica
+from odradek.wire.batches.batch_header import BatchHeader
+from odradek.wire.batches.records import records
+from odradek.wire.errors import KafkaError, MalformedMessage
+from odradek.wire.metadata_frames import decode_coordinator_key, decode_coordinator_value
+from odradek.wire.topic_partition import TopicPartition
+
+__all__ = ["Replicas", "read_replicas"]
+
+TRANSACTION_TOPIC = "__transaction_state"
+_DECOMPRESSED_BYTES_MAX = 64 << 20
+_SMALL_FILE_BYTES = 64 << 20
+
+
+@attrs.define
+class Replicas:
+    """The replicas in log directories, the greatest producer id in them, and those that could not be read."""
+
+    found: list[FoundReplica] = attrs.field(factory=list)
+    producer_id: int = NO_NUMBER
+    unreadable: list[str] = attrs.field(factory=list)
+
+
+def read_replicas(directory: Dir, directory_id: bytes, into: Replicas) -> None:
+    """Read all partitions in a log directory. Raises `DiskError` if it cannot be listed."""
+    for name in directory.list_directories():
+        key = parse_partition_name(name)
+        if key is None or key.topic == METADATA_TOPIC:
+            continue
+        try:
+            _read_replica(directory.subdir(name), key, directory_id, into)
+        except DiskError as error:
+            into.unreadable.append(str(error))
+
+
+def _read_replica(directory: Dir, key: TopicPartition, directory_id: bytes, into: Replicas) -> None:
+    names = directory.list()
+    epochs = _epochs(directory, names, into)
+    producer_id, read_from = _producers(directory, names, into)
+    leader_epoch, end_offset = epochs.latest, 0
+    is_transactions = key.topic == TRANSACTION_TOPIC
+    segments = [int(name[:20]) for name in names if _is_segment(name)]
+    for at, base_offset in enumerate(segments):
+        is_last = at + 1 == len(segments)
+        if not is_transactions and not is_last and segments[at + 1] <= read_from:
+            continue
+        file = directory.open(file_name(base_offset, LOG_SUFFIX))
+        try:
+            end_offset = max(end_offset, base_offset)
+            for position, header in SegmentScan(file, 0, file.size, base_offset):
+                leader_epoch = max(leader_epoch, header.partition_leader_epoch)
+                producer_id = max(producer_id, header.producer_id)
+                end_offset = header.next_offset
+                if is_transactions:
+                    producer_id = max([producer_id, *_allocated(file, position, header)])
+        finally:
+            file.close()
+    into.producer_id = max(into.producer_id, producer_id)
+    topic_id = read_topic_id(directory, names)
+    into.found.append(
+        FoundReplica(key.topic, key.partition, topic_id, directory_id, leader_epoch, end_offset)
+    )
+
+
+def _is_segment(name: str) -> bool:
+    return len(name) == 20 + len(LOG_SUFFIX) and name.endswith(LOG_SUFFIX) and name[:20].isdigit()
+
+
+def _epochs(directory: Dir, names: list[str], into: Replicas) -> LeaderEpochs:
+    if EPOCHS_FILE not in names:
+        return LeaderEpochs()
+    try:
+        return LeaderEpochs.decode(directory.read_bytes(EPOCHS_FILE, _SMALL_FILE_BYTES))
+    except MalformedCheckpoint as error:
+        # The batches say it again.
+        into.unreadable.append(f"{directory.path}/{EPOCHS_FILE}: {error}")
+        return LeaderEpochs()
+
+
+def _producers(directory: Dir, names: list[str], into: Replicas) -> tuple[int, int]:
+    """Return the greatest producer id in the snapshots, and the offset from which batches have to be read."""
+    producer_id, read_from = NO_NUMBER, 0
+    for offset in snapshot_offsets(names):
+        try:
+            state = ProducerState.decode(directory.read_bytes(file_name(offset, SNAPSHOT_SUFFIX)))
+        except DamagedSnapshot as error:
+            into.unreadable.append(f"{directory.path}/{file_name(offset, SNAPSHOT_SUFFIX)}: {error}")
+            continue
+        producer_id = max([producer_id, *state.entries])
+        read_from = offset
+    return producer_id, read_from
+
+
+def _allocated(file: File, position: int, header: BatchHeader) -> Iterator[int]:
+    """Yield the producer ids in the records of a coordinator of transactions: they may have written nothing yet."""
+    if header.is_control:
+        return
+    try:
+        for record in records(
+            file.pread(header.size, position), decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX
+        ):
+            if record.key is None or record.value is None:
+                continue
+            value = decode_coordinator_value(decode_coordinator_key(record.key, "transaction"), record.value)
+            for field in ("producer_id", "previous_producer_id", "next_producer_id"):
+                number = getattr(value, field, NO_NUMBER)
+                if isinstance(number, int):
+                    yield number
+    except (KafkaError, MalformedMessage):
+        return

@@ -1,0 +1,203 @@
+"""Three combined nodes as processes: the metadata disks of two are destroyed under load, and the quorum is recovered."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from odradek import Client, Producer
+from odradek.client.admin.admin_configs import ConfigResource, ResourceType
+from odradek.client.admin.admin_topics import NewTopic
+from odradek.wire.messages.init_producer_id import InitProducerIdRequest
+from testkit.raw_requests import RawClient
+from tests.cli.running import odradek_here
+from tests.cluster.recovery.stopped_cluster import Cluster
+from tests.cluster.test_real_nodes import create, in_sync, produce, until, values
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+PARTITIONS = 3
+PATIENCE_SECONDS = 60.0
+
+
+def new_producer_id(bootstrap: str) -> int:
+    """Have a broker give out a producer id."""
+    with RawClient(bootstrap.split(",")[0]) as client:
+        return int(client.request(InitProducerIdRequest(None, 1000, -1, -1), 4).producer_id)
+
+
+@contextmanager
+def ending(producer: Producer) -> Iterator[Producer]:
+    """Close a producer; after a failure it waits for nothing."""
+    try:
+        yield producer
+    except BaseException:
+        producer.close(0.0)
+        raise
+    producer.close(PATIENCE_SECONDS)
+
+
+def test_two_of_three_metadata_disks_are_destroyed(tmp_path: Path) -> None:
+    """An idempotent producer goes on over the recovery: all that was acknowledged is there once, and no id is given twice."""
+    cluster = Cluster.make(tmp_path)
+    with cluster.ended():
+        cluster.start(1, 2, 3)
+        with Client(cluster.bootstrap) as client:
+            (created,) = client.admin.create_topics([NewTopic("t", PARTITIONS, 3)])
+            assert created.error is None, created.error
+        until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+        before = new_producer_id(cluster.bootstrap)
+        with ending(
+            Producer(bootstrap_servers=cluster.bootstrap, acks="all", delivery_timeout_ms=600_000)
+        ) as producer:
+            for value in range(100):
+                producer.send("t", value=str(value).encode(), partition=value % PARTITIONS).result(
+                    PATIENCE_SECONDS
+                )
+            under_way = [
+                producer.send("t", value=str(value).encode(), partition=value % PARTITIONS)
+                for value in range(100, 200)
+            ]
+            cluster.kill(1, 2)
+            cluster.destroy_metadata(1, 2)
+            cluster.kill(3)
+            refusal = cluster.recover(lost=())
+            assert refusal.code == 1
+            assert f"--lost {cluster.key(1)}" in refusal.out
+            dry = cluster.recover()
+            assert dry.json()["plan"]["voters"].keys() == {"1", "2", "3"}
+            assert not cluster.metadata(1).exists()
+            done = cluster.recovered()
+            assert done["done"] == [1, 2, 3]
+            again = cluster.recover("--execute", lost=())
+            assert "start them" in again.out, "the new quorum needs no recovery"
+            cluster.start(1, 2, 3)
+            until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+            for each in under_way:
+                each.result(PATIENCE_SECONDS)
+            for value in range(200, 300):
+                producer.send("t", value=str(value).encode(), partition=value % PARTITIONS).result(
+                    PATIENCE_SECONDS
+                )
+        assert values(cluster.bootstrap, "t") == list(range(300))
+        assert new_producer_id(cluster.bootstrap) >= before + 1_000_000_000
+        with Client(cluster.bootstrap) as client:
+            quorum = client.admin.describe_quorum()
+        assert quorum.leader_epoch > done["plan"]["epoch"]
+        assert quorum.high_watermark > done["plan"]["offset"]
+        assert [each.node_id for each in quorum.voters] == [1, 2, 3]
+
+
+def test_old_voters_that_return_are_refused(tmp_path: Path) -> None:
+    """Both old voters come back at their addresses, before and after a new node has joined. Each ends with one line. The
+    recovered quorum goes on as soon as its own disks are back."""
+    cluster = Cluster.make(tmp_path, 4, formatted=3)
+    with cluster.ended():
+        cluster.start(1, 2, 3)
+        create(cluster.bootstrap, "t", 3)
+        produce(cluster.bootstrap, "t", range(20))
+        cluster.stop(1, 2, 3)
+        cluster.copy_metadata("old", 1, 2)
+        cluster.destroy_metadata(1, 2)
+        assert cluster.recovered(configs=cluster.configs[:3])["done"] == [1, 2, 3]
+        for round_number in (1, 2):
+            nodes = (1, 2, 3, 4)[: 2 + round_number]
+            if 4 in nodes:
+                cluster.format(4)
+            cluster.start(*nodes)
+            until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+            first = 20 * round_number
+            produce(cluster.bootstrap, "t", range(first, first + 20))
+            cluster.stop(*nodes)
+            cluster.copy_metadata(f"new-{round_number}", 1, 2)
+            cluster.put_metadata("old", 1, 2)
+            cluster.start(*nodes, wait=False)
+            for node_id in (1, 2):
+                last = cluster.end_of(node_id)
+                assert "the metadata log was recovered without this node" in last
+                assert "odradek quorum begin-anew" in last
+                assert "Traceback" not in cluster.log(node_id)
+            cluster.kill(*nodes[2:])
+            old = tmp_path / "old-1" / "__cluster_metadata-0" / f"{0:020}.log"
+            kept = cluster.metadata(1) / "__cluster_metadata-0" / f"{0:020}.log"
+            assert kept.read_bytes().startswith(old.read_bytes())
+            cluster.put_metadata(f"new-{round_number}", 1, 2)
+        cluster.start(1, 2, 3, 4)
+        assert values(cluster.bootstrap, "t") == list(range(60))
+
+
+def test_a_node_that_was_absent_is_waited_for(tmp_path: Path) -> None:
+    """The plan is made from reports and carried out host by host. The absent node has a replica, so its partition waits, until
+    its metadata begin anew."""
+    cluster = Cluster.make(tmp_path, 4)
+    with cluster.ended():
+        cluster.start(1, 2, 3, 4)
+        with Client(cluster.bootstrap) as client:
+            (created,) = client.admin.create_topics([NewTopic("t", assignments={0: [4, 3]})])
+            assert created.error is None, created.error
+        produce(cluster.bootstrap, "t", range(20))
+        cluster.stop(1, 2, 3, 4)
+        cluster.destroy_metadata(1, 2)
+        reports: list[str | Path] = []
+        for node_id in (1, 2, 3):
+            report = tmp_path / f"report-{node_id}.json"
+            inspected = odradek_here("quorum", "inspect", cluster.properties(node_id), "--to", report)
+            assert inspected.code == 0, inspected.err
+            reports += ["--report", report]
+        lost = [word for each in (1, 2) for word in ("--lost", cluster.key(each))]
+        plan = tmp_path / "plan.json"
+        planned = odradek_here("quorum", "recover", *reports, *lost, "--absent", "4", "--plan", plan)
+        assert planned.code == 0, planned.out
+        for node_id in (1, 2, 3):
+            applied = odradek_here(
+                "quorum", "recover", "--from", plan, cluster.properties(node_id), "--execute", "--json"
+            )
+            assert applied.json()["done"] == [node_id]
+            again = odradek_here(
+                "quorum", "recover", "--from", plan, cluster.properties(node_id), "--execute", "--json"
+            )
+            assert again.json()["done"] == []
+        cluster.start(1, 2, 3)
+        with Client(cluster.bootstrap) as client:
+            (described,) = client.admin.describe_topics(["t"])
+            assert described.partitions[0].leader == -1
+        cluster.start(4, wait=False)
+        assert "the metadata log was recovered without this node" in cluster.end_of(4)
+        anew = odradek_here("quorum", "begin-anew", cluster.properties(4), "--execute", "--json")
+        set_aside = cluster.metadata(4) / anew.json()["set_aside"]
+        assert (set_aside / f"{0:020}.log").exists()
+        cluster.start(4)
+        until("both in sync", lambda: in_sync(cluster.bootstrap, "t", 2))
+        assert values(cluster.bootstrap, "t") == list(range(20))
+
+
+def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
+    """Topics, ids and records are rebuilt from the partitions' directories, and a backup of before is as good as a copy."""
+    cluster = Cluster.make(tmp_path)
+    with cluster.ended():
+        cluster.start(1, 2, 3)
+        create(cluster.bootstrap, "t", 3)
+        produce(cluster.bootstrap, "t", range(20))
+        cluster.stop(1, 2, 3)
+        archive = tmp_path / "backup.tar.gz"
+        with tarfile.open(archive, "w:gz") as backup:
+            backup.add(cluster.metadata(1), ".")
+        cluster.destroy_metadata(1, 2, 3)
+        assert "quorum rebuild" in cluster.recover(lost=(1, 2, 3)).out
+        from_backup = cluster.recover("--backup", archive, lost=(1, 2, 3)).json()
+        assert from_backup["chosen"] == f"backup {archive}"
+        assert not cluster.metadata(1).exists()
+        rebuilt = odradek_here("quorum", "rebuild", *cluster.configs, "--execute", "--json")
+        assert rebuilt.json()["done"] == [1, 2, 3]
+        cluster.start(1, 2, 3)
+        until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+        assert values(cluster.bootstrap, "t") == list(range(20))
+        produce(cluster.bootstrap, "t", range(20, 40))
+        assert values(cluster.bootstrap, "t") == list(range(40))
+        with Client(cluster.bootstrap) as client:
+            (described,) = client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, "t")])
+            assert described["retention.ms"].value == "-1"
