@@ -234,7 +234,7 @@ def test_quotas_on_a_node(quotas: ModuleType, node: RunningNode, monkeypatch: py
     # One mistake keeps all of it.
     entries[0]["produce_rate"] = "lots"
     entries[1] = {"ip": "192.0.2.77", "connection_rate": 7}
-    assert "'lots' is no number of bytes" in apply()["msg"]
+    assert "'lots' is not a number of bytes" in apply()["msg"]
     assert len(there()) == 1
     entries[:] = [{"user": "code", "client_id": "<default>", "state": "absent"}]
     assert apply()["changed"]
