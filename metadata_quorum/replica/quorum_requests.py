@@ -419,9 +419,8 @@ class QuorumRequests:
                 ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed yet"
             )
         if not driver.has_dynamic_voters:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, "the voters are configured statically (kraft.version is 0)"
-            )
+            reason = "the voters are configured statically (kraft.version is 0)"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, reason)
         match request:
             case AddRaftVoterRequest():
                 added = Voter(key, endpoints)
@@ -438,10 +437,8 @@ class QuorumRequests:
                 known_voter = core.voters.get(key.node_id)
                 if known_voter is None or not known_voter.key.matches(key):
                     raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
-                low, high = (
-                    request.kraft_version_feature.min_supported_version,
-                    request.kraft_version_feature.max_supported_version,
-                )
+                spoken = request.kraft_version_feature
+                low, high = spoken.min_supported_version, spoken.max_supported_version
                 if not low <= 1 <= high:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the voter does not support kraft.version 1")
                 return core.voters.with_voter(Voter(key, endpoints, (low, high)))

@@ -38,13 +38,19 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", help="steps by the names of their functions, with commas (birth always)"
     )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="go on after a step that fails; the report names it, and the status is 1",
+    )
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside is not None:
         from tests.deploy.forms import live
 
         try:
-            return live(args.inside, args.form, [name for name in args.only.split(",") if name])
+            only = [name for name in args.only.split(",") if name]
+            return live(args.inside, args.form, only, keep_going=args.keep_going)
         except CannotBoot as error:
             print(f"hosts cannot be booted: {error}", file=sys.stderr)
             return CANNOT
@@ -88,6 +94,7 @@ def _life(args: argparse.Namespace) -> int:
         str(work),
         "--only",
         args.only,
+        *(["--keep-going"] if args.keep_going else []),
     ]
     status = TIME_UP
     try:

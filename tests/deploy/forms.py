@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,10 +65,11 @@ FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
 }
 
 
-def live(work: Path, form: str, only: list[str]) -> int:
+def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) -> int:
     """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
 
-    Raises `CannotBoot` where no host boots.
+    Raises `CannotBoot` where no host boots. With `keep_going` steps after one that failed run, too (but for the
+    birth, which all others need); the report names what failed, and 1 is returned.
     """
     with hosts_in(work) as hosts:
         begun = time.monotonic()
@@ -86,11 +88,22 @@ def live(work: Path, form: str, only: list[str]) -> int:
             records_per_second=20 if form == "short" else 100,
         )
         life = Life(hosts, playbooks, load)
+        failed = []
         for each in FORMS[form]:
-            if not only or each is birth or each.__name__ in only:
+            if only and each is not birth and each.__name__ not in only:
+                continue
+            try:
                 each(life)
+            except Exception:
+                if not keep_going or each is birth:
+                    raise
+                traceback.print_exc()
+                print(f"{each.__name__} failed", flush=True)
+                failed.append(each.__name__)
         with life.step("every record accounted for") as step:
             life.loaded = False
             step.note = load.finish()
     print(report(life.steps))
-    return 0
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0

@@ -181,7 +181,7 @@ def test_besides(health: ModuleType) -> None:
     ids=["scsi", "scsi with blanks", "nvme", "virtio", "loop", "none"],
 )
 def test_serial_numbers(disk: ModuleType, tmp_path: Path, path: str, content: bytes, serial: str) -> None:
-    """A disk is named by the number that it reports; other disks cannot be named."""
+    """The name of a disk is the number that it reports; other disks have no name."""
     file = tmp_path / "class" / "block" / path
     file.parent.mkdir(parents=True)
     file.write_bytes(content)

@@ -217,7 +217,11 @@ def test_a_dead_disk_does_not_lack_a_file(name: str, tmp_path: Path, monkeypatch
             ask("absent")
 
 
-@pytest.mark.parametrize(("number", "spared"), DEATHS, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("number", "spared"),
+    DEATHS,
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, frozenset) else str(value),
+)
 def test_the_simulated_disk_dies_in_all_ways(number: int, spared: frozenset[str]) -> None:
     """Every call fails but those that this death spares; to let go is always possible."""
     disk = SimDisk()

@@ -109,6 +109,8 @@ def test_every_metric_and_event_that_they_name_is_there() -> None:
     ]
     own = [code for code in named if code.startswith("odradek.") and code in OWN_DEFS]
     assert min(len(shown), len(said), len(own)) > 3
-    assert [code for code in shown if code not in metrics] == []
+    # Variables of the playbooks begin like metrics.
+    deploy = (ROOT / "docs/deploy.md").read_text()
+    assert [code for code in shown if code not in metrics and code not in deploy] == []
     assert [code for code in said if code not in FILES and f"`{code}`" not in logs] == []
     assert [code for code in own if f"`{code}`" not in keys] == []

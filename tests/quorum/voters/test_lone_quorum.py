@@ -467,7 +467,8 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
             raise AssertionError("the bootstrap records were accepted")
 
     with pytest.raises(
-        InvalidMetadata, match=r"group\.version is finalized at level 1, this version supports 0 to 0"
+        InvalidMetadata,
+        match=r"group\.version is finalized at level 1, and this version supports the levels 0 to 0",
     ):
         world.run(run, world, first_start)
 

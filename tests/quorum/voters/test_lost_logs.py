@@ -63,7 +63,7 @@ def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: 
         said = str(refusal.value)
         assert "\n" not in said
         assert f"{PATH}/{LOG}" in said
-        assert ("was synced" if lost == "log" else f"remove {PATH}/{BEGUN_FILE}") in said
+        assert ("has synced" if lost == "log" else f"remove {PATH}/{BEGUN_FILE}") in said
         # What the documentation says, done: it comes back with all that is committed.
         root.remove_tree(LOG)
         root.remove(BEGUN_FILE)

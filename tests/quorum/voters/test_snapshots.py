@@ -233,7 +233,7 @@ def test_a_snapshot_that_counts_more_records_than_it_has_bytes_for_is_refused(co
     )
     seal(damaged)
     chunks[1] = damaged
-    with pytest.raises(MetadataLogCorrupt, match=f"counts {count} records"):
+    with pytest.raises(MetadataLogCorrupt, match=f"claims {count} records"):
         open_snapshot(b"".join(chunks), source="snapshot")
 
 

@@ -154,7 +154,7 @@ def test_a_cluster_id_that_no_request_could_name(text: str, sentence: str) -> No
 @pytest.mark.parametrize(
     ("contents", "problem"),
     [
-        ("version=0\nbroker.id=1\n", "version 0 is not supported"),
+        ("version=0\nbroker.id=1\n", "the file has version 0"),
         ("version=1\nnode.id=1\n", "cluster.id"),
         ("version=1\nnode.id=x\ncluster.id=a\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "invalid literal"),
         ("", "version missing"),
@@ -268,5 +268,5 @@ def test_features_are_chosen_among_those_of_this_version() -> None:
         bootstrap_features({"metadata.version": 29})
     with pytest.raises(StorageError, match="must have a level"):
         bootstrap_features({"metadata.version": 0})
-    with pytest.raises(StorageError, match="follows from"):
+    with pytest.raises(StorageError, match="cannot be chosen by itself"):
         bootstrap_features({"kraft.version": 1})

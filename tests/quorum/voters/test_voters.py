@@ -75,7 +75,7 @@ def test_a_voter_that_speaks_another_level_is_not_added(monkeypatch: pytest.Monk
         await controllers.members[4].service.caught_up()
         answer = await controllers.ask_quorum(leader.node_id, add(4))
         assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert "speaks kraft.version 0 to 0" in answer.error_message
+        assert "supports kraft.version 0 to 0" in answer.error_message
         assert leader.service.quorum.voters.node_ids == (1, 2, 3)
 
     monkeypatch.setitem(SUPPORTED_FEATURES, "kraft.version", (0, 0))
