@@ -1,9 +1,305 @@
-"""Secrets are planted, then looked for on the hosts and on the control machine."""
+"""Secrets are planted, then looked for on the hosts and on the control machine; releases and backups that were changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from tests.deploy.life import Life
+import attrs
 
-STEPS: tuple[Callable[[Life], None], ...] = ()
+from tests.deploy.life import Life, is_whole, refused
+from tests.deploy.needs import ROOT
+from tests.deploy.playbooks import Outcome
+from tests.deploy.releases import NEW, OLD, changed_release, signed_again
+
+PLANTED = {
+    "delegation.token.secret.key": "plantedTokenKey0001",
+    "ssl.key.password": "plantedKeyPassword02",
+    "user": "plantedUserPassword3",
+}
+_FILE_BYTES_MAX = 1 << 20
+_PLACES = "/etc /root /run /tmp /var/tmp /var/lib /var/backups /usr/local /opt/odradek/versions"
+# The small files of a host, with owner and mode, whatever they are called.
+_FILES = f"""
+import base64, json, os, stat, sys
+for place in {_PLACES.split()!r}:
+    for directory, _, names in os.walk(place):
+        for name in names:
+            path = os.path.join(directory, name)
+            try:
+                found = os.lstat(path)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > {_FILE_BYTES_MAX} or path.endswith((".py", ".pyc", ".so")):
+                    continue
+                with open(path, "rb") as file:
+                    content = file.read()
+            except OSError:
+                continue
+            if b"planted" in content:
+                print(json.dumps([path, stat.S_IMODE(found.st_mode), base64.b64encode(content).decode()]))
+"""
+_MAY_HAVE_THEM = ("/etc/odradek/node-", "/var/lib/odradek-before")
+
+
+@attrs.define
+class ProcessWatch:
+    """A thread that reads the command lines of all processes, hosts' ones among them."""
+
+    secrets: list[bytes]
+    found: set[str] = attrs.field(factory=set)
+    looked_at: int = 0
+    _stop: threading.Event = attrs.field(factory=threading.Event)
+
+    def look(self) -> None:
+        while not self._stop.wait(0.2):
+            for place in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    content = place.read_bytes()
+                    self.looked_at += 1
+                    if any(secret in content for secret in self.secrets):
+                        self.found.add(content.replace(b"\0", b" ").decode(errors="replace")[:500])
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Look as long as the block lasts; raises if a secret was seen."""
+        thread = threading.Thread(target=self.look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+        assert self.looked_at > 100
+        assert not self.found, f"processes with secrets: {self.found}"
+
+
+def changed_archives(life: Life) -> None:
+    """Change, unsign and rebuild archives: each is refused with a sentence that names it."""
+    releases = life.hosts.work / "releases"
+    with life.step("releases that were changed are refused"):
+        old, new = releases / f"odradek-{OLD}.tar", releases / f"odradek-{NEW}.tar"
+        for path in (old, new):
+            shutil.copy(path, f"{path}.kept")
+        changed_release(new, manifest=False)
+        tampered = life.playbooks.run("upgrade", fails=True, odradek_release=NEW)
+        refused(tampered, "was changed after it was built", "is not what its manifest says")
+        changed_release(new, manifest=True)
+        refused(
+            life.playbooks.run("upgrade", fails=True, odradek_release=NEW), f"Release {NEW} is not signed"
+        )
+        changed_release(old, manifest=True)
+        signed_again(old)
+        hosts = ", ".join(life.told)
+        other = life.playbooks.run("deploy", fails=True)
+        refused(
+            other,
+            f"Release {OLD} is not the same everywhere: {hosts}: digest",
+            "the archive: digest",
+            "A name is given once",
+        )
+        assert "(commit" in " ".join(other.output.split())
+        # What needs nothing of the archive goes on.
+        assert life.playbooks.run("reconfigure").changed == 0
+        for path in (old, new):
+            Path(f"{path}.kept").rename(path)
+        assert f"release {OLD} (" in life.playbooks.run("status").output
+
+
+def planted_secrets(life: Life) -> None:
+    """Look for planted secrets in all places that could have them, after playbooks at the highest verbosity."""
+    variables, play = life.playbooks.inventory["vars"], life.playbooks
+    secrets = life.hosts.work / "secrets"
+    with life.step("planted secrets stay hidden") as step:
+        before = dict(variables.get("odradek_settings") or {})
+        name = "delegation.token.secret.key"
+        variables["odradek_settings"] = before | {name: PLANTED[name]}
+        life.told["heron"]["odradek_nodes"] = [
+            {"id": life.hosts["heron"].number, "settings": {"ssl.key.password": PLANTED["ssl.key.password"]}}
+        ]
+        variables["odradek_secrets"] = str(secrets)
+        variables["odradek_users"] = [{"name": "planted", "password": PLANTED["user"]}, {"name": "made"}]
+        begun = time.time()
+        watch = ProcessWatch([value.encode() for value in PLANTED.values()])
+        outcomes: list[Outcome] = []
+        with watch.at_work():
+            for playbook, *words in (
+                ("reconfigure", "--check", "--diff"),
+                ("reconfigure", "--diff"),
+                ("deploy", "--diff"),
+                ("access", "--check", "--diff"),
+                ("access", "--diff"),
+                ("status",),
+            ):
+                outcomes.append(play.run(playbook, "-vvvv", *words))
+        values = [*PLANTED.values(), (secrets / "made.password").read_text().strip()]
+        for outcome in outcomes:
+            for value in values:
+                assert value not in outcome.output, f"{value} is in what a playbook printed"
+        assert outcomes[2].changed == 0, outcomes[2].output[-3000:]
+        assert "[hidden]" in outcomes[0].output
+        _look_at_hosts(life, values)
+        _look_here(life, values, begun)
+        step.note = f"{watch.looked_at} looks at processes"
+        variables["odradek_settings"] = before
+        del life.told["heron"]["odradek_nodes"]
+        variables["odradek_users"] = [{"name": name, "state": "absent"} for name in ("planted", "made")]
+        assert "user made removed" in play.run("access").output
+        del variables["odradek_users"]
+        play.run("reconfigure")
+        assert is_whole(life.status())
+
+
+def _look_at_hosts(life: Life, values: list[str]) -> None:
+    """Search journals and files of the hosts: the properties of nodes alone have secrets, hidden from strangers."""
+    for name in life.told:
+        journal = life.hosts.ssh(name, "journalctl --all --output=export --no-pager") or ""
+        assert "ansible-odradek" in journal or "ansible" in journal
+        for value in values:
+            assert value not in journal, f"{value} is in the journal of {name}"
+        script = base64.b64encode(_FILES.encode()).decode()
+        listed = life.hosts.ssh(name, f"echo {script} | base64 -d | python3 -") or ""
+        held = {
+            path: (mode, base64.b64decode(text)) for path, mode, text in map(json.loads, listed.splitlines())
+        }
+        having = {
+            path: mode
+            for path, (mode, text) in held.items()
+            if any(value.encode() in text for value in values)
+        }
+        assert any(path.startswith("/etc/odradek/") for path in having), f"the search on {name} finds nothing"
+        for path, mode in having.items():
+            assert path.startswith(_MAY_HAVE_THEM), f"{path} of {name} has a secret"
+            assert mode & 0o007 == 0, f"everybody on {name} may read {path}"
+
+
+def _look_here(life: Life, values: list[str], since: float) -> None:
+    """Search files of Ansible and of /tmp that are younger than `since`, and those that git would take here."""
+    work = life.hosts.work
+    own = {work / "inventory.yml"}
+    places = [
+        work / "home",
+        Path("/tmp"),
+        *(each for each in work.iterdir() if each.is_file() and each not in own),
+    ]
+    # Other programs make and remove files in /tmp meanwhile.
+    files = [place for place in places if place.is_file()]
+    files += [Path(at, name) for place in places for at, _, names in os.walk(place) for name in names]
+    for path in files:
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            if path.is_file() and found.st_size < _FILE_BYTES_MAX and found.st_mtime > since:
+                content = path.read_bytes()
+                assert not any(value.encode() in content for value in values), f"{path} has a secret"
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "grep",
+        "--untracked",
+        "--files-with-matches",
+        "-F",
+        "-f",
+        "-",
+        "--",
+        ".",
+        ":(exclude)tests",
+    ]
+    done = subprocess.run(command, input="\n".join(values), capture_output=True, text=True, check=False)
+    assert done.returncode == 1, f"the repository has secrets: {done.stdout}{done.stderr}"
+
+
+def code_and_backups(life: Life) -> None:
+    """Apply topics and quotas as code; make backups while a host is down, encrypted, and by a timer."""
+    variables, play = life.playbooks.inventory["vars"], life.playbooks
+    most = len(life.told)
+    topic: dict[str, Any] = {
+        "name": "code",
+        "partitions": 4,
+        "replication_factor": most - 1,
+        "configs": {"retention.ms": 90000},
+    }
+    with life.step("topics and quotas as code"):
+        variables["odradek_topics"] = [topic]
+        variables["odradek_quotas"] = [{"user": "code", "produce_rate": "10M"}]
+        shown = play.run("topics", "--check")
+        assert "topic code created: 4 partitions" in shown.output
+        assert "retention.ms=90000" in shown.output
+        assert play.run("topics").changed == 1
+        topic |= {"partitions": 6, "replication_factor": most}
+        assert f"replicas: {most - 1} -> {most}" in play.run("topics").output
+        assert play.run("topics").changed == 0
+        topic["state"] = "absent"
+        refused(play.run("topics", fails=True), "say -e odradek_topics_loss=code for this run")
+        assert play.run("topics", odradek_topics_loss="code").changed == 1
+        assert "produce_rate: none -> 10485760" in play.run("access").output
+        assert play.run("access").changed == 0
+        variables["odradek_quotas"] = [{"user": "code", "state": "absent"}]
+        assert play.run("access").changed == 1
+        del variables["odradek_topics"], variables["odradek_quotas"]
+    with life.step("a backup with a host down, encrypted, by a timer"):
+        key, certificate, kept = (life.hosts.work / name for name in ("backup.key", "backup.pem", "backups"))
+        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=backups"]
+        subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+        variables |= {
+            "odradek_backup_keep": 2,
+            "odradek_backup_recipient": str(certificate),
+            "odradek_backups": str(kept),
+        }
+        play.run("deploy")
+        assert play.run("deploy").changed == 0
+        for name in life.told:
+            listed = (life.hosts.ssh(name, "ls /var/backups/odradek") or "").split()
+            assert len(listed) == 1, listed
+            assert listed[0].endswith(".tar.gz.cms"), listed
+            assert "odradek-backup.timer" in (life.hosts.ssh(name, "systemctl list-timers --all") or "")
+        life.hosts.kill("stork")
+        for _ in range(3):
+            play.run("backup")
+        life.hosts.boot("stork")
+        life.wait_until(is_whole, "a whole cluster")
+        archives = sorted(kept.iterdir())
+        assert len(archives) == 2
+        _read_backup(archives[-1], key, life.hosts.work / "opened.tar.gz")
+        variables |= {"odradek_backup_keep": 0}
+        play.run("deploy")
+        del (
+            variables["odradek_backup_keep"],
+            variables["odradek_backup_recipient"],
+            variables["odradek_backups"],
+        )
+
+
+def _read_backup(archive: Path, key: Path, opened: Path) -> None:
+    """Decrypt a backup by the recipient's key, and find the metadata log in it."""
+    command = [
+        "openssl",
+        "cms",
+        "-decrypt",
+        "-binary",
+        "-inform",
+        "DER",
+        "-in",
+        archive,
+        "-inkey",
+        key,
+        "-out",
+        opened,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    with tarfile.open(opened) as tar:
+        names = tar.getnames()
+    assert any(name.endswith(".log") and "__cluster_metadata-0" in name for name in names), names
+    assert any(name.endswith("meta.properties") for name in names), names
+    opened.unlink()
+
+
+STEPS: tuple[Callable[[Life], None], ...] = (changed_archives, planted_secrets, code_and_backups)
