@@ -158,7 +158,7 @@ class Broker:
     def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
         """True if a fetch that names a replica may come from that replica.
 
-        The replica must be a registered broker, of this epoch where the request names one, and must hold a requested
+        The replica must be a registered broker. An epoch in the request must be that broker's. It must hold a requested
         partition. Without authentication a stricter check is impossible.
         """
         replica_id = replica_of(request)

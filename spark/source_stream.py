@@ -417,7 +417,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in tasks]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
-        """Return the topic id of the checkpoint; ask the cluster where Spark's own Kafka connector, which stores none, wrote it."""
+        """Return the topic id of the checkpoint. Spark's own Kafka connector stores none: then ask the cluster."""
         if last.topic_id(key.topic) != NO_TOPIC_ID:
             return last.topic_id(key.topic)
         known = self._view.patiently(lambda: self._refresh((key,))).get(key)

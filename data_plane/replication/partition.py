@@ -497,7 +497,7 @@ class Partition:
         self._hears_fetch = listener
 
     def fetched(self, replica: RemoteReplica) -> None:
-        """Report a noted fetch to the listener; `replica.cursor` is its session's."""
+        """Report a noted fetch to the listener. `replica.cursor` belongs to the fetch session of that fetch."""
         if self._hears_fetch is not None:
             self._hears_fetch(replica)
 

@@ -153,7 +153,7 @@ def _refused_like(response: Any, code: ErrorCode) -> Any:
 
 
 def refusal(ask: Ask, code: ErrorCode) -> Any:
-    """Make the answer to `ask` instead of a decision."""
+    """Make the refusal of `ask`, in the form of the answer to its request."""
     request = ask.request
     if isinstance(request, (InitProducer, EndTransaction)):
         return Producer(code)

@@ -373,10 +373,10 @@ def _marker(ending: _Ending, partitions: list[TopicPartitionPair]) -> WritableTx
 
 
 def _open_in(response: Any, producer_id: int) -> dict[TopicPartitionPair, bool]:
-    """Find the partitions of a DescribeProducers in which this producer has an open transaction (True), or may have
-    one.
+    """Map each partition of a DescribeProducers answer to True if this producer has an open transaction there.
 
-    The latter holds where this broker has no right to look. Partitions with another error are left out.
+    It may have one where this broker has no right to look, which counts as True. Partitions with another error are
+    left out.
     """
     if response is None:
         return {}

@@ -51,7 +51,7 @@ ACCESS_WEIGHT = 2
 
 @attrs.frozen
 class Trial:
-    """A question before a long request is decided. The response is the number of records that `request` would write
+    """A question that is asked before a long request is decided. The response is the number of records that `request` would write
     now, or None if this node does not decide."""
 
     request: Message

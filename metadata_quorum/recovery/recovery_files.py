@@ -131,7 +131,9 @@ def decode_plan(data: bytes) -> RecoveryPlan:
         cluster_id, source = document["cluster_id"], document["source"]
         next_producer_id = document["next_producer_id"]
     except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise MalformedFile(f"the plan cannot be read: {error!r}") from None
+        raise MalformedFile(
+            f"the recovery plan is incomplete or of another version ({error!r}): make it again"
+        ) from None
     voters: VoterSet | None = read_copy(CopyFiles(end, snapshot, b""), "the plan", None, cluster_id).voters
     return RecoveryPlan(cluster_id, source, end, next_producer_id, voters, nodes, snapshot)
 

@@ -13,7 +13,7 @@ _SIZE_MAX = 1 << 18
 
 
 class NotALogDirectory(Exception):
-    """`meta.properties` is missing or invalid: the directory must be formatted first."""
+    """`meta.properties` is missing, damaged or of an unsupported version. A directory without it must be formatted."""
 
 
 @attrs.frozen

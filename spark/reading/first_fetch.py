@@ -33,7 +33,7 @@ def first_fetch(
 ) -> Operation[dict[TopicPartition, Any]]:
     """Fetch the leaders' answers (`PartitionData`) for the ranges' starts, except those with an error.
 
-    `bytes_max` bounds each leader's answer. The ranges are of different partitions.
+    `bytes_max` bounds each leader's answer. No two ranges may be of the same partition.
     """
     by_key = {TopicPartition(each.topic, each.partition): each for each in ranges}
     names = {each.topic for each in ranges}

@@ -133,7 +133,7 @@ def parse_response_header(buf: Buffer, offset: int, end: int, header_version: in
 
 
 def skip_tags(buf: Buffer, position: int, end: int) -> int:
-    """Step over tagged fields, none of which a header has had so far (KIP-482: unknown tags are skipped)."""
+    """Skip the tagged fields of a header: Kafka defines none so far, and unknown tags are skipped (KIP-482)."""
     count, position = read_uvarint(buf, position)
     if 2 * count > end - position:
         raise MalformedMessage(

@@ -80,7 +80,7 @@ class FetchHandler:
         return None
 
     def _answer_many(self, context: Context, request: FetchRequest) -> Work[Result]:
-        """Handle a request of many partitions. The session changes at once, when all named partitions are collected."""
+        """Handle a request of many partitions. The session changes in one step, when all named partitions are collected."""
         desk = self._desk
         by_id = context.api_version >= FETCH_TOPIC_IDS
         named = yield from self._sessions.name(request, by_id)

@@ -164,7 +164,7 @@ class PassRun:
             if self._mapped.is_full:
                 reached("cleaner.map_full")
                 break
-            # Offsets at the end of a segment whose records cleaning has removed are clean as well.
+            # Cleaning may remove the last records of a segment. Their offsets are clean as well.
             map_end = max(map_end, end_offset)
         if map_end <= first or cleaning.abort_reason is not None:
             return None

@@ -82,7 +82,7 @@ def register(groups: Groups) -> None:
 
 
 def _number(text: str) -> float:
-    """Parse a number above 0; Kafka takes infinity, too, for a quota that is no whole number."""
+    """Parse a number above 0, or infinity, which Kafka takes for quotas of type double."""
     number = float("inf") if text.lower() in ("inf", "infinity") else decimal(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")

@@ -127,7 +127,7 @@ class BatchRecords:
         self.is_used_up = True
 
     def _run(self, shape: Shape, position: int, count: int, offset: int) -> Iterable[ConsumerRecord]:
-        """Make the records of a run whose shape is proved."""
+        """Make the records of `count` neighbours that have one layout (`shape`), field by field."""
         header, data = self.header, self._data
         keys, values = shape.keys_and_values(data, position, count)
         timestamps: Iterable[int] = (

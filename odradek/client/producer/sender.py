@@ -402,7 +402,7 @@ class Sender:
             elif call.response is None:
                 self._acknowledged(lane, batch, -1, -1)
             else:
-                # The queue has the id that it had in the request: `_prepare` changes none with something in flight.
+                # The queue still has the topic id of the request: `_prepare` changes no queue that has something in flight.
                 answer = answers.get((lane.topic_id, lane.partition)) or answers.get(
                     (lane.topic, lane.partition)
                 )

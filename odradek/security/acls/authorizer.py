@@ -173,7 +173,7 @@ class Authorizer:
 
 
 class Denial(NamedTuple):
-    """A refusal: the operation and the type of the resource by Kafka's numbers. No name stands for any resource."""
+    """A refusal: the operation and the type of the resource by Kafka's numbers. None as the name means any resource."""
 
     operation: int
     resource_type: int
