@@ -71,7 +71,7 @@ class FoundNode:
 
     @property
     def blank_directories(self) -> list[str]:
-        """The paths of log directories without an id, on a node that has others: perhaps disks that are not mounted."""
+        """The paths of blank log directories on a node that was formatted: their disks may be unmounted."""
         if not self.cluster_id:
             return []
         return [

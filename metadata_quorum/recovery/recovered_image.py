@@ -5,7 +5,7 @@ reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgo
 
 * A partition has the replicas of the copy, and those whose directories hold its topic id on any node that was read.
 * It is without leader, ISR and eligible replicas. Its last known replicas are those that hold it, and those of nodes
-  that are absent, or of which some directory or replica could not be read. Unclean recovery elects the longest log among them, and waits for each that is `awaited`.
+  that are absent or were read in part. Unclean recovery elects the longest log among them, and waits for each that is `awaited`.
 * Its leader epoch is above the copy's and above any on a disk.
 * A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
 

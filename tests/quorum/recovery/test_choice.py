@@ -215,7 +215,7 @@ def test_replicas_are_found_where_they_lie() -> None:
 
 @pytest.mark.parametrize("trouble", ["directory", "replica", "topic id"])
 def test_a_partition_waits_for_a_replica_that_could_not_be_read(trouble: str) -> None:
-    """A disk that is not mounted, or a replica that cannot be read, may hold the longest log: it is waited for."""
+    """An unmounted disk, or an unreadable replica, may hold the longest log: it is waited for."""
     log = beginning(VOTERS)
     log.append(write(log, 1, *topic(1, (2, 3))))
     partly = found(2, None)
