@@ -33,6 +33,11 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
                 f"node {node.node_id} has records of producer id {node.producer_id}, which the copy has not allocated yet"
             )
         lines += [f"node {node.node_id}: {each}" for each in node.unreadable]
+        lines += [
+            f"node {node.node_id}: the log directory {each} is blank or missing. If its disk is only not mounted, mount it "
+            "and look again. The node's partitions wait for it"
+            for each in node.blank_directories
+        ]
     return lines + _about_topics(choice, chosen, nodes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.wire.structure import ZERO_UUID
 
 __all__ = ["NO_NUMBER", "CopyFiles", "FoundDirectory", "FoundNode", "FoundReplica"]
 
@@ -67,6 +68,23 @@ class FoundNode:
     replicas: tuple[FoundReplica, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Replicas that could not be read, each with the reason."""
+
+    @property
+    def blank_directories(self) -> list[str]:
+        """The paths of blank log directories on a node that was formatted: their disks may be unmounted."""
+        if not self.cluster_id:
+            return []
+        return [
+            each.path
+            for each in self.directories
+            if each.directory_id is None and each.path != self.metadata_path
+        ]
+
+    @property
+    def may_hold_more(self) -> bool:
+        """True if the node may have replicas of topics beside those that were read."""
+        is_partial = any(each.topic_id == ZERO_UUID for each in self.replicas)
+        return is_partial or bool(self.unreadable or self.blank_directories)
 
     @property
     def metadata_directory_id(self) -> bytes | None:

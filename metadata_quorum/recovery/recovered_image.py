@@ -5,7 +5,7 @@ reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgo
 
 * A partition has the replicas of the copy, and those whose directories hold its topic id on any node that was read.
 * It is without leader, ISR and eligible replicas. Its last known replicas are those that hold it, and those of nodes
-  that are absent. Unclean recovery elects the longest log among them, and waits for each that is `awaited`.
+  that are absent or were read in part. Unclean recovery elects the longest log among them, and waits for each that is `awaited`.
 * Its leader epoch is above the copy's and above any on a disk.
 * A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
 
@@ -186,7 +186,8 @@ def _partition(
     order: list[int] = []
     if before is not None:
         order = [before.leader, *before.isr, *before.elr, *before.last_known_elr, *placed]
-    waited_for = [*held, *(each for each in placed if each in cluster.absent)]
+    unknown = {*cluster.absent, *(each.node_id for each in cluster.nodes if each.may_hold_more)}
+    waited_for = [*held, *(each for each in placed if each in unknown)]
     epochs = [each.leader_epoch for each in held.values()]
     return PartitionRecord(
         partition_id=number,

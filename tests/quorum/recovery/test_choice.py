@@ -15,7 +15,7 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.recovery.choice import REBUILT_END, Choice, Named, choose, rebuild
 from odradek.metadata_quorum.recovery.copies import read_copy, whole_batches
 from odradek.metadata_quorum.recovery.evidence import evidence, review
-from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
+from odradek.metadata_quorum.recovery.found import CopyFiles, FoundDirectory, FoundNode
 from odradek.metadata_quorum.recovery.plan import RecoveryPlan, make_plan
 from odradek.metadata_quorum.recovery.recovery_files import (
     MalformedFile,
@@ -211,6 +211,25 @@ def test_replicas_are_found_where_they_lie() -> None:
     for text in ("t9 (", "lies on node 4", "leader epoch 7, the copy knows 0"):
         assert text in texts
     assert dict(review(choice, nodes))["topics on no disk that was read"] == "t2"
+
+
+@pytest.mark.parametrize("trouble", ["directory", "replica", "topic id"])
+def test_a_partition_waits_for_a_replica_that_could_not_be_read(trouble: str) -> None:
+    """An unmounted disk, or an unreadable replica, may hold the longest log: it is waited for."""
+    log = beginning(VOTERS)
+    log.append(write(log, 1, *topic(1, (2, 3))))
+    partly = found(2, None)
+    if trouble == "directory":
+        partly = attrs.evolve(partly, directories=(*partly.directories, FoundDirectory("/data", None)))
+    elif trouble == "replica":
+        partly = attrs.evolve(partly, unreadable=("/data/t1-0: Permission denied",))
+    else:
+        partly = attrs.evolve(partly, replicas=(attrs.evolve(replica(1, 2), topic_id=bytes(16)),))
+    nodes = [found(1, None), partly, found(3, copy_of(log), replica(1, 3))]
+    choice = choose(nodes, Named(lost=LOST))
+    assert any("node 2" in each for each in evidence(choice, nodes))
+    partition = images_of(plan_of(choice, nodes)).topics["t1"].partitions[0]
+    assert set(partition.last_known_elr) == {2, 3}
 
 
 def test_a_topic_that_was_made_anew_takes_the_place_of_the_one_in_the_copy() -> None:
