@@ -19,7 +19,7 @@ from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest, parting_offset, read_copy
-from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
+from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundNode
 from odradek.metadata_quorum.recovery.recovered_image import Holdings
 from odradek.metadata_quorum.replica.storage_format import bootstrap_records
 from odradek.wire.structure import ZERO_UUID
@@ -137,6 +137,11 @@ def _about_nodes(nodes: Sequence[FoundNode], named: Named) -> list[str]:
         f"node {each} was read, so it is neither absent nor gone"
         for each in sorted({*named.absent, *named.gone})
         if each in ids
+    ]
+    refusals += [
+        f"node {each.node_id} {BROKEN_OFF}: repeat that command with `--from` and the file of its plan"
+        for each in nodes
+        if each.copy_problem == BROKEN_OFF
     ]
     both = sorted({*named.absent} & {*named.gone})
     refusals += [f"node {each} is named as absent and as gone" for each in both]

@@ -7,10 +7,12 @@ import attrs
 from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.wire.structure import ZERO_UUID
 
-__all__ = ["NO_NUMBER", "CopyFiles", "FoundDirectory", "FoundNode", "FoundReplica"]
+__all__ = ["BROKEN_OFF", "NO_NUMBER", "CopyFiles", "FoundDirectory", "FoundNode", "FoundReplica"]
 
 NO_NUMBER = -1
 """Below all epochs, offsets and ids: nothing was found."""
+BROKEN_OFF = "has a recovery that was broken off between its last two steps"
+"""The `copy_problem` of a node whose old log is set aside, and whose new log has no name yet."""
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """A recovery carried out in the directories of one node: the old log set aside whole, the new one put in its place.
 
 The new log is complete in a directory of its own before the old one is touched. Two renames follow. A crash in between leaves
-a node that does not start, because its metadata log is missing. The same command then goes on. Files are written through
+a node that does not start, because its metadata log is missing. The same command with `--from` and the plan then goes on. Files are written through
 the ports, under the locks of all directories of the node. PURE but for the files.
 """
 
@@ -17,11 +17,9 @@ from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
-from odradek.operations.recovery.node_reading import Disks, NodeFacts, NotReadable, read_node
+from odradek.operations.recovery.node_reading import DRAFT_DIRECTORY, Disks, NodeFacts, NotReadable, read_node
 
 __all__ = ["apply_plan", "begin_anew", "set_aside_name"]
-
-_DRAFT = f"{METADATA_LOG_DIRECTORY}.new"
 
 
 def set_aside_name(epoch: int) -> str:
@@ -93,9 +91,9 @@ def _check_unchanged(found: FoundNode, mine: NodePlan, plan: RecoveryPlan) -> No
 
 def _apply(plan: RecoveryPlan, mine: NodePlan, facts: NodeFacts, directories: dict[str, Dir]) -> None:
     root = directories[mine.metadata_path]
-    if root.is_dir(_DRAFT):
-        root.remove_tree(_DRAFT)
-    draft = root.subdir(_DRAFT, create=True)
+    if root.is_dir(DRAFT_DIRECTORY):
+        root.remove_tree(DRAFT_DIRECTORY)
+    draft = root.subdir(DRAFT_DIRECTORY, create=True)
     draft.write_atomic(snapshot_name(plan.end.offset, plan.end.epoch), plan.snapshot)
     FileQuorumStateStore(draft).save(QuorumState(leader_epoch=plan.end.epoch))
     draft.sync()
@@ -111,7 +109,7 @@ def _apply(plan: RecoveryPlan, mine: NodePlan, facts: NodeFacts, directories: di
     if root.is_dir(METADATA_LOG_DIRECTORY):
         root.rename(METADATA_LOG_DIRECTORY, set_aside_name(plan.end.epoch))
         root.sync()
-    root.rename(_DRAFT, METADATA_LOG_DIRECTORY)
+    root.rename(DRAFT_DIRECTORY, METADATA_LOG_DIRECTORY)
     root.sync()
 
 

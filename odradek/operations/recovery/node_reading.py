@@ -12,7 +12,7 @@ from odradek.data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapsh
 from odradek.env.ports import Dir, DiskError, FileMissing
 from odradek.metadata_quorum.ports import MetadataLogCorrupt
 from odradek.metadata_quorum.recovery.copies import whole_batches
-from odradek.metadata_quorum.recovery.found import NO_NUMBER, CopyFiles, FoundDirectory, FoundNode
+from odradek.metadata_quorum.recovery.found import BROKEN_OFF, NO_NUMBER, CopyFiles, FoundDirectory, FoundNode
 from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
 from odradek.metadata_quorum.replica.meta_properties import MetaProperties
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
@@ -23,10 +23,13 @@ from odradek.metadata_quorum.replica.storage_format import (
 )
 from odradek.operations.recovery.replica_reading import Replicas, read_replicas
 
-__all__ = ["Disks", "NodeFacts", "NotReadable", "read_copy_files", "read_node"]
+__all__ = ["DRAFT_DIRECTORY", "Disks", "NodeFacts", "NotReadable", "read_copy_files", "read_node"]
 
 _SEGMENT = re.compile(r"[0-9]{20}\.log\Z")
 _SEGMENT_BYTES_MAX = 2 << 30
+
+DRAFT_DIRECTORY = f"{METADATA_LOG_DIRECTORY}.new"
+"""The directory in which a recovery writes the new log, before the log gets its name."""
 
 
 class Disks(Protocol):
@@ -121,7 +124,8 @@ def _owner(facts: NodeFacts, metas: dict[str, MetaProperties | None]) -> str:
 def _metadata(root: Dir | None) -> tuple[CopyFiles | None, str, int]:
     """Read a node's copy of the metadata log, why there is none, and the epoch of its `quorum-state`."""
     if root is None or not root.is_dir(METADATA_LOG_DIRECTORY):
-        return None, "has no metadata log", NO_NUMBER
+        is_broken_off = root is not None and root.is_dir(DRAFT_DIRECTORY)
+        return None, BROKEN_OFF if is_broken_off else "has no metadata log", NO_NUMBER
     directory = root.subdir(METADATA_LOG_DIRECTORY)
     try:
         state = FileQuorumStateStore(directory).load()

@@ -15,7 +15,7 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.recovery.choice import REBUILT_END, Choice, Named, choose, rebuild
 from odradek.metadata_quorum.recovery.copies import read_copy, whole_batches
 from odradek.metadata_quorum.recovery.evidence import evidence, review
-from odradek.metadata_quorum.recovery.found import CopyFiles, FoundDirectory, FoundNode
+from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundDirectory, FoundNode
 from odradek.metadata_quorum.recovery.plan import RecoveryPlan, make_plan
 from odradek.metadata_quorum.recovery.recovery_files import (
     MalformedFile,
@@ -329,3 +329,12 @@ def test_without_any_copy_the_disks_say_what_there_was() -> None:
     assert not {each.key for each in plan.voters.voters} & {key_of(1), key_of(2), key_of(3)}
     with_copy = [*nodes, found(4, copy_of(log))]
     assert [each for each in rebuild(with_copy, Named()).refusals if "node 4 has a copy" in each]
+
+
+def test_a_recovery_that_was_broken_off_is_not_begun_again_from_nothing() -> None:
+    """Between its last two renames a node has no log under its name: neither command may take it for lost."""
+    nodes = [attrs.evolve(found(1, None), copy_problem=BROKEN_OFF), found(2, None), found(3, None)]
+    for refusals in (choose(nodes, Named()).refusals, rebuild(nodes, Named()).refusals):
+        assert [each for each in refusals if each.startswith("node 1 has a recovery") and "`--from`" in each]
+    sound = [found(1, None, replica(1, 1)), found(2, None), found(3, None)]
+    assert rebuild(sound, Named()).refusals == ()
