@@ -68,8 +68,8 @@ FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
 def live(work: Path, form: str, only: list[str], *, keep_going: bool = False) -> int:
     """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
 
-    Raises `CannotBoot` where no host boots. With `keep_going` steps after one that failed run, too (but for the
-    birth, which all others need); the report names what failed, and 1 is returned.
+    Raises `CannotBoot` where no host boots. With `keep_going` a step that fails does not end the run. The report names
+    it, and 1 is returned. A failed birth ends the run all the same.
     """
     with hosts_in(work) as hosts:
         begun = time.monotonic()

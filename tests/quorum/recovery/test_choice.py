@@ -332,7 +332,7 @@ def test_without_any_copy_the_disks_say_what_there_was() -> None:
 
 
 def test_a_recovery_that_was_broken_off_is_not_begun_again_from_nothing() -> None:
-    """Between its last two renames a node has no log under its name: neither command may take it for lost."""
+    """Between its last two renames a node has a log under another name: both commands refuse to take it for lost."""
     nodes = [attrs.evolve(found(1, None), copy_problem=BROKEN_OFF), found(2, None), found(3, None)]
     for refusals in (choose(nodes, Named()).refusals, rebuild(nodes, Named()).refusals):
         assert [each for each in refusals if each.startswith("node 1 has a recovery") and "`--from`" in each]
