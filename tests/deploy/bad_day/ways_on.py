@@ -70,7 +70,7 @@ def a_host_is_away(life: Life) -> None:
 
 def a_used_disk_is_wiped(life: Life) -> None:
     """Add a host while another is away; its used disks are wiped by their serial numbers alone."""
-    with life.step("a host with used disks is added while another is away") as step:
+    with life.step("a host with used disks is added while another is away"):
         host = life.hosts[FOURTH]
         life.hosts.ssh(FOURTH, f"dd if=/dev/urandom of={host.disks['a']} bs=1M seek=512 count=64 conv=fsync")
         life.hosts.ssh(FOURTH, f"mkfs.xfs -q -L photos {host.disks['b']} && mount {host.disks['b']} /mnt")
@@ -86,12 +86,14 @@ def a_used_disk_is_wiped(life: Life) -> None:
             "add_host", fails=True, odradek_host=FOURTH, odradek_wipe=f"{both},NOSUCH"
         )
         refused(unknown, "odradek_wipe names", "NOSUCH")
-        life.playbooks.run("add_host", odradek_host=FOURTH, odradek_wipe=both)
+        joined = life.playbooks.run("add_host", odradek_host=FOURTH, odradek_wipe=both)
+        said = " ".join(joined.output.split())
+        assert f"{FOURTH} has joined and gets no partitions yet" in said, said[-3000:]
         ours = life.playbooks.run("deploy", fails=True, odradek_wipe=serials["a"])
         refused(ours, "crane cannot be reached over SSH")
-        replicas = {broker["broker"]: broker["replicas"] for broker in life.status()["brokers"]}
-        assert replicas[host.number] > 0, replicas
-        step.note = f"replicas {replicas}"
+        status = life.status()
+        assert host.number in [each["broker"] for each in status["brokers"] if each["online"]]
+        assert status["moving_partitions"] == []
 
 
 def a_host_is_given_up(life: Life) -> None:
@@ -113,7 +115,9 @@ def a_host_is_given_up(life: Life) -> None:
         del life.told["crane"]
         life.playbooks.run("remove_host", odradek_host=str(number), odradek_accept_loss=SINGLE)
         life.wait_until(is_whole, "a whole cluster")
-        assert number not in [broker["broker"] for broker in life.status()["brokers"]]
+        replicas = {broker["broker"]: broker["replicas"] for broker in life.status()["brokers"]}
+        assert number not in replicas
+        assert replicas[life.hosts[FOURTH].number] > 0, replicas
         assert _ask(life, "partition", "list", SINGLE, "--offline")["partitions"] == []
         step.note = (
             f"{len(_ask(life, 'partition', 'list', SINGLE)['partitions'])} partitions of one replica served"
