@@ -85,7 +85,7 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """One API of Kafka 4.3: its versions, the listeners that serve it, and the role that answers it."""
+    """One API of Kafka 4.3: its versions, the listeners that serve it, and who answers it."""
 
     module: str
     first_version: int

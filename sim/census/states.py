@@ -263,6 +263,7 @@ STATES: Mapping[str, str] = {
     "controller.isr_of_earlier_state_refused": "A leader asks to change an ISR that has changed meanwhile.",
     "controller.ineligible_member_refused": "A leader wants a replica in the ISR whose broker is fenced or has registered anew.",
     "controller.reassignment_cancelled_uncleanly": "A reassignment is cancelled while only new replicas are in sync.",
+    "controller.recovery_awaits_nobody": "All brokers that a recovery of the quorum waits for have answered.",
     "controller.members_waited_for": "A partition loses its leader, and its other members are away.",
     "controller.longest_log_elected": "All members of a partition were lost, and the replica with the longest log is elected.",
     "controller.last_known_leader_elected": "All members of a partition were lost, and the last leader comes back.",

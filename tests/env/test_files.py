@@ -117,7 +117,7 @@ def test_truncate_cuts_and_appends_go_on_there(root: Dir) -> None:
     file.append(b"0123456789")
     file.truncate(4)
     assert (file.size, file.append(b"x"), file.pread(9, 0)) == (4, 4, b"0123x")
-    with pytest.raises(ValueError, match="cannot be truncated"):
+    with pytest.raises(ValueError, match=r"cannot (be truncated|truncate)"):
         file.truncate(6)
 
 

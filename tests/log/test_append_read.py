@@ -444,7 +444,7 @@ def test_the_high_watermark_stays_within_the_log() -> None:
     fill(log, 3)
     assert log.high_watermark == log.last_stable_offset == 3
     log.advance_high_watermark(2)
-    with pytest.raises(AssertionError, match="the log ends at 3"):
+    with pytest.raises(AssertionError, match="the log ends at offset 3"):
         log.advance_high_watermark(4)
     assert log.high_watermark == 3
 

@@ -154,7 +154,7 @@ def test_a_log_that_parts_below_the_leaders_start_begins_anew() -> None:
     assert parts_below_the_start(log, memoryview(leaders), 2)
     assert not parts_below_the_start(log, memoryview(leaders), 1)
     assert not parts_below_the_start(log, memoryview(batch(3, base_offset=2, leader_epoch=1)), 2)
-    with pytest.raises(KafkaError, match="a batch at 1 cannot follow offset 2"):
+    with pytest.raises(KafkaError, match="a batch with the base offset 1 cannot follow the log end offset 2"):
         append(log, leaders, epoch=1, origin=Origin.REPLICA)
     log.truncate_fully_and_start_at(2)
     assert not parts_below_the_start(log, memoryview(leaders), 2)

@@ -178,7 +178,7 @@ class TestOfflineLoad:
         topics.delete_records(name, {0: 2})
         wanted = offline_load.Wanted(name, tmp_path)
         with pytest.raises(
-            Failed, match=f"records are lost: {name}-0 begins at offset 2, and the table ends at 1"
+            Failed, match=f"records are lost: {name}-0 now begins at offset 2, and the table ends at offset 1"
         ):
             offline_load.load(cluster, wanted, landing, line)
         with pytest.raises(Failed, match=f"holds the topic '{name}', not 'flights-small'"):

@@ -35,7 +35,7 @@ LIST_OFFSETS_LATEST_TIERED: Final = 9
 LIST_OFFSETS_PENDING_UPLOAD: Final = 11
 """The timestamp -6 asks for the first record that is still to be uploaded (KIP-1023)."""
 METADATA_EMPTY_MEANS_NONE: Final = 1
-"""From this version on, an empty list of topics asks for none, and a null list asks for all."""
+"""An empty list of topics asks for none; a null one asks for all."""
 METADATA_NO_CLUSTER_OPERATIONS: Final = 11
 """DescribeCluster says the operations on the cluster instead (KIP-700)."""
 METADATA_QUERY_BY_ID: Final = 12

@@ -157,7 +157,7 @@ def carry_out(
 def _late_text(args: argparse.Namespace, count: int, progress: Progress) -> str:
     copied = f" ({progress.text()})" if progress.is_measured else ""
     text = (
-        f"--timeout has passed, and {counted(count, 'partition')} are not moved yet{copied}. "
+        f"--timeout has passed, and {counted(count, 'partition')} did not finish moving{copied}. "
         "Moves that have begun go on (`odradek partition list --moving`; `odradek partition move --cancel`); "
         "repeat the command for the other partitions"
     )

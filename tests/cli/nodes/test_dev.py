@@ -122,7 +122,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", base_port(1))) as taken:
         port = taken.getsockname()[1]
         outcome = odradek("dev", "--port", str(port), "--data", tmp_path / "data")
-    assert outcome.code == 1
+    assert outcome.code == 78
     (message,) = outcome.err.splitlines()
     assert message.startswith(f"odradek: node 1 did not start: cannot listen on 127.0.0.1:{port}")
     assert "(give another --port; with make: make run PORT=...)" in message
@@ -151,7 +151,7 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
     """The path and the reason, before a node is started."""
     (tmp_path / "file").write_text("in the way")
     message = odradek("dev", "--data", tmp_path / "file" / "data").refusal()
-    assert f"cannot use {tmp_path / 'file' / 'data'}: Not a directory" in message
+    assert f"{tmp_path / 'file' / 'data'} cannot be used: Not a directory" in message
 
 
 def test_server_with_a_bad_configuration(tmp_path: Path) -> None:
@@ -159,21 +159,21 @@ def test_server_with_a_bad_configuration(tmp_path: Path) -> None:
     properties = write_properties(tmp_path)
     properties.write_text(properties.read_text() + "num.partitions=many\n")
     outcome = odradek("server", properties)
-    assert outcome.code == 1
+    assert outcome.code == 78
     (message,) = outcome.err.splitlines()
     assert "num.partitions" in message
     assert "many" in message
     missing = odradek("server", tmp_path / "missing.properties")
-    assert missing.code == 1
+    assert missing.code == 78
     assert len(missing.err.splitlines()) == 1
 
 
 def test_server_on_a_directory_that_was_never_formatted(tmp_path: Path) -> None:
     """The line says what to do."""
     properties = write_properties(tmp_path)
-    for _ in range(2):
+    for code in (1, 78):  # a mount may come yet; a directory that is there lacks its format
         outcome = odradek("server", properties)
-        assert outcome.code == 1
+        assert outcome.code == code
         assert "format" in outcome.err.splitlines()[-1]
         (tmp_path / "a").mkdir(exist_ok=True)
 
@@ -207,4 +207,6 @@ def test_storage_format_and_info(tmp_path: Path) -> None:
     assert len({each["directory_id"] for each in found}) == 2
     assert [each["metadata_log"] for each in found] == [True, False]
     assert "--ignore-formatted" in odradek("storage", "format", properties).refusal()
-    assert odradek("storage", "format", properties, "--ignore-formatted").out == "nothing to format\n"
+    assert (
+        odradek("storage", "format", properties, "--ignore-formatted").out == "there is nothing to format\n"
+    )

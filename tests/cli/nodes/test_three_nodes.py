@@ -116,7 +116,7 @@ def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
     after = str(before % 3 + 1)
     words = ("partition", "move", "slow", "--to", after, "--execute", "--throttle", "1K", "--timeout", "3")
     refusal = nodes.run(*words).refusal()
-    assert "--timeout has passed: 1 partition not moved yet" in refusal
+    assert "--timeout has passed, and 1 partition did not finish moving" in refusal
     assert "throttles stay" in refusal
     assert nodes.listed("slow")["adding"] == [int(after)]
     assert nodes.run("partition", "move", "--cancel", "--execute").code == 0
@@ -191,7 +191,7 @@ def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
     for partition, each in described.partitions.items():
         assert each.replicas == (moved.get(partition, 1),)
     assert len(nodes.run("consume", "heavy").out.split()) == 7_500
-    assert "like shares" in nodes.run("disk", "balance", "--over-hosts").out
+    assert "equal shares" in nodes.run("disk", "balance", "--over-hosts").out
 
 
 def _asked(nodes: Nodes, node: int, replica_id: int, timestamp: int) -> tuple[int, int]:

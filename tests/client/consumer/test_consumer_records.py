@@ -154,6 +154,6 @@ def test_a_wrong_checksum_is_found_unless_it_is_not_looked_for() -> None:
     """check.crcs."""
     data = bytearray(batch([(1, 0, b"k", b"v", ())]))
     data[17] ^= 1
-    with pytest.raises(CorruptBatch, match="t-3: the checksum of the batch at 77"):
+    with pytest.raises(CorruptBatch, match="t-3: the checksum of the batch at offset 77"):
         ours(bytes(data))
     assert len(ours(bytes(data), crc=False)) == 1

@@ -86,7 +86,7 @@ def test_records_are_sent_within_a_sound_transaction_only(state: TransactionStat
     with pytest.raises((IllegalTransactionCall, ClientError)) as caught:
         machine.check("send")
     if isinstance(caught.value, IllegalTransactionCall):
-        assert str(caught.value) == f"send: {state.value}"
+        assert str(caught.value) == f"send was refused: {state.value}"
 
 
 @pytest.mark.parametrize("state", S, ids=lambda state: state.name)

@@ -291,10 +291,10 @@ def test_mistakes_are_refused_before_anything_is_sent(cluster: Cluster) -> None:
     """A send outside of a transaction, a second begin, a begin before `init_transactions`."""
     topic = cluster.topic()
     producer = cluster.producer()
-    with pytest.raises(IllegalTransactionCall, match="send: no transaction is open"):
+    with pytest.raises(IllegalTransactionCall, match="send was refused: no transaction is open"):
         producer.send(topic, b"v")
     producer.begin_transaction()
-    with pytest.raises(IllegalTransactionCall, match="begin_transaction: a transaction is open"):
+    with pytest.raises(IllegalTransactionCall, match="begin_transaction was refused: a transaction is open"):
         producer.begin_transaction()
     producer.abort_transaction()
     for keys, reason in (

@@ -439,7 +439,7 @@ def test_two_calls_at_a_time_are_refused(open_producer: Opener, level: int) -> N
     producer.broker.trouble[ApiKey.END_TXN].append(int(ErrorCode.CONCURRENT_TRANSACTIONS))
     task = producer.core.start(producer.transactions.end(commit=True, timeout=60), producer.wire.now)
     producer.wire.settle()
-    with pytest.raises(IllegalTransactionCall, match="commit_transaction is under way"):
+    with pytest.raises(IllegalTransactionCall, match="commit_transaction has not ended yet"):
         producer.abort()
     producer.wire.finish(task)
     assert producer.broker.committed == [b"v"]

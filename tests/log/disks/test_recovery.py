@@ -159,7 +159,7 @@ def test_what_follows_damage_is_no_part_of_the_log() -> None:
     assert log.log_end_offset == bases[1]
     (event,) = node.events("log.truncated")
     assert event["file"].endswith(file_name(bases[1], ".log"))
-    assert (event["position"], event["reason"]) == (0, "checksum is wrong")
+    assert (event["position"], event["reason"]) == (0, "the batch's checksum is wrong")
     assert len(node.events("log.segment_dropped")) == len(bases) - 2
     node.look(70_000)
     names = node.disk.open_dir(ROOT).subdir("t-0").list()
@@ -232,7 +232,7 @@ def test_rot_below_the_recovery_point_is_found_by_verification() -> None:
     assert log.log_end_offset == 60
     damage = list(verify_partition(disk.open_dir(ROOT)))
     assert [(item["file"], item["reason"]) for item in damage] == [
-        (file_name(0, ".log"), "checksum is wrong")
+        (file_name(0, ".log"), "the batch's checksum is wrong")
     ]
 
 

@@ -307,7 +307,7 @@ def test_damage_in_the_metadata_stops_the_node(take: Callable[[str], Path]) -> N
     (directory / "data" / "__cluster_metadata-0" / "quorum-state").write_text("{ not json")
     said = refusal(directory)
     assert "quorum-state" in said
-    assert "move __cluster_metadata-0 and metadata-log-begun out of it" in said
+    assert "move __cluster_metadata-0 and metadata-log-begun out of the directory" in said
 
 
 @pytest.fixture

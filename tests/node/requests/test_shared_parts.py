@@ -28,7 +28,9 @@ def test_a_list_that_grows_is_found() -> None:
     empty: list[int] = shared([])
     assert_unchanged()
     empty.append(7)
-    with pytest.raises(AssertionError, match=r"answers share \[\], and one of them changed it \[7\] of it"):
+    with pytest.raises(
+        AssertionError, match=r"answers share the part \[\], and one of them changed it to \[7\]"
+    ):
         assert_unchanged()
 
 

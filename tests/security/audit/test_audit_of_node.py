@@ -134,13 +134,15 @@ def test_a_stranger_who_is_no_kafka_client_is_told(audited: AuditedNode) -> None
     with RawClient(audited.tls) as raw, pytest.raises(ConnectionError):
         raw.request(MetadataRequest(None), 9)
     line = audited.wait_line(
-        lambda line: line["event"] == "login.failed" and line["reason"].startswith("TLS:")
+        lambda line: (
+            line["event"] == "login.failed" and line["reason"].startswith("the TLS handshake failed: ")
+        )
     )
     assert (line["claimed"], line["mechanism"], line["listener"]) == (None, "TLS", "TLS")
     with RawClient(audited.sasl) as raw, pytest.raises(ConnectionError):
         raw.request(MetadataRequest(None), 9)
     line = audited.wait_line(
-        lambda line: line["event"] == "login.failed" and "before authentication" in line["reason"]
+        lambda line: line["event"] == "login.failed" and "before its login" in line["reason"]
     )
     assert (line["claimed"], line["mechanism"], line["listener"]) == (None, None, "SASL")
 

@@ -9,6 +9,7 @@ MODULES: Mapping[str, str] = {
     "metadata_quorum.config.": "the kinds and units of Kafka's configurations",
     "metadata_quorum.describing.": "costs of descriptions, and Kafka's numbers",
     "operations.": "a tool for the metadata log, which no node runs",
+    "metadata_quorum.recovery.": "a tool for the metadata log, which no node runs",
     "client.admin.": "Kafka's numbers, and commands that plan moves",
     "client.shells.": "clients with threads and real sockets",
     "env.": "this machine: real files, sockets and processes",
@@ -99,6 +100,7 @@ NAMED: Mapping[str, str] = {
         metadata_quorum.controller.brokers.registration_rules LOG_DIRS_MAX
         metadata_quorum.controller.limits RECORDS_PER_REQUEST_MAX NAMED_PER_REQUEST_MAX
         metadata_quorum.raft.core EPOCHS_AHEAD_MAX
+        metadata_quorum.raft.recoveries RECOVERY_EPOCHS_MIN
         metadata_quorum.raft.replication REPLICAS_MAX
         metadata_quorum.replica.asking.own_copy QUESTIONS_MAX
         metadata_quorum.replica.meta_properties _SIZE_MAX

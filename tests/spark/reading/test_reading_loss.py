@@ -120,7 +120,9 @@ class TestStreamDataLoss:
         """Never silent: a checkpoint whose first start is lost, and a later one was asked for."""
         name = topics.create(fresh_topic("backwards"))
         running = query(options(name))
-        with pytest.raises(ReadError, match=rf"the batch of {name}-0 starts at 5, behind its end at 3"):
+        with pytest.raises(
+            ReadError, match=rf"the batch of {name}-0 starts at offset 5, behind its end at offset 3"
+        ):
             running.reader.partitions({name: {"0": 5}}, {name: {"0": 3}})
 
     def test_retention_that_overtakes(
@@ -132,7 +134,9 @@ class TestStreamDataLoss:
         running = query(options(name, startingOffsets="earliest", maxOffsetsPerTrigger=2))
         running.batch()
         topics.delete_records(name, {0: 10})
-        with pytest.raises(DataLoss, match=rf"offsets 2 to 3 of {name}-0 are lost: .* begins at 10 now"):
+        with pytest.raises(
+            DataLoss, match=rf"offsets 2 to 3 of {name}-0 are lost: .* now begins at offset 10"
+        ):
             running.batch()
         lenient = query(running.given | {"failondataloss": "false"})
         lenient.end = running.end

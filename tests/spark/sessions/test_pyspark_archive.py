@@ -45,4 +45,4 @@ def test_modules_are_imported_compiled(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_directory_without_archives_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence, and the exit status says it."""
     assert main([str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"has no archive of PySpark {tmp_path}\n"
+    assert capsys.readouterr().err == f"the directory {tmp_path} has no archive of PySpark\n"
