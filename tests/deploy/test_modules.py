@@ -69,6 +69,14 @@ def test_not_whole(health: ModuleType, values: dict[str, Any], missing: str, ser
     assert (health.missing_of(status(**values), "serving", []) == []) is serving
 
 
+def test_votes_need_a_quorum_alone(health: ModuleType) -> None:
+    """Votes wait for a leader of the controllers; leaders of partitions do not matter."""
+    offline = {"offline_partitions": ["t-0"], "under_min_isr_partitions": ["t-0"]}
+    assert health.missing_of(status(**offline), "quorum", []) == []
+    headless = status(quorum={"leader": None, "voters": [1, 2], "silent_voters": []})
+    assert health.missing_of(headless, "quorum", []) == ["the quorum of controllers has no leader"]
+
+
 def test_present(health: ModuleType) -> None:
     """A node whose disk was replaced lacks replicas itself: that does not keep it from its restart, a lost broker does."""
     assert health.missing_of(status(under_replicated_partitions=["t-0"]), "present", []) == []

@@ -204,6 +204,15 @@ def test_a_cluster_as_before(ahead: ModuleType) -> None:
     assert ahead.lacking_since(lost, lagging, lacked) == (["brokers are not online: 3"], 1)
 
 
+def test_no_wait_for_a_partition_that_an_operator_must_choose_for(ahead: ModuleType) -> None:
+    """A partition whose only records were on a lost disk is not waited for; one with a replica that has all is."""
+    lacked = ahead.lacking_before(three(), [partition([2])], [2])
+    for complete, last, waits in (([], None, False), ([2], None, True), ([], 2, True)):
+        why = {"complete_replicas": complete, "last_leader": last}
+        found, count = ahead.lacking_since(three(), [partition([2], [], leaderless=why)], lacked)
+        assert (found, count) == ((["partitions have no leader: t-0"], 1) if waits else ([], 0))
+
+
 def test_what_a_node_that_was_down_is_waited_for(ahead: ModuleType) -> None:
     """The partitions that its absence broke are no longer excused once it is started."""
     down = three(brokers=[{"broker": node, "online": node != 2} for node in (1, 2, 3)])

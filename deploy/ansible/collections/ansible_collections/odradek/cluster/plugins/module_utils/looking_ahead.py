@@ -142,6 +142,17 @@ def lacking_before(status: dict, partitions: list, nodes: list) -> dict:
     }
 
 
+def is_lost(partition: dict) -> bool:
+    """True if records were lost with their only replica: a leader comes once an operator chooses one."""
+    found = partition.get("leaderless")
+    return (
+        partition["leader"] is None
+        and found is not None
+        and not found["complete_replicas"]
+        and found["last_leader"] is None
+    )
+
+
 def lacking_since(status: dict, partitions: list, before: dict) -> tuple[list, int]:
     """Return what the cluster lacks now and did not lack before, in sentences, and how many things that are."""
     found, count = [], 0
@@ -159,7 +170,7 @@ def lacking_since(status: dict, partitions: list, before: dict) -> tuple[list, i
     for partition in partitions:
         name, replicas = name_of(partition), set(partition["replicas"])
         if partition["leader"] is None:
-            if name not in before["offline"] and not replicas & down:
+            if name not in before["offline"] and not replicas & down and not is_lost(partition):
                 leaderless.append(name)
             continue
         late = replicas - set(partition["isr"]) - set(partition["adding"]) - down

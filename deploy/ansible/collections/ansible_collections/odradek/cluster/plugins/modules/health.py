@@ -26,9 +26,10 @@ options:
       - C(back) asks for the brokers of I(online) alone. Where the cluster did not answer before (I(before) is null), a
         I(service) that stays up is enough.
       - C(again) lets be missing what I(before) lacked.
+      - C(quorum) wants a leader of the controllers, and nothing of partitions.
       - C(report) only tells.
     type: str
-    choices: [whole, present, serving, back, again, report]
+    choices: [whole, present, serving, quorum, back, again, report]
     default: whole
   online:
     description: Brokers that must be there.
@@ -86,7 +87,11 @@ from collections.abc import Collection
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.odradek.cluster.plugins.module_utils.asking import ask, some
-from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead import lacking_since
+from ansible_collections.odradek.cluster.plugins.module_utils.looking_ahead import (
+    is_lost,
+    lacking_since,
+    name_of,
+)
 
 _POLL_SECONDS = 0.5
 _RESTARTS_MAX = 2
@@ -108,6 +113,8 @@ def missing_of(status: dict, want: str, online: list[int], besides: Collection[i
     elif want in _ALL_THERE and set(quorum["silent_voters"]) - set(besides):
         silent = sorted(set(quorum["silent_voters"]) - set(besides))
         found.append(f"controllers that vote are silent: {some(silent)}")
+    if want == "quorum":
+        return found
     for key, text in (
         ("offline", "have no leader"),
         ("under_min_isr", "cannot be written (under min.insync.replicas)"),
@@ -180,6 +187,8 @@ def _look(params: dict) -> tuple[dict | None, list, int]:
         else:
             listed, trouble = ask(params["odradek"], params["bootstrap"], "partition", "list")
             if listed is not None:
+                lost = [name_of(each) for each in listed["partitions"] if is_lost(each)]
+                status = {**status, "lost_partitions": lost}
                 return status, *lacking_since(status, listed["partitions"], before)
             missing = [f"the cluster does not answer: {trouble}"]
     elif status is not None:
@@ -196,7 +205,7 @@ def main() -> None:
             "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
             "want": {
                 "type": "str",
-                "choices": ["whole", "present", "serving", "back", "again", "report"],
+                "choices": ["whole", "present", "serving", "quorum", "back", "again", "report"],
                 "default": "whole",
             },
             "online": {"type": "list", "elements": "int", "default": []},
@@ -213,6 +222,11 @@ def main() -> None:
         status, missing, left = _look(params)
         waited = time.monotonic() - started
         if not missing or (params["want"] == "report" and status is not None):
+            if lost := (status or {}).get("lost_partitions"):
+                module.warn(
+                    f"No replica that is left has all records of {some(lost)}: an operator has to choose, see "
+                    "`odradek partition list --offline`. Nothing waits for these."
+                )
             module.exit_json(changed=False, status=status, missing=missing, waited_seconds=round(waited, 1))
         if params["service"]:
             if trouble := _fallen(params["service"]):
