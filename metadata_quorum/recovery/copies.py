@@ -56,12 +56,12 @@ class MetadataCopy:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The place of this copy among others: the greatest has the most."""
+        """Return the place of this copy among all copies: the greatest has the most."""
         return self.end.epoch, self.end.offset
 
     @property
     def voters(self) -> VoterSet | None:
-        """The newest set of voters; None where configurations name them."""
+        """Return the newest set of voters; None where configurations name them."""
         return self.voter_sets[-1] if self.voter_sets else None
 
 

@@ -73,7 +73,7 @@ class FoundNode:
 
     @property
     def blank_directories(self) -> list[str]:
-        """The paths of blank log directories on a node that was formatted: their disks may be unmounted."""
+        """List the blank log directories of a node that was formatted: their disks may be unmounted."""
         if not self.cluster_id:
             return []
         return [
@@ -90,5 +90,5 @@ class FoundNode:
 
     @property
     def metadata_directory_id(self) -> bytes | None:
-        """The id of the directory that holds the metadata log."""
+        """Return the id of the directory that holds the metadata log."""
         return next(each.directory_id for each in self.directories if each.path == self.metadata_path)

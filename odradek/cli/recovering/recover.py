@@ -50,6 +50,11 @@ def register_recovery(commands: Groups) -> None:
     )
     _add_configs(anew, None)
     anew.add_argument("--execute", action="store_true", help="do it")
+    anew.add_argument(
+        "--has-no-vote",
+        action="store_true",
+        help="the quorum does not count this node's directory as a voter any more, whatever its own log says",
+    )
 
 
 def _register_recover(commands: Groups) -> None:
@@ -453,7 +458,7 @@ def _begin_anew(args: argparse.Namespace) -> int:
     name = None
     if args.execute:
         try:
-            name = begin_anew(facts, RealEnv())
+            name = begin_anew(facts, RealEnv(), has_no_vote=args.has_no_vote)
         except (NotReadable, DiskError) as error:
             raise CliError(str(error)) from error
     if args.json:

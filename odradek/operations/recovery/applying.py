@@ -10,6 +10,7 @@ from __future__ import annotations
 from odradek.data_plane.metadata_log import BEGUN_FILE, BEGUN_TEXT
 from odradek.env.ports import Dir, FileMissing
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, QuorumState
+from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.recovery.copies import read_copy
 from odradek.metadata_quorum.recovery.found import NO_NUMBER, FoundNode
 from odradek.metadata_quorum.recovery.plan import NodePlan, RecoveryPlan
@@ -19,7 +20,7 @@ from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from odradek.metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.operations.recovery.node_reading import DRAFT_DIRECTORY, Disks, NodeFacts, NotReadable, read_node
 
-__all__ = ["apply_plan", "begin_anew", "set_aside_name"]
+__all__ = ["apply_plan", "begin_anew", "may_vote", "set_aside_name"]
 
 
 def set_aside_name(epoch: int) -> str:
@@ -127,13 +128,41 @@ def _write_meta(directory: Dir, plan: RecoveryPlan, facts: NodeFacts, directory_
     directory.write_atomic(META_PROPERTIES, meta.encode())
 
 
-def begin_anew(facts: NodeFacts, disks: Disks) -> str:
+def may_vote(found: FoundNode) -> bool:
+    """True unless the node's own copy of the log shows that its directory does not vote.
+
+    A voter that loses its log could vote twice in an epoch, or elect a leader that lacks committed records.
+    """
+    if found.copy is None:
+        return found.is_controller
+    try:
+        copy = read_copy(found.copy, f"node {found.node_id}", found.node_id, found.cluster_id)
+    except MetadataLogCorrupt:
+        return found.is_controller
+    if copy.voters is None:
+        return found.node_id in found.static_voters
+    voter = copy.voters.get(found.node_id)
+    directory_id = found.metadata_directory_id
+    return (
+        voter is not None
+        and directory_id is not None
+        and voter.key.matches(ReplicaKey(found.node_id, directory_id))
+    )
+
+
+def begin_anew(facts: NodeFacts, disks: Disks, *, has_no_vote: bool = False) -> str:
     """Set a node's metadata log aside, so that the next start fetches that of the others; return its new name.
 
-    Its directory gets no other id: a voter that begins anew must be removed and added by an operator. Raises `NotReadable` if there
-    is none, `DiskError`.
+    Its directory keeps its id. So a node that votes by its own copy of the log is refused, unless an operator
+    has seen that the quorum counts it no more (`has_no_vote`). Raises `NotReadable`, `DiskError`.
     """
     found = read_node(facts, disks)
+    if may_vote(found) and not has_no_vote:
+        raise NotReadable(
+            f"node {found.node_id} is a voter by its own metadata log, and a voter must not lose its log: see with "
+            f"`odradek quorum status` that its directory does not vote any more, or remove the vote by `odradek quorum "
+            f"remove {found.node_id}`; then add --has-no-vote"
+        )
     root = disks.open_dir(facts.metadata_path)
     root.lock()
     try:

@@ -161,6 +161,8 @@ def test_a_node_that_was_absent_is_waited_for(tmp_path: Path) -> None:
                 "quorum", "recover", "--from", plan, cluster.properties(node_id), "--execute", "--json"
             )
             assert again.json()["done"] == []
+        refusal = odradek_here("quorum", "begin-anew", cluster.properties(1), "--execute").refusal()
+        assert "node 1 is a voter by its own metadata log" in refusal
         cluster.start(1, 2, 3)
         with Client(cluster.bootstrap) as client:
             (described,) = client.admin.describe_topics(["t"])

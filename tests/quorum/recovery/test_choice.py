@@ -24,11 +24,14 @@ from odradek.metadata_quorum.recovery.recovery_files import (
     encode_plan,
     encode_report,
 )
+from odradek.operations.recovery.applying import may_vote
 from tests.quorum.recovery.copies_world import (
     CLUSTER,
+    METADATA,
     Written,
     beginning,
     copy_of,
+    directory_of,
     filler,
     found,
     key_of,
@@ -338,3 +341,14 @@ def test_a_recovery_that_was_broken_off_is_not_begun_again_from_nothing() -> Non
         assert [each for each in refusals if each.startswith("node 1 has a recovery") and "`--from`" in each]
     sound = [found(1, None, replica(1, 1)), found(2, None), found(3, None)]
     assert rebuild(sound, Named()).refusals == ()
+
+
+def test_a_node_that_votes_by_its_own_log_may_not_lose_it_unasked() -> None:
+    """The copy says who votes; without a readable copy a controller may."""
+    log = beginning(VOTERS)
+    assert may_vote(found(1, copy_of(log)))
+    assert not may_vote(found(9, copy_of(log)))
+    assert may_vote(found(9, None))
+    assert not may_vote(attrs.evolve(found(9, None), is_controller=False))
+    formatted_anew = (FoundDirectory(METADATA, directory_of(9)),)
+    assert not may_vote(attrs.evolve(found(1, copy_of(log)), directories=formatted_anew))

@@ -55,7 +55,7 @@ class _Host(NamedTuple):
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The facts of `host_checks`; empty for a host that was not looked at."""
+        """Return the facts of `host_checks`; empty for a host that was not looked at."""
         found = self.values.get("host_judged") or {}
         return found if "system" in found else {}
 
