@@ -129,7 +129,7 @@ def _write_meta(directory: Dir, plan: RecoveryPlan, facts: NodeFacts, directory_
 
 
 def may_vote(found: FoundNode) -> bool:
-    """True unless the node's own copy of the log shows that its directory does not vote.
+    """True if the node's directory votes by its own copy of the log, or if no copy can say so.
 
     A voter that loses its log could vote twice in an epoch, or elect a leader that lacks committed records.
     """
@@ -153,8 +153,8 @@ def may_vote(found: FoundNode) -> bool:
 def begin_anew(facts: NodeFacts, disks: Disks, *, has_no_vote: bool = False) -> str:
     """Set a node's metadata log aside, so that the next start fetches that of the others; return its new name.
 
-    Its directory keeps its id. So a node that votes by its own copy of the log is refused, unless an operator
-    has seen that the quorum counts it no more (`has_no_vote`). Raises `NotReadable`, `DiskError`.
+    Its directory keeps its id, so a node that votes by its own copy is refused. With `has_no_vote` an operator has
+    seen that the quorum counts it no more. Raises `NotReadable`, `DiskError`.
     """
     found = read_node(facts, disks)
     if may_vote(found) and not has_no_vote:

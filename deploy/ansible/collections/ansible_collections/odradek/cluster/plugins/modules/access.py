@@ -40,14 +40,7 @@ options:
     type: str
     choices: [once, always]
     default: once
-  bootstrap:
-    description: Addresses of brokers, HOST:PORT with commas.
-    type: str
-    required: true
-  odradek:
-    description: Path of the command.
-    type: path
-    default: /opt/odradek/current/bin/odradek
+extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)
 """

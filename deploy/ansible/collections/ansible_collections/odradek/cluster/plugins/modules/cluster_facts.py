@@ -9,18 +9,11 @@ short_description: Members and log directories of an Odradek cluster
 description:
   - Asks C(odradek) once on the host. A cluster that does not answer is no failure; C(trouble) says why.
 options:
-  bootstrap:
-    description: Addresses of brokers, HOST:PORT with commas.
-    type: str
-    required: true
-  odradek:
-    description: Path of the command.
-    type: path
-    default: /opt/odradek/current/bin/odradek
   timeout_seconds:
     description: How long each question may take.
     type: int
     default: 10
+extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)
 """

@@ -11,14 +11,6 @@ description:
     what it has now only because other replicas are out of sync or moving.
   - Partitions that no order of restarts can spare are named, and hold nothing up.
 options:
-  bootstrap:
-    description: Addresses of brokers, HOST:PORT with commas.
-    type: str
-    required: true
-  odradek:
-    description: Path of the command.
-    type: path
-    default: /opt/odradek/current/bin/odradek
   stopping:
     description: Running nodes that this step restarts, all at once.
     type: list
@@ -48,6 +40,7 @@ options:
     description: Fail after so long. A line each minute says what is waited for.
     type: int
     default: 180
+extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)
 """

@@ -10,14 +10,6 @@ description:
   - Asks C(odradek) itself on the host, again and again, until the cluster is as wanted; fails with what is missing.
   - What the cluster cannot tell at the moment counts as missing.
 options:
-  bootstrap:
-    description: Addresses of brokers, HOST:PORT with commas.
-    type: str
-    required: true
-  odradek:
-    description: Path of the command.
-    type: path
-    default: /opt/odradek/current/bin/odradek
   want:
     description:
       - C(whole) is a quorum with a leader and no silent voter, all brokers online, and all partitions fully replicated.
@@ -53,6 +45,7 @@ options:
     description: Fail after so long. A line each minute says what is waited for.
     type: int
     default: 180
+extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)
 """

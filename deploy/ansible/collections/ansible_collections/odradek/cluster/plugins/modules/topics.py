@@ -31,14 +31,7 @@ options:
     description: Bytes in a second that a copy may take from a broker.
     type: str
     default: ""
-  bootstrap:
-    description: Addresses of brokers, HOST:PORT with commas.
-    type: str
-    required: true
-  odradek:
-    description: Path of the command.
-    type: path
-    default: /opt/odradek/current/bin/odradek
+extends_documentation_fragment: [odradek.cluster.cluster]
 author:
   - The Odradek authors (@odradek)
 """
