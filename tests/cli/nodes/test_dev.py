@@ -122,7 +122,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", base_port(1))) as taken:
         port = taken.getsockname()[1]
         outcome = odradek("dev", "--port", str(port), "--data", tmp_path / "data")
-    assert outcome.code == 78
+    assert outcome.code == 1
     (message,) = outcome.err.splitlines()
     assert message.startswith(f"odradek: node 1 did not start: cannot listen on 127.0.0.1:{port}")
     assert "(give another --port; with make: make run PORT=...)" in message

@@ -92,7 +92,8 @@ class Cluster:
         keys = [(topic, index) for index in range(partitions)]
         consumer.assign(keys)
         found: list[ConsumerRecord] = []
-        ends = consumer.end_offsets(keys)
+        # A commit is answered before its markers are written: the end of all records, rather than the stable one.
+        ends = self.consumer(isolation_level="read_uncommitted").end_offsets(keys)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(consumer.position(key) < end for key, end in ends.items()):
             found += consumer.poll(1)
