@@ -184,8 +184,9 @@ class ReplicaMoves:
         self._begin(Move(partition, target, name))
 
     def sync_given_up(self) -> None:
-        """Make it durable that moves were given up, before the client gets its answer: no start may continue them. A
-        device that does not answer in time does so later. If the broker dies before, its next start goes on.
+        """Sync the removal of given-up moves before the client gets its answer, so that no restart continues them.
+        If a device is slow, its sync ends after the answer. If the broker dies before, the move continues at the
+        next start.
         """
         unsynced, self._unsynced = self._unsynced, {}
         for target in unsynced.values():
@@ -207,8 +208,7 @@ class ReplicaMoves:
         """List the moves to this directory."""
         return [move for move in self.moves.values() if move.target is log_dir]
 
-    # -- events from the broker
-    # ------------------------------------------------------------------------------------
+    # -- events from the broker -------------------------------------------------------------------------------------
 
     def resume(self, partition: Partition) -> None:
         """Resume the move that the last process has left, if any. Called when the replica is hosted."""
@@ -331,7 +331,7 @@ class ReplicaMoves:
                 pause = RETRY_SECONDS
             except (FileClosed, FileMissing):
                 reached("moves.segment_went")
-                # A segment or a log went while a worker was at it.
+                # A segment or a log was removed while a worker used it.
                 pause = LOOK_SECONDS
             except (DiskError, KafkaError) as error:
                 # A disk that failed is offline by now, which has ended the move.
@@ -497,7 +497,7 @@ class ReplicaMoves:
             )
         except DiskHung as error:
             reached("moves.swap_goes_on_late")
-            # The replica refuses until the device has answered, and so does all that would change it.
+            # Until the device answers, the replica refuses requests, and its log refuses changes.
             target.disk_refused(error)
             current.home.unsettle()
             if not error.goes_on:

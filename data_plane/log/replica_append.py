@@ -1,4 +1,4 @@
-"""Append batches that have their offsets already: a follower's, from its leader, and the quorum's.
+"""Append batches that have their offsets already: a follower's batches from its leader, and those of the quorum.
 
 Offsets may have gaps (compaction on the leader), never overlap. The batches of one call go to the file with one
 call per segment.

@@ -107,7 +107,9 @@ class SegmentScan:
                 chunk_start = chunk_end = position
 
     def stop_before(self, position: int, next_offset: int, damage: str | None) -> None:
-        """End the scan before the batch at `position`. `damage` says why that batch is bad; None if it is good."""
+        """End the scan before the batch at `position`. `damage` describes the fault of that batch; None if it has
+        none.
+        """
         self.position = position
         self.next_offset = next_offset
         self.damage = damage

@@ -21,7 +21,9 @@ _SWAP = sys.byteorder == "little"
 
 
 class DamagedIndex(Exception):
-    """An index file differs from the form that its writer gives it; it is rebuilt from its segment."""
+    """Raised if an index file differs from the form that its writer gives it; the index is rebuilt from its
+    segment.
+    """
 
 
 class SegmentIndex:
@@ -146,7 +148,7 @@ class SegmentIndex:
 
 
 def _without_padding(data: bytes, entry_bytes: int) -> bytes:
-    """Cut off the zeros that Kafka preallocates: whole entries of them at the end."""
+    """Cut off the zeros that Kafka preallocates: whole zero entries at the end."""
     if not data.endswith(bytes(entry_bytes)):
         return data
     return data[: -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes]
