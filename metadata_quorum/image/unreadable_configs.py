@@ -18,13 +18,13 @@ REASON_LENGTH_MAX = 300
 
 
 class MetadataErrors:
-    """Shown every image, in order (`look`)."""
+    """The count and the log lines of unreadable values. `look` gets every image, in order."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
         self._logged: dict[tuple[int, str], Mapping[str, str]] = {}
         self.count = 0
-        """Values that were not applied since this process began."""
+        """The number of values that were not applied since this process began."""
 
     def look(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Log the unreadable values that are new."""

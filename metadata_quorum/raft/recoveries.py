@@ -1,9 +1,9 @@
-"""Logs that were recovered: a replica that was away meanwhile finds out, and leaves its own log alone. PURE.
+"""Recovered logs: a replica that was absent from the recovery detects it, and leaves its own log unchanged. PURE.
 
-`odradek quorum recover` begins a new log from a copy. Its epoch is `RECOVERY_EPOCHS_MIN` above all that the copies and the
-nodes knew. No quorum holds so many elections while a replica is away: at one in a second that takes eleven days. So
-an answer whose epoch is that far ahead comes from a recovered quorum. A replica with a log of its own stops then. It
-may have records that the recovered log lacks, and only an operator may set them aside.
+`odradek quorum recover` begins a new log from a copy. Its epoch is `RECOVERY_EPOCHS_MIN` above all epochs in the
+copies and on the nodes. No quorum holds so many elections while a replica is absent: at one per second that takes
+eleven days. So an answer whose epoch is that far ahead comes from a recovered quorum. A replica with a log of its
+own stops then. It may have records that the recovered log lacks, and only an operator may set them aside.
 
 A request never stops a replica: anybody may send one. It is refused (`EPOCHS_AHEAD_MAX` in `core.py`).
 """
@@ -24,7 +24,9 @@ _WAY_OUT = (
 
 
 class LogLeftBehind(MetadataLogCorrupt):
-    """The quorum has another log than this replica: it was recovered, or its voters have lost committed records."""
+    """Raised if the quorum has another log than this replica: the log was recovered, or the voters have lost
+    committed records.
+    """
 
 
 def check_answer(log: LogState, own_epoch: int, epoch: int, node_id: int) -> None:
