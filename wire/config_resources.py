@@ -15,4 +15,6 @@ RESOURCE_BROKER = 4
 RESOURCE_BROKER_LOGGER = 8
 RESOURCE_CLIENT_METRICS = 16
 RESOURCE_GROUP = 32
-"""Resource types of ACLs have other numbers (`odradek.security.acls.rules.ResourceType`)."""
+"""The resource type of groups. Resource types of ACLs have other numbers
+(`odradek.security.acls.rules.ResourceType`).
+"""
