@@ -1,4 +1,5 @@
-"""Topic configurations that conflict: each is valid alone, but together they have another effect than they say. PURE.
+"""Topic configurations that conflict: each is valid by itself, but together they have another effect than each
+promises. PURE.
 
 `odradek config get topic NAME --explain` shows them.
 """
@@ -28,7 +29,7 @@ def conflicts(
 
 
 def _against_segments(number: Mapping[str, int], policy: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find keys that fight with the size of segments: only whole segments are deleted."""
+    """Find keys that conflict with the size of segments: only whole segments are deleted."""
     segment = number.get("segment.bytes", 0)
     if 0 <= number.get("retention.bytes", -1) < segment:
         yield (
@@ -68,7 +69,7 @@ def _against_replicas(in_sync: int, replication_factor: int) -> Iterator[tuple[s
 def _against_policy(
     number: Mapping[str, int], policy: Collection[str], own: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Find keys that the cleanup policy makes useless, or lets act too early."""
+    """Find keys that have no effect, or act too early, because of the cleanup policy."""
     if policy == {"compact"}:
         for key in ("retention.ms", "retention.bytes"):
             if key in own and number.get(key, -1) >= 0:

@@ -1,17 +1,17 @@
-"""A consumer's commits: those that the application asks for, and the automatic ones. PURE.
+"""A consumer's commits: those that the application requests, and the automatic commits. PURE.
 
-One commit is under way at a time, so a coordinator takes them in the order in which they were asked for. Asynchronous
-ones become one while they wait: an application that commits each record keeps at most two of them.
+One commit is under way at a time, so the coordinator gets them in the order of the calls. Waiting asynchronous
+commits are merged: an application that commits each record has at most two of them.
 
 A commit beside a rebalance
 ---------------------------
-* A commit carries the member and generation of the moment when it was asked for. Once the group has moved on, the
-  coordinator refuses these offsets, because others may have the partitions.
-* A cooperative member keeps partitions through a rebalance. Offsets of those that it held all the time are committed
-  again, under the new generation. Partitions that were given up or lost meanwhile are refused, even if they are back.
-  So are all partitions if a generation passed without this member.
-* Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits for the
-  answers of both, at most until its own deadline.
+* A commit has the member and generation of the moment of its call. Once the group has a later generation, the
+  coordinator refuses these offsets, because other members may have the partitions.
+* A cooperative member keeps partitions through a rebalance. Offsets of partitions that it kept all the time are
+  committed again, under the new generation. Partitions that were given up or lost meanwhile are refused, even if
+  they are assigned again. All partitions are refused if a generation passed without this member.
+* Between JoinGroup and SyncGroup the coordinator refuses commits (REBALANCE_IN_PROGRESS). So a commit waits for the
+  answers to both, at most until its own deadline.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _NEVER = float("inf")
 
 @attrs.define(eq=False)
 class _Batch:
-    """Offsets that go to the coordinator in one request, in the name of this member."""
+    """Offsets that are sent to the coordinator in one request, in the name of one member."""
 
     who: Member
     offsets: dict[TopicPartition, OffsetAndMetadata]
     held: dict[TopicPartition, PartitionState]
-    """The state of those partitions that the member had when the commit was requested."""
+    """The states of the batch's partitions that the member had when the commit was requested."""
     deadline: float
     may_grow: bool
-    """True until it is sent, unless a caller waits for this batch alone."""
+    """True until the batch is sent, unless a caller waits for this batch alone."""
     is_done: bool = False
     error: Exception | None = None
 
@@ -78,7 +78,7 @@ class Commits:
         arrived: Signal,
         positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
     ) -> None:
-        """`arrived` is notified when a commit has ended; `positions` returns the application's positions."""
+        """`arrived` is notified when a commit has ended; `positions` returns the application's present positions."""
         self._core = core
         self._settings = settings
         self._subscription = subscription
@@ -93,12 +93,12 @@ class Commits:
         self.completed: deque[
             tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
         ] = deque()
-        """Commits that ended, whose callbacks the shell has still to call."""
+        """Ended commits whose callbacks the shell still has to call."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The commit that is under way, and those that wait for it."""
         self.gone: dict[TopicPartition, bytes | None] = {}
-        """Partitions of topics that are gone, with the ids of these."""
+        """Partitions of deleted topics, with the topics' ids."""
         self._turned = core.signal()
 
     def are_due(self, now: float) -> bool:
@@ -118,7 +118,7 @@ class Commits:
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> Operation[None]:
-        """Commit as `commit` does, but put the outcome in `completed`."""
+        """Queue a commit like `commit`, but put the outcome into `completed`."""
         error: Exception | None = None
         try:
             yield from self._send_with_others(offsets)
@@ -130,7 +130,7 @@ class Commits:
             self._arrived.notify()
 
     def _send_with_others(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Operation[None]:
-        """Commit together with commits that wait. Raises as `commit`."""
+        """Commit together with other waiting commits. Raises as `commit` does."""
         if not offsets:
             return
         who = self._member()
@@ -164,13 +164,13 @@ class Commits:
         return {key: partitions[key] for key in keys if key in partitions}
 
     def finish(self, timeout: float) -> Operation[None]:
-        """Wait until all commits that were asked for have ended, or the time is up."""
+        """Wait until all requested commits have ended, or the time is up."""
         deadline = self._core.now + timeout
         while self._queue and self._core.now < deadline:
             yield Wait(until=deadline, signals=(self._turned,))
 
     def _send(self, batch: _Batch) -> Operation[None]:
-        """Send a batch when those before it have ended."""
+        """Send a batch when all earlier batches have ended."""
         batch.error = ClientClosed("the application gave up the commit")
         try:
             while self._queue[0] is not batch:
@@ -193,7 +193,9 @@ class Commits:
             self._turned.notify()
 
     def _send_until_judged(self, batch: _Batch) -> Operation[None]:
-        """Send a batch; offsets that a rebalance kept out are sent again, if their partitions are held still."""
+        """Send a batch. Offsets that are refused because of a rebalance are sent again, if the member still has
+        their partitions.
+        """
         who, pending = batch.who, dict(batch.offsets)
         refused: dict[TopicPartition, KafkaError] = {}
         patient_until = min(batch.deadline, self._core.now + _REBALANCE_SECONDS_MAX)
@@ -234,8 +236,9 @@ class Commits:
         return {}
 
     def _wait_for_assignment(self, batch: _Batch) -> Operation[None]:
-        """Wait while this member has joined a generation and knows no assignment yet. Raises `KafkaError`
-        REBALANCE_IN_PROGRESS when the time is up."""
+        """Wait while this member has joined a generation and has no assignment yet. Raises `KafkaError`
+        REBALANCE_IN_PROGRESS when the time is up.
+        """
         membership = self._membership
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
@@ -247,7 +250,9 @@ class Commits:
     def _in_whose_name(
         self, batch: _Batch, who: Member, keys: Iterable[TopicPartition]
     ) -> tuple[Member, dict[TopicPartition, KafkaError]]:
-        """Return the member to send a batch in the name of, and the refusals of partitions that it did not keep."""
+        """Return the member in whose name a batch is sent, and the refusals of partitions that the member did not
+        keep.
+        """
         membership = self._membership
         if membership is None or membership.member == who or not membership.goes_on_from(who):
             return who, {}
@@ -262,14 +267,14 @@ class Commits:
         return membership.member, given_up
 
     def _are_held(self, batch: _Batch, keys: Iterable[TopicPartition]) -> bool:
-        """True if one of these partitions was held without a break since the commit was requested."""
+        """True if the member has kept one of these partitions without a break since the commit was requested."""
         partitions = self._subscription.partitions
         return any(key in batch.held and partitions.get(key) is batch.held[key] for key in keys)
 
     def _wait_for_group(
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
-        """Wait for the join that decides on refused offsets. Returns True if they are to be sent again."""
+        """Wait for the join that decides about refused offsets. Returns True if they should be sent again."""
         membership, core = self._membership, self._core
         if membership is None or who.generation < 0:
             return False
@@ -340,11 +345,11 @@ class Commits:
         return membership.member
 
     def commit_if_due(self) -> None:
-        """Begin an automatic commit of all positions when its time has come."""
+        """Begin an automatic commit of all positions if it is due."""
         if self._core.now < self.due_at:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
-        # All positions, also unchanged ones: a commit that is not repeated expires (KIP-211).
+        # Commit all positions, even unchanged ones: an offset that is not committed again expires (KIP-211).
         offsets = self._automatic(None)
         membership = self._membership
         idle = self._subscription.grouped and (
