@@ -397,7 +397,7 @@ class MetadataService:
             reached("controller.open_transaction_aborted")
             # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
-            abort = AbortTransactionRecord(reason="a new leader found it open")
+            abort = AbortTransactionRecord(reason="the former leader had left it open")
             quorum.decisions.append_batch(quorum.decisions.encode_batch([abort]))
             return
         image = publisher.image

@@ -158,7 +158,7 @@ class Deferred(Generic[Q, A]):
     def response(self) -> A:
         """The response. Reading it before it is given out is a bug."""
         assert self._callbacks is None, (
-            "a response was read before the records that it speaks of were committed"
+            "a response was read before the records that it reflects were committed"
         )
         return self._response
 

@@ -531,7 +531,7 @@ class ReplicaMoves:
     def _not_swapped(self, swap: Swap, error: DiskError) -> None:
         """Keep serving the live log, since the swap has failed before the point of no return."""
         current, target = swap.current, swap.target
-        self._log_not_moved(current, error)
+        self._log_not_moved(swap, error)
         swap.future.abandon()
         current.cleaning.is_held = False
         self.given_up += 1
@@ -556,14 +556,19 @@ class ReplicaMoves:
             raise error
         current, target = swap.current, swap.target
         target.names.free(f"{current.topic}-{current.partition}")
-        self._log_not_moved(current, error)
+        self._log_not_moved(swap, error)
         swap.future.abandon()
         current.home.settle()
         target.disk_failed(error)
 
-    def _log_not_moved(self, log: PartitionLog, error: DiskError) -> None:
+    def _log_not_moved(self, swap: Swap, error: DiskError) -> None:
         self._broker.log.error(
-            "partition.not_moved", topic=log.topic, partition=log.partition, error=str(error)
+            "partition.not_moved",
+            topic=swap.current.topic,
+            partition=swap.current.partition,
+            source=swap.source.path,
+            target=swap.target.path,
+            error=str(error),
         )
 
     def _give_up(self, move: Move, reason: str) -> None:

@@ -221,7 +221,7 @@ class RequestBudget:
         if count > self.records_left:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the broker would have to check more than {self.records_max} records of this request",
+                f"the broker checks at most {self.records_max} records of one request: send fewer batches in it",
             )
         self.records_left -= count
 

@@ -182,8 +182,8 @@ def _compare_index(
             yield _damage(
                 name,
                 entry * 8,
-                f"the index entry (offset {base_offset + offset}, position {position}) does not "
-                "point at such a batch",
+                f"the index entry (offset {base_offset + offset}, position {position}) points "
+                "at no batch with this offset",
             )
     newest, at = -1, 0
     ends = sorted((last_offset, timestamp) for _, last_offset, timestamp in batches.values())

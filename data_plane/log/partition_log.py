@@ -352,8 +352,8 @@ class PartitionLog(LogOffsets):
         try:
             if written_at != position:
                 raise AssertionError(
-                    f"{active.file.path}: a batch was written at position {written_at} where position "
-                    f"{position} was due"
+                    f"{active.file.path}: a batch was written at position {written_at} instead of "
+                    f"position {position}"
                 )
             active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
             if leader_epoch != self.epochs.latest:

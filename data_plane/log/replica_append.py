@@ -155,8 +155,8 @@ class ReplicaAppend:
             raise
         if written_at != base:
             raise AssertionError(
-                f"{active.file.path}: batches were written at position {written_at} where position "
-                f"{base} was due"
+                f"{active.file.path}: batches were written at position {written_at} instead of "
+                f"position {base}"
             )
         interval = self.config.index_interval_bytes
         epochs = self.epochs

@@ -53,7 +53,7 @@ AGAIN_SECONDS = 2.0
 class Fate(Enum):
     """The fate of a replica that the metadata calls LOST."""
 
-    FOLLOW = "the replica has begun anew already, and the controller will hear of that"
+    FOLLOW = "the replica has begun anew already, and the controller will get a report of that"
     BEGIN_ANEW = "other replicas have all records, so this replica is set aside"
     RETURN = "other replicas lack records, so this replica withdraws its report and leads again"
     WAIT = "the partition has no leader that this replica could follow"
@@ -226,7 +226,7 @@ class RottenReplicas:
                 position=case.rot.position,
                 offset=case.rot.offset,
                 hint=(
-                    "this replica serves its sound records on: no other replica has all acknowledged records"
+                    "this replica keeps serving its sound records, because no other has all acknowledged records"
                 ),
             )
 
@@ -272,7 +272,7 @@ class RottenReplicas:
             file=None if case is None else case.rot.file,
             position=None if case is None else case.rot.position,
             offset=None if case is None else case.rot.offset,
-            reason="the metadata call this replica lost" if case is None else case.rot.reason,
+            reason="the metadata mark this replica as lost" if case is None else case.rot.reason,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )

@@ -11,6 +11,7 @@ from typing import Any
 from odradek.metadata_quorum.config.config_defs import ConfigError
 from odradek.metadata_quorum.config.config_values import check_value
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.wire.config_resources import resource_kind
 
 __all__ = ["MetadataErrors"]
 
@@ -47,9 +48,9 @@ class MetadataErrors:
             reason = str(error)[:REASON_LENGTH_MAX]
         self._logger.error(
             "config.unreadable",
-            resource_type=kind,
+            resource_type=resource_kind(kind),
             resource=name,
             key=key,
             reason=reason,
-            in_force="the value of the next level (docs/configuration.md)" if in_force is None else in_force,
+            in_force="the next level's value (docs/configuration.md)" if in_force is None else in_force,
         )

@@ -42,7 +42,7 @@ def check_answer(log: LogState, own_epoch: int, epoch: int, node_id: int) -> Non
 def parted(log: LogState, epoch: int, end_offset: int, high_watermark: int) -> LogLeftBehind:
     """Make the error for a leader whose log lacks records that were committed here."""
     return LogLeftBehind(
-        f"the leader of epoch {epoch} lacks committed records: its metadata log parts from this node's at offset "
+        f"the leader of epoch {epoch} lacks committed records: its metadata log diverges from this node's at offset "
         f"{end_offset}; this node has a log up to offset {log.end_offset} of epoch {log.last_epoch}, committed up to "
         f"{high_watermark}: {_WAY_OUT}"
     )

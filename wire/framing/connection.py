@@ -607,7 +607,7 @@ class ClientConnection(_Connection):
         correlation_id, body = parse_response_header(frame, 0, len(frame), header_version)
         if correlation_id != expected:
             raise RemoteProtocolError(
-                f"the broker sent response {correlation_id}, but response {expected} is due next"
+                f"the broker sent response {correlation_id}, but the next response must be {expected}"
             )
         if (
             api_key == ApiKey.API_VERSIONS

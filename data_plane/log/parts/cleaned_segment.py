@@ -122,8 +122,8 @@ class CleanedSegment:
         position = segment.file.append(batches)
         if position != segment.size:
             raise AssertionError(
-                f"{segment.file.path}: batches were written at position {position} where position "
-                f"{segment.size} was due"
+                f"{segment.file.path}: batches were written at position {position} instead of "
+                f"position {segment.size}"
             )
         for at, header in found:
             segment.note_batch(

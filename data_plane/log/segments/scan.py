@@ -77,7 +77,7 @@ class SegmentScan:
             base_offset, length, _, magic, crc, _, delta = header[:7]
             size = length + SIZE_PREFIX
             if magic != MAGIC or size < HEADER_SIZE or size > end - position:
-                self.damage = f"no batch of magic {magic} and {size} bytes can stand here"
+                self.damage = f"no batch of magic {magic} and {size} bytes is possible here"
                 return
             if base_offset < next_offset or delta < 0:
                 self.damage = (

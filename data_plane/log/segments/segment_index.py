@@ -136,7 +136,7 @@ class SegmentIndex:
         if index.time_offsets.tolist() != sorted(index.time_offsets):
             raise DamagedIndex("the offsets in the time index do not ascend")
         if index.offsets and (index.offsets[0] < 0 or index.positions[0] <= 0):
-            raise DamagedIndex("the first index entry points at the start of the segment, which no entry may")
+            raise DamagedIndex("the first index entry points at the segment's start, but must be behind it")
         if index.positions and index.positions[-1] >= log_bytes:
             raise DamagedIndex(
                 f"the last index entry points at position {index.positions[-1]}, outside the segment's "
