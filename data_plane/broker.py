@@ -252,8 +252,7 @@ class Broker:
     def _apply_broker_config(self) -> None:
         """Give every log its configuration again, after the broker's has changed."""
         self.configs.broker_changed()
-        for throttle in self.replication.throttles:
-            throttle.set_rate(self.config_layers)
+        self.replication.set_throttled_rates(self.config_layers)
         for listener in self.config_listeners:
             listener()
         self.troubles.config_changed()

@@ -125,8 +125,7 @@ class HostedPartitions:
                 partition.set_config(config)
 
     def _set_throttles(self, topic: HostedTopic) -> None:
-        for throttle in self._replication.throttles:
-            throttle.set_replicas(topic.topic_id, self._configs.own(topic.name))
+        self._replication.set_throttled_replicas(topic.topic_id, self._configs.own(topic.name))
 
     # -- what the metadata places here ----------------------------------------------------------------------------
 
@@ -292,8 +291,7 @@ class HostedPartitions:
         hosted = self._hosted.remove(topic_id)
         if hosted is None:
             return
-        for throttle in self._replication.throttles:
-            throttle.forget(topic_id)
+        self._replication.forget_throttled(topic_id)
         for partition in list(hosted.partitions.values()):
             self._delete_replica(partition)
 
