@@ -1,7 +1,7 @@
 """Replication of a broker: the leaders it follows, the requests of its partitions to the controller, lagging
 followers. PORTED.
 
-One object per broker. Partitions ask it about the cluster (`partition.Cluster`). The broker passes every partition
+One object per broker. Partitions ask it about the cluster (`PartitionCluster`). The broker passes every partition
 that the metadata changes (`follow_metadata`), and those that it no longer serves (`forget`). Tasks begin when there
 is something to do: a broker runs them only when one of its partitions has other replicas.
 """
@@ -126,7 +126,7 @@ class Replication:
     def _own_epoch(self) -> int:
         return self.broker_epoch
 
-    # -- what partitions ask (partition.Cluster) ------------------------------------------------------------------
+    # -- what partitions ask (PartitionCluster) ------------------------------------------------------------------
 
     @property
     def lag_ms_max(self) -> int:
