@@ -133,9 +133,10 @@ class Partition:
 
     # -- the controller's word ------------------------------------------------------------------------------------
 
-    def apply(self, image: PartitionImage, node_id: int) -> None:
+    def apply(self, image: PartitionImage, node_id: int, *, may_lead: bool = True) -> None:
         """Apply the metadata: leader, epoch, replicas.
 
+        Without `may_lead` this replica does not lead, whatever the metadata say: they are older than this process.
         Watchers are woken, since they may have to fail.
         """
         if image.leader_epoch < self.leader_epoch:
@@ -153,7 +154,7 @@ class Partition:
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
             self.isr_state = committed_isr(image.isr)
         self.image = image
-        self.is_leader = image.leader == node_id
+        self.is_leader = may_lead and image.leader == node_id
         self.leader_epoch = image.leader_epoch
         self.partition_epoch = image.partition_epoch
         if self.is_leader:

@@ -22,6 +22,7 @@ from odradek.data_plane.replication.replication_settings import ReplicationSetti
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER
 from odradek.metadata_quorum.ports import PeerChannel
 from odradek.named_states import reached
 from odradek.serving.disk_troubles import Trouble
@@ -187,7 +188,7 @@ class Replication:
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         image = partition.image
-        if image is None or partition.is_leader or image.leader < 0 or self._is_stopped:
+        if image is None or image.leader in (self.node_id, NO_LEADER) or self._is_stopped:
             self._unfollow(replica)
             if partition.followers is not None:
                 self._watch_lag()
