@@ -233,8 +233,8 @@ class Broker:
         """Lead no partition until `release_leadership`.
 
         What a start finds in the metadata was decided for an earlier incarnation of this broker. Its leader epoch may be
-        that of a dead process, and the in-sync replicas may count a log that a crash has cut (as in Kafka, where a
-        broker publishes nothing before it has caught up with its registration).
+        that of a dead process, and the in-sync replicas may count a log that a crash has cut. A broker of Kafka, too,
+        publishes nothing before it has caught up with its registration.
         """
         self.hosting.hold_leadership()
 

@@ -136,7 +136,7 @@ class Partition:
     def apply(self, image: PartitionImage, node_id: int, *, may_lead: bool = True) -> None:
         """Apply the metadata: leader, epoch, replicas.
 
-        Without `may_lead` this replica does not lead, whatever the metadata say: they are older than this process.
+        `may_lead` is False while the metadata may be older than this process: this replica leads nothing then.
         Watchers are woken, since they may have to fail.
         """
         if image.leader_epoch < self.leader_epoch:
