@@ -238,6 +238,20 @@ class Broker:
         self.transactions.follow(delta)
         self.run_woken()
 
+    def hold_leadership(self) -> None:
+        """Lead no partition until `release_leadership`.
+
+        What a start finds in the metadata was decided for an earlier incarnation of this broker. Its leader epoch may be
+        that of a dead process, and the in-sync replicas may count a log that a crash has cut (as in Kafka, where a
+        broker publishes nothing before it has caught up with its registration).
+        """
+        self.hosting.hold_leadership()
+
+    def release_leadership(self) -> None:
+        """Lead what the metadata say: they contain the registration of this incarnation. Does nothing the second time."""
+        self.hosting.release_leadership()
+        self.run_woken()
+
     def hold_coordinators(self, is_held: bool) -> None:
         """Coordinate nothing until this incarnation of the broker has been unfenced; see `Shards.hold`."""
         self.groups.hold(is_held)

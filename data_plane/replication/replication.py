@@ -1,7 +1,7 @@
 """Replication of a broker: the leaders it follows, the requests of its partitions to the controller, lagging
 followers. PORTED.
 
-One object per broker. Partitions ask it about the cluster (`partition.Cluster`). The broker passes every partition
+One object per broker. Partitions ask it about the cluster (`PartitionCluster`). The broker passes every partition
 that the metadata changes (`follow_metadata`), and those that it no longer serves (`forget`). Tasks begin when there
 is something to do: a broker runs them only when one of its partitions has other replicas.
 """
@@ -22,6 +22,7 @@ from odradek.data_plane.replication.replication_settings import ReplicationSetti
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER
 from odradek.metadata_quorum.ports import PeerChannel
 from odradek.named_states import reached
 from odradek.serving.disk_troubles import Trouble
@@ -126,7 +127,7 @@ class Replication:
     def _own_epoch(self) -> int:
         return self.broker_epoch
 
-    # -- what partitions ask (partition.Cluster) ------------------------------------------------------------------
+    # -- what partitions ask (PartitionCluster) ------------------------------------------------------------------
 
     @property
     def lag_ms_max(self) -> int:
@@ -187,7 +188,7 @@ class Replication:
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         image = partition.image
-        if image is None or partition.is_leader or image.leader < 0 or self._is_stopped:
+        if image is None or image.leader in (self.node_id, NO_LEADER) or self._is_stopped:
             self._unfollow(replica)
             if partition.followers is not None:
                 self._watch_lag()
