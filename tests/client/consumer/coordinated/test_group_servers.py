@@ -15,6 +15,7 @@ from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMeta
 from odradek.client.errors import TransactionAbortableError
 from odradek.trio import open_consumer
 from odradek.wire.errors import ErrorCode, KafkaError
+from tests.cli.running import odradek_here
 from tests.client.consumer.clusters import Cluster, Told, keys, poll_until, read
 
 pytestmark = pytest.mark.long
@@ -264,6 +265,30 @@ def test_a_trio_consumer_is_a_member_like_any_other(cluster: Cluster) -> None:
     poll_until([blocking], lambda: owned([blocking]) == [2], keeper)
 
 
+def test_a_group_is_described_with_epochs_and_targets(cluster: Cluster) -> None:
+    """ConsumerGroupDescribe: epochs, each member's assignment, target and subscription. The command prints them."""
+    topic = cluster.topic(3)
+    consumer = cluster.consumer(group_id=topic, client_id="me", client_rack="r", **CONSUMER)
+    consumer.subscribe(SubscriptionPattern(re.escape(topic).replace("\\-", "-")))
+    poll_until([consumer], lambda: owned([consumer]) == [3])
+    (described,) = cluster.client.admin.describe_groups([topic])
+    (member,) = described.members
+    assert (described.group_type, described.state) == ("consumer", "Stable")
+    assert described.group_epoch == described.assignment_epoch == member.member_epoch
+    assert member.member_epoch == consumer.statistics()["generation"]
+    assert list(member.partitions) == list(member.target) == keys(topic, 3)
+    assert (member.member_id, member.protocol, member.rack) == (consumer.member_id, "consumer", "r")
+    assert (member.subscribed_topics, member.subscribed_pattern) == ((), topic)
+    shown = odradek_here("group", "describe", topic, bootstrap=cluster.bootstrap).out
+    assert f"epochs       group {member.member_epoch}, assignment {member.member_epoch}\n" in shown
+    row = ["1", "me", "127.0.0.1", "-", "consumer", str(member.member_epoch), f"{topic}:0-2", f"{topic}:0-2"]
+    assert row in [line.split() for line in shown.splitlines()]
+    consumer.close()
+    assert cluster.client.admin.describe_groups([topic])[0].state == "Empty"
+    assert cluster.client.admin.alter_group_offsets(topic, {(topic, 0): 0}) == {(topic, 0): None}
+    assert cluster.client.admin.delete_groups([topic]) == [(topic, None)]
+
+
 # Migration
 
 
@@ -284,6 +309,8 @@ def test_a_group_is_upgraded_and_downgraded_while_it_reads(cluster: Cluster) -> 
     second.subscribe([topic])
     poll_until([first, second], lambda: owned([first, second]) == [2, 2], found)
     assert kind(cluster, topic) == "consumer"
+    (described,) = cluster.client.admin.describe_groups([topic])
+    assert sorted(each.protocol for each in described.members) == ["classic", "consumer"]
     cluster.produce(topic, 400, 4, first=400)
     poll_until([first, second], lambda: len(found) >= 800, found)
     first.close()
