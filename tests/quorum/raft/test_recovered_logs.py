@@ -11,8 +11,16 @@ from odradek.metadata_quorum.raft.core import RaftCore
 from odradek.metadata_quorum.raft.core_state import RaftConfig
 from odradek.metadata_quorum.raft.effects import Answer, Send, Truncate
 from odradek.metadata_quorum.raft.log_state import Batch, LogState
-from odradek.metadata_quorum.raft.messages import BeginEpoch, Fetch, FetchAnswer, Vote, VoteAnswer
+from odradek.metadata_quorum.raft.messages import (
+    BeginEpoch,
+    EpochAnswer,
+    Fetch,
+    FetchAnswer,
+    Vote,
+    VoteAnswer,
+)
 from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN, LogLeftBehind
+from odradek.metadata_quorum.raft.roles import Leader
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from odradek.wire.errors import ErrorCode
 
@@ -57,6 +65,33 @@ def test_an_answer_of_a_recovered_quorum_stops_a_replica_with_a_log(kind: type, 
     with pytest.raises(LogLeftBehind, match=r"log up to offset 10 of epoch 5: keep.*begin-anew"):
         core.receive_response(node_id, request, answer, 20.0)
     assert core.log.end_offset == 10
+
+
+def test_a_leader_believes_no_answer_of_a_recovered_quorum() -> None:
+    """Its own quorum lives, so the answer is forged, or the node is of another quorum. It is asked again later."""
+    core = replica()
+    for at in range(1, 100):
+        for effect in core.effects():
+            if not isinstance(effect, Send):
+                continue
+            if isinstance(effect.request, Vote):
+                core.receive_response(
+                    effect.node_id, effect.request, VoteAnswer(core.epoch, None, True), at * 0.1
+                )
+            elif isinstance(effect.request, BeginEpoch):
+                epoch = core.epoch
+                forged = EpochAnswer(epoch + RECOVERY_EPOCHS_MIN, 3, ErrorCode.FENCED_LEADER_EPOCH)
+                core.receive_response(effect.node_id, effect.request, forged, at * 0.1)
+                assert (core.epoch, core.leader_id) == (epoch, KEYS[0].node_id)
+                later: list[int] = []
+                while effect.node_id not in later:
+                    at += 1
+                    core.tick(at * 0.1)
+                    assert isinstance(core.role, Leader)
+                    later += [each.node_id for each in core.effects() if isinstance(each, Send)]
+                return
+        core.tick(at * 0.1)
+    raise AssertionError("it leads nobody")
 
 
 def test_a_replica_without_a_log_follows_a_recovered_quorum() -> None:
