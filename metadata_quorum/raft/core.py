@@ -46,7 +46,7 @@ from odradek.metadata_quorum.raft.messages import (
     Vote,
     VoteAnswer,
 )
-from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN, is_recovered, left_behind
+from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN, check_answer
 from odradek.metadata_quorum.raft.roles import Follower, Leader
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.named_states import reached
@@ -120,13 +120,7 @@ class RaftCore(CoreState):
             return
         if response.error is not response.error.NONE:
             self._retry_at[node_id] = now + self.config.retry_backoff_seconds
-        if is_recovered(self.log, self.epoch, response.epoch):
-            if self.leader_id in (None, node_id):
-                raise left_behind(self.log, response.epoch, node_id)
-            reached("raft.recovered_answer_beside_a_leader_refused")
-            self._retry_at[node_id] = now + self.config.retry_backoff_seconds
-            self._ask()
-            return
+        check_answer(self.log, self.epoch, response.epoch, node_id)
         self.learn(response.epoch, response.leader_id, node_id)
         if request.epoch != self.epoch:
             reached("raft.answer_to_earlier_epoch_dropped")

@@ -6,9 +6,9 @@ an answer whose epoch is that far ahead comes from a recovered quorum. A replica
 may have records that the recovered log lacks, and only an operator may set them aside.
 
 A request never stops a replica: anybody may send one. It is refused (`EPOCHS_AHEAD_MAX` in `core.py`). An answer may be forged,
-too, by a process that has taken a voter's address. So a replica that follows a leader, or leads, believes no other
-node's answer of that kind: its own quorum lives. In all other cases the node ends, and may be started again. So it is back as
-soon as the address has its owner again.
+too, by a process that has taken a voter's address. A replica believes it all the same, even if its own quorum lives.
+For the voters of the old log may have returned together, and must not go on. But the node ends with a status after which it is started
+again. So it is back as soon as the address has its owner again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from odradek.metadata_quorum.ports import MetadataLogCorrupt
 from odradek.metadata_quorum.raft.log_state import LogState
 
-__all__ = ["RECOVERY_EPOCHS_MIN", "LogLeftBehind", "is_recovered", "left_behind", "parted"]
+__all__ = ["RECOVERY_EPOCHS_MIN", "LogLeftBehind", "check_answer", "parted"]
 
 RECOVERY_EPOCHS_MIN = 1_000_000
 """The least number of epochs by which a recovery raises the epoch."""
@@ -30,18 +30,14 @@ class LogLeftBehind(MetadataLogCorrupt):
     """The quorum has another log than this replica: it was recovered, or its voters have lost committed records."""
 
 
-def is_recovered(log: LogState, own_epoch: int, epoch: int) -> bool:
-    """True if an answer of this epoch to a replica with a log comes from a quorum that was recovered without it."""
+def check_answer(log: LogState, own_epoch: int, epoch: int, node_id: int) -> None:
+    """Raise `LogLeftBehind` if this answer to a replica with a log comes from a quorum that was recovered without it."""
     has_log = log.end_offset > 0 or log.snapshot is not None
-    return has_log and epoch - own_epoch >= RECOVERY_EPOCHS_MIN
-
-
-def left_behind(log: LogState, epoch: int, node_id: int) -> LogLeftBehind:
-    """Make the error for a replica that the quorum has left behind."""
-    return LogLeftBehind(
-        f"the metadata log was recovered without this node: node {node_id} is in epoch {epoch}, and this node has a "
-        f"log up to offset {log.end_offset} of epoch {log.last_epoch}: {_WAY_OUT}"
-    )
+    if has_log and epoch - own_epoch >= RECOVERY_EPOCHS_MIN:
+        raise LogLeftBehind(
+            f"the metadata log was recovered without this node: node {node_id} is in epoch {epoch}, and this node has a "
+            f"log up to offset {log.end_offset} of epoch {log.last_epoch}: {_WAY_OUT}"
+        )
 
 
 def parted(log: LogState, epoch: int, end_offset: int, high_watermark: int) -> LogLeftBehind:

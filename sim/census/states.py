@@ -12,7 +12,6 @@ __all__ = ["CERTAIN", "DRIVEN", "STATES", "UNREACHABLE"]
 
 STATES: Mapping[str, str] = {
     "raft.epoch_far_ahead_refused": "A request names an epoch far beyond that of this replica.",
-    "raft.recovered_answer_beside_a_leader_refused": "A node answers from a recovered quorum, while this one's own lives.",
     "raft.late_answer_dropped": "An answer comes for a request that the replica no longer waits for.",
     "raft.late_failure_dropped": "A request fails that the replica no longer waits for.",
     "raft.answer_to_earlier_epoch_dropped": "An answer comes to a request of an earlier epoch.",
