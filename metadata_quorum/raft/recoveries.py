@@ -5,7 +5,10 @@ copies and on the nodes. No quorum holds so many elections while a replica is ab
 eleven days. So an answer whose epoch is that far ahead comes from a recovered quorum. A replica with a log of its
 own stops then. It may have records that the recovered log lacks, and only an operator may set them aside.
 
-A request never stops a replica: anybody may send one. It is refused (`EPOCHS_AHEAD_MAX` in `core.py`).
+A request never stops a replica: anybody may send one. It is refused (`EPOCHS_AHEAD_MAX` in `core.py`). An answer may be forged,
+too, by a process that has taken a voter's address. A replica believes it all the same, even if its own quorum lives.
+For the voters of the old log may have returned together, and must not go on. But the node ends with a status after which it is started
+again. So it is back as soon as the address has its owner again.
 """
 
 from __future__ import annotations
