@@ -86,6 +86,7 @@ STATES: Mapping[str, str] = {
     "peers.connected_too_late": "A connection opens when nobody wants it any more.",
     "peers.failed_with_another": "A request waits for an attempt to connect that fails for all.",
     "replication.answer_overtook_record": "The answer to AlterPartition comes before the record that it speaks of.",
+    "replication.not_led_before_registration": "A broker starts whose metadata call its former process a leader.",
     "replication.marker_waits_for_replicas": "A marker is to be written while fewer replicas than needed are in sync.",
     "replication.troubled_replica_judged_sooner": "A follower's log directory is reported to be in trouble.",
     "replication.follower_unknown_yet": "A replica fetches that the leader does not know as one of its followers.",
