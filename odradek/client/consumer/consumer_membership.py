@@ -386,7 +386,8 @@ class ConsumerMembership(Membership):
     def _lose(self, state: MemberState, why: str) -> None:
         self._call = None
         group_id = self._coordinator.group_id
-        self._core.notes.add(WARNING, f"group {group_id}: this member has lost its partitions: {why}")
+        lost = "has lost its partitions" if self._machine.owned else "is outside of the group"
+        self._core.notes.add(WARNING, f"group {group_id}: this member {lost}: {why}", key=(group_id, why))
         self._machine.lose(state)
         self._news()
 
