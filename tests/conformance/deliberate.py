@@ -493,7 +493,6 @@ class NotServed:
 
 
 NOT_SERVED = (
-    NotServed((68, 69), "groups of the new protocol (KIP-848)", "to come; the classic protocol is complete"),
     NotServed(
         (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82),
         "the quorum, registration, replication's decisions",
