@@ -29,7 +29,6 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.newest_image import NewestImage
 from odradek.data_plane.ports import TransactionVerifier
 from odradek.data_plane.produce_workers import ProduceWorkers
-from odradek.data_plane.producer_ids import ProducerIds
 from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
@@ -38,9 +37,11 @@ from odradek.data_plane.replication.replication import Replication
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.rotten_replicas import RottenReplicas
 from odradek.data_plane.replication.served_partitions import ServedPartitions
+from odradek.data_plane.telemetry.client_telemetry import ClientTelemetry
 from odradek.data_plane.topic_configs import OwnConfig, TopicConfigs
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.marker_writer import MarkerWriter
+from odradek.data_plane.transactions.producer_ids import ProducerIds
 from odradek.env.ports import DiskError, Log, TaskGroup, Workers
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.config.log_levels import LogLevels
@@ -76,9 +77,7 @@ class Broker:
         self.clock, self.agreed_clock = env.clock, env.agreed_clock
         self.long_work = env.long_work
         self.log_dirs = log_dirs
-        self.controller = controller
-        self.tasks = tasks
-        self.log = log
+        self.controller, self.tasks, self.log = controller, tasks, log
         self.log_levels = log_levels if log_levels is not None else LogLevels()
         self.newest = NewestImage(MetadataImage(cluster_id=settings.cluster_id))
         self.hosted = hosted = HostedTopics()
@@ -89,7 +88,7 @@ class Broker:
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
-        """The checks of clients' batches that the loop does itself."""
+        """The checks of clients' batches that run on the event loop, with their limit per turn."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.steps = StepDriver(env.long_work, lambda: self.run_woken(), tasks)
         self.producer_ids = ProducerIds(self)
@@ -97,9 +96,10 @@ class Broker:
         """A callback within the process: called with each batch that a client's request has appended. The context
         belongs to the connection and serves all its requests; the number counts its requests."""
         self.config_listeners: list[Callable[[], None]] = []
-        """Called when this broker's own configuration has changed while it runs."""
+        """Callbacks for changes of this broker's own configuration at runtime."""
         self.sessions = self._make_sessions()
         self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
+        self.telemetry = self._make_telemetry()
         self.disks = disks = self._make_disks(unavailable_dirs or {})
         self.placement, self.maker, self.assignments = disks.placement, disks.maker, disks.assignments
         self.moves = disks.moves
@@ -111,7 +111,7 @@ class Broker:
         )
         self.leaderless = LeaderlessReplicas(self.node_id, self.newest, hosted, controller)
         self.transaction_verifier: TransactionVerifier = self.transactions.verifier
-        """Asked before the first append of a transaction to a partition."""
+        """Asks a transaction's coordinator before the transaction's first append to a partition."""
         self.troubles = DirectoryTroubles(self)
         self.cleaner = LogCleaner(env, log_dirs, tasks, log, self._cleaner_settings)
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
@@ -126,6 +126,14 @@ class Broker:
             self.env.random,
             is_known=lambda key: self.hosted.partition(*key) is not None,
             is_follower=self._is_follower,
+        )
+
+    def _make_telemetry(self) -> ClientTelemetry:
+        log = self.log
+        return ClientTelemetry(
+            self.settings.telemetry_bytes_max,
+            self.env.new_uuid,
+            lambda name, reason: log.warning("client_metrics.unreadable", name=name, reason=reason),
         )
 
     def _make_disks(self, unavailable_dirs: Mapping[str, str]) -> ReplicaDisks:
@@ -177,7 +185,7 @@ class Broker:
         )
 
     def is_brokers_fetch(self, request: FetchRequest) -> bool:
-        """True if a fetch names another broker together with the epoch of its registration, which clients never hear."""
+        """True if a fetch names another broker together with the epoch of its registration, which no client learns."""
         state = request.replica_state
         broker = self.image.brokers.get(state.replica_id)
         return broker is not None and state.replica_id != self.node_id and state.replica_epoch == broker.epoch
@@ -190,7 +198,7 @@ class Broker:
                 try:
                     action()
                 except Exception:
-                    # The request that woke it belongs to another client, and must not fail because of this one.
+                    # The action belongs to another client's parked request: its error must not fail this request.
                     self.log.exception("request.bug")
 
     # -- metadata -------------------------------------------------------------------------------------------------
@@ -225,8 +233,23 @@ class Broker:
         self.rotten.look_again()
         if delta.changed_quotas:
             self.quotas.apply(image.access.client_quotas, delta.changed_quotas)
+        self.telemetry.follow(image.configs, delta.changed_configs)
         self.groups.apply_metadata(delta)
         self.transactions.follow(delta)
+        self.run_woken()
+
+    def hold_leadership(self) -> None:
+        """Lead no partition until `release_leadership`.
+
+        What a start finds in the metadata was decided for an earlier incarnation of this broker. Its leader epoch may be
+        that of a dead process, and the in-sync replicas may count a log that a crash has cut. A broker of Kafka, too,
+        publishes nothing before it has caught up with its registration.
+        """
+        self.hosting.hold_leadership()
+
+    def release_leadership(self) -> None:
+        """Lead what the metadata say: they contain the registration of this incarnation. Does nothing the second time."""
+        self.hosting.release_leadership()
         self.run_woken()
 
     def hold_coordinators(self, is_held: bool) -> None:
@@ -250,10 +273,9 @@ class Broker:
         )
 
     def _apply_broker_config(self) -> None:
-        """Give every log its configuration again, after the broker's has changed."""
+        """Recompute the configuration of every log after the broker's configuration has changed."""
         self.configs.broker_changed()
-        for throttle in self.replication.throttles:
-            throttle.set_rate(self.config_layers)
+        self.replication.set_throttled_rates(self.config_layers)
         for listener in self.config_listeners:
             listener()
         self.troubles.config_changed()
@@ -273,14 +295,14 @@ class Broker:
         self.hosting.directory_offline(log_dir)
 
     def start_stored(self, log: PartitionLog) -> None:
-        """Called when a log's start has come to its checkpoint."""
+        """Called when a log's new start offset is in the checkpoint on disk."""
         hosted = self.topics.get(log.topic)
         partition = None if hosted is None else hosted.partitions.get(log.partition)
         if partition is not None and partition.log is log:
             partition.start_stored()
 
     def device_answers(self) -> None:
-        """Called when a call to a device has been answered late, and its effects are settled."""
+        """Called when a late call to a device has returned and its effects are applied."""
         self.hosting.device_answers()
         self.run_woken()
 
@@ -290,7 +312,7 @@ class Broker:
         self.transactions.follow_leadership()
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """Take note that a device that hung answers again."""
+        """Called when a hung device has answered again."""
         self.replication.disk_answers(log_dir)
 
     def suspect(self, partition: Partition, offset: int) -> None:
@@ -344,7 +366,9 @@ class Broker:
         return None
 
     def stop(self) -> None:
-        """End the coordinators, the making and moving of logs, all cleaning and all following: the directories are about to be closed."""
+        """Stop the coordinators, the creation and moves of logs, cleaning and following: the directories close
+        next.
+        """
         self.maker.stop()
         self.moves.stop()
         self.cleaner.stop()
@@ -365,6 +389,7 @@ class Broker:
             "rot": self.rotten.statistics(),
             "cleaner": self.cleaner.statistics(),
             "fetch_sessions": self.sessions.statistics(),
+            "telemetry": self.telemetry.statistics(self.clock.monotonic()),
             "timers": self.timers.statistics(),
             "produce_workers": self.produce_workers.statistics(),
             "loop_inflated_bytes": self.loop_work.bytes_inflated,

@@ -27,12 +27,14 @@ class BrokerSettings:
     """Partitions in one page of DescribeTopicPartitions."""
     add_partitions_retry_backoff_ms: int = setting("add.partitions.to.txn.retry.backoff.ms")
     add_partitions_retry_backoff_ms_max: int = setting("add.partitions.to.txn.retry.backoff.max.ms")
+    telemetry_bytes_max: int = setting("telemetry.max.bytes")
+    """The most bytes of one PushTelemetry, as they come over the wire."""
     groups: GroupSettings
     transactions: TransactionSettings
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
     scrub_interval_ms: int = 0
-    """Each log is read once in so long, in search of silent rot; 0: never."""
+    """The interval in which the scrubber reads each log once, to find silent rot; 0 disables it."""
     cleaner_threads_per_disk: int = 1
     """How many logs of one disk the cleaner may clean at a time."""
     release: Release = THIS_RELEASE

@@ -1,4 +1,4 @@
-"""The partitions of which this broker holds replicas: begun, ended and set aside as the metadata says.
+"""The partitions of which this broker holds replicas: made, removed and set aside as the metadata says.
 
 Theory of operation
 -------------------
@@ -9,7 +9,7 @@ again when they are ready.
 * The place of a replica that the metadata does not know is reported to the controller (`DirectoryAssignments`).
 * A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. A replica that full disks have
   refused is tried again until one of them takes it.
-* A replica that the metadata calls LOST has a fate of its own (`rotten_replicas`).
+* `rotten_replicas` handles a replica that the metadata calls LOST.
 * A log without any metadata is a stray: its directory is renamed, and kept.
 
 PURE but for the logs' own files.
@@ -100,6 +100,7 @@ class HostedPartitions:
         self._without_room: dict[TopicIdPartition, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; True for new ones."""
         self._tries_again = False
+        self._may_lead = True
         self._unsettled: dict[bytes, dict[int, None]] = {}
         """Partitions by topic whose metadata waits for the end of a change of their logs."""
         self._refused: dict[TopicIdPartition, None] = {}
@@ -125,8 +126,7 @@ class HostedPartitions:
                 partition.set_config(config)
 
     def _set_throttles(self, topic: HostedTopic) -> None:
-        for throttle in self._replication.throttles:
-            throttle.set_replicas(topic.topic_id, self._configs.own(topic.name))
+        self._replication.set_throttled_replicas(topic.topic_id, self._configs.own(topic.name))
 
     # -- what the metadata places here ----------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class HostedPartitions:
                 self._unsettled.setdefault(topic.topic_id, {})[index] = None
                 continue
             if partition.image is not image:
-                partition.apply(image, self._node_id)
+                self._apply(partition, image)
                 if image.directory_of(self._node_id) == LOST_DIRECTORY:
                     self._take_lost(hosted, index, partition, image)
                 else:
@@ -166,6 +166,32 @@ class HostedPartitions:
         if hosted.partitions:
             self._hosted.put(hosted)
             self._set_throttles(hosted)
+
+    def _apply(self, partition: Partition, image: PartitionImage) -> None:
+        if not self._may_lead and image.leader == self._node_id:
+            reached("replication.not_led_before_registration")
+        partition.apply(image, self._node_id, may_lead=self._may_lead)
+
+    def hold_leadership(self) -> None:
+        """Lead nothing until `release_leadership`; called before the first metadata."""
+        assert not self._hosted.by_id, "a broker that hosts partitions may lead them already"
+        self._may_lead = False
+
+    def release_leadership(self) -> None:
+        """Lead what the metadata say, since they are those of this incarnation of the broker by now."""
+        if self._may_lead:
+            return
+        self._may_lead = True
+        for topic in list(self._hosted.by_id.values()):
+            for partition in list(topic.partitions.values()):
+                image = partition.image
+                if (
+                    image is not None
+                    and image.leader == self._node_id
+                    and not partition.log.home.is_unsettled
+                ):
+                    self._apply(partition, image)
+                    self._replication.follow_metadata(partition)
 
     def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
         """Report the place of a replica to the controller again, if the metadata differs.
@@ -198,7 +224,7 @@ class HostedPartitions:
     def _host(
         self, hosted: HostedTopic, index: int, image: PartitionImage, *, is_new: bool
     ) -> Partition | None:
-        """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
+        """Find or create the log of a partition; None if no directory can take it, or its directory is not online."""
         replica = TopicIdPartition(hosted.topic_id, index)
         is_new = is_new or self._without_room.get(replica, False) or self._maker.is_new(replica)
         in_metadata = image.directory_of(self._node_id)
@@ -210,7 +236,8 @@ class HostedPartitions:
                 placement.check_readable(hosted.name, index)
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
                     reached("moves.reported_swap_never_came")
-                    # The swap was reported, and has not come: the log is on a disk that is away.
+                    # The controller has recorded the end of a move, but no swap happened: the log is on a disk
+                    # that is not online.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway(
                         "the replica was about to move here from a log directory that is offline"
@@ -278,7 +305,7 @@ class HostedPartitions:
             if fresh is None:
                 return
             partition, fate = fresh, Fate.FOLLOW
-            partition.apply(image, self._node_id)
+            self._apply(partition, image)
         owner = partition.log.owner
         if fate is not Fate.WAIT and isinstance(owner, LogDir):
             rotten.report_directory(replica, owner.directory_id, is_anew=fate is Fate.FOLLOW)
@@ -292,15 +319,14 @@ class HostedPartitions:
         hosted = self._hosted.remove(topic_id)
         if hosted is None:
             return
-        for throttle in self._replication.throttles:
-            throttle.forget(topic_id)
+        self._replication.forget_throttled(topic_id)
         for partition in list(hosted.partitions.values()):
             self._delete_replica(partition)
 
-    # -- disks that hang --------------------------------------------------------------------------------------------
+    # -- disks that hang ------------------------------------------------------------------------------------------
 
     def device_answers(self) -> None:
-        """Give the partitions whose logs are settled now the metadata that they have missed."""
+        """Apply the metadata that partitions have missed while a change of their logs was pending."""
         waiting, self._unsettled = self._unsettled, {}
         topics = self._newest.image.topics_by_id
         for topic_id, numbers in waiting.items():
@@ -310,7 +336,7 @@ class HostedPartitions:
         if waiting:
             self._broker.hosting_changed()
 
-    # -- disks that are full ----------------------------------------------------------------------------------------
+    # -- disks that are full --------------------------------------------------------------------------------------
 
     def _try_again_later(self, replica: TopicIdPartition, *, is_new: bool) -> None:
         self._without_room[replica] = is_new
@@ -345,7 +371,7 @@ class HostedPartitions:
                 self._try_again_later(replica, is_new=is_new)
         self._broker.hosting_changed()
 
-    # -- what lies on the disks -------------------------------------------------------------------------------------
+    # -- what lies on the disks -----------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
         """Rename the logs that the metadata lacks, or has under another id; remove none."""
@@ -376,8 +402,8 @@ class HostedPartitions:
         self._broker.hosting_changed()
 
     def _report_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
-        """Report the directory of a replica that is about to go, unless the controller knows it. The controller
-        must learn of the loss, too.
+        """Report the directory that a replica is about to lose, unless the metadata names it already. Without the
+        report, the controller would not learn of the loss.
         """
         image = self._newest.image.partition(hosted.name, index)
         if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:

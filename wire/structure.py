@@ -1,17 +1,18 @@
 """The base of all messages: attrs classes whose fields carry the versions in which they are encoded.
 
 Every class in `odradek.wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a
-record) are also a `Message`. A field's wire type and versions are in its attrs metadata, put there by `kafka(...)`.
-They are nowhere else: both codecs work from this metadata alone.
+record) are also a `Message`. A field's wire type and versions are in its attrs metadata, which `kafka(...)` makes.
+Both codecs use only this metadata.
 
 Comparison and representation are written once here, over the attributes, instead of being compiled into every class
-by attrs. That halves the time it takes to load a module of messages.
+by attrs. What attrs does compile, `__init__`, waits for the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
+classes at its start, and needs a few dozen of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from odradek.wire.secret_fields import shown
 
@@ -39,10 +40,10 @@ def version_range(text: str) -> VersionRange:
 
 
 class WireField(NamedTuple):
-    """The wire facts of one field, as the generated source states them."""
+    """The facts about one field on the wire, as the generated source has them."""
 
     type: str | type[Structure] | Sequence[str | type[Structure]]
-    """A primitive's name, a structure, or a list with one of these: an array of it."""
+    """The name of a primitive, a structure class, or a list with one of these for an array of it."""
     versions: str
     nullable: str
     tagged: str
@@ -64,21 +65,58 @@ def kafka(
     return {"kafka": WireField(type, versions, nullable, tagged, tag, flexible)}
 
 
+class UnmadeAttributes:
+    """The `__attrs_attrs__` of a class until attrs makes them, which it does when they are read first."""
+
+    def __get__(self, instance: object, owner: type[Structure]) -> tuple[Any, ...]:
+        return owner._make_attributes()
+
+
 class Structure:
-    """A group of fields; compares by value, is mutable and so not hashable."""
+    """A group of fields. It compares by value and is mutable, so it is not hashable."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[tuple[Any, ...]]
+    _unmade_fields: ClassVar[dict[str, Any]] = {}
+    """The fields by name, as the sources of the class and its bases state them."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Have attrs make the `__init__` of the class. It replaces this one, and is called at once."""
+        cls = type(self)
+        cls._make_attributes()
+        cls.__init__(self, *values, **named)
+
+    @classmethod
+    def _make_attributes(cls) -> tuple[Any, ...]:
+        """Give the class the attributes and the `__init__` that attrs makes, and return the attributes.
+
+        Threads may do so at the same time: they make the same.
+        """
+        import attrs
+
+        body = {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+        made: Any = attrs.define(
+            type(cls.__name__, (), body), these=cls._unmade_fields, eq=False, repr=False, slots=False
+        )
+        attributes: tuple[Any, ...] = made.__attrs_attrs__
+        cls.__attrs_attrs__ = attributes
+        cls.__init__ = made.__init__  # type: ignore[method-assign]  # see `__init__`
+        return attributes
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self._names())
 
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy of which these fields have other values. The values of all other fields are shared."""
+        kept = {name: getattr(self, name) for name in self._names() if name not in changes}
+        return type(self)(**kept, **changes)
+
     __hash__ = None  # type: ignore[assignment]  # the interpreter's own way to say "not hashable"
 
     def __repr__(self) -> str:
-        """Show all fields; secrets are hidden, since values show in tracebacks and logs."""
+        """Show all fields, but hide secrets, because values appear in tracebacks and logs."""
         values = ", ".join(f"{name}={shown(self, name)!r}" for name in self._names())
         return f"{type(self).__name__}({values})"
 
@@ -88,7 +126,7 @@ class Structure:
 
 
 class Message(Structure):
-    """A structure that is encoded by itself, at one of its versions."""
+    """A structure that is encoded by itself, in one of its versions."""
 
     __slots__ = ()
 
@@ -99,4 +137,4 @@ class Message(Structure):
     FLEXIBLE_SINCE: ClassVar[int | None]
     """The first version with compact lengths and tagged fields (KIP-482); None when there is no such version."""
     LATEST_VERSION_UNSTABLE: ClassVar[bool]
-    """True when the last version is offered only where unstable versions are enabled."""
+    """True if the last version is offered only when unstable versions are enabled."""

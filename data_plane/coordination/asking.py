@@ -12,7 +12,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Asks(Generic[A_co]):
-    """A coordinator's request that is answered by an `A_co`."""
+    """A request to a coordinator; its answer has the type `A_co`."""
 
     __slots__ = ()
 
@@ -55,13 +55,13 @@ class Ask:
         self.version = version
         self.reply = reply
         self.wall_ms = wall_ms
-        """The time from which ages are counted, in milliseconds since 1970."""
+        """The wall-clock time of the request, in milliseconds since 1970; ages are computed from it."""
         self.client_id = client_id
         self.client_host = client_host
         self.may_see = may_see
         """True for a topic that the client may DESCRIBE; None: it may see all."""
         self.asked_at = 0.0
-        """Monotonic seconds at which its coordinator began to owe an answer."""
+        """Monotonic seconds at which the coordinator took the request for a decision."""
 
 
 _COORDINATORS_CODES = {
@@ -98,7 +98,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else float("inf")
 
     def at(self, deadline_ms: float, action: TimerAction) -> object:
-        """Call `action(turn)` at `deadline_ms`; the owner compares the token to detect an outdated timer."""
+        """Call `action(turn)` at `deadline_ms`. Returns a token, by which the owner detects an outdated timer."""
         self._sequence += 1
         token = object()
         heapq.heappush(self._heap, (deadline_ms, self._sequence, token, action))

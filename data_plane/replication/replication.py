@@ -1,14 +1,14 @@
 """Replication of a broker: the leaders it follows, the requests of its partitions to the controller, lagging
 followers. PORTED.
 
-One object per broker. Partitions ask it about the cluster (`partition.Cluster`). The broker passes every partition
+One object per broker. Partitions ask it about the cluster (`PartitionCluster`). The broker passes every partition
 that the metadata changes (`follow_metadata`), and those that it no longer serves (`forget`). Tasks begin when there
 is something to do: a broker runs them only when one of its partitions has other replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from odradek.data_plane.log.directory.log_dir import LogDir
@@ -21,6 +21,8 @@ from odradek.data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partit
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER
 from odradek.metadata_quorum.ports import PeerChannel
 from odradek.named_states import reached
 from odradek.serving.disk_troubles import Trouble
@@ -92,7 +94,7 @@ class Replication:
         self._fetchers: dict[int, LeaderFetcher] = {}
         """The fetchers by the leader's id."""
         self.reassignment_bytes_out = 0
-        """Read by followers that are being added to a partition."""
+        """Bytes read by followers that are being added to a partition."""
         self._followed_at: dict[TopicIdPartition, int] = {}
         self._shared_by_fetchers: SharedByFetchers | None = None
         """Made with the first fetcher: a broker that follows no leader needs no buffer."""
@@ -100,15 +102,32 @@ class Replication:
         self._watches_troubles = False
         self._is_stopped = False
 
-    @property
-    def throttles(self) -> tuple[ReplicationThrottle, ...]:
-        """The throttles whose rates and replicas the metadata sets."""
-        return self.leader_throttle, self.follower_throttle
+    # -- throttles ------------------------------------------------------------------------------------------------
+
+    def set_throttled_rates(self, layers: BrokerConfigLayers) -> None:
+        """Take over the rates of both throttles.
+
+        Partitions that wait for the follower's former rate try again at once: at 1 KB/s they may have hours to wait.
+        """
+        self.leader_throttle.set_rate(layers)
+        if self.follower_throttle.set_rate(layers):
+            self._retry_now()
+
+    def set_throttled_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
+        """Take over which replicas of a topic are slowed. Those that no longer are try again at once."""
+        self.leader_throttle.set_replicas(topic_id, configs)
+        if self.follower_throttle.set_replicas(topic_id, configs):
+            self._retry_now()
+
+    def forget_throttled(self, topic_id: bytes) -> None:
+        """Forget the throttled replicas of a topic that was deleted."""
+        self.leader_throttle.forget(topic_id)
+        self.follower_throttle.forget(topic_id)
 
     def _own_epoch(self) -> int:
         return self.broker_epoch
 
-    # -- what partitions ask (partition.Cluster) ------------------------------------------------------------------
+    # -- what partitions ask (PartitionCluster) ------------------------------------------------------------------
 
     @property
     def lag_ms_max(self) -> int:
@@ -152,15 +171,15 @@ class Replication:
             if failure is None and partition.log.recovery_point > recovery_point:
                 ended()
             else:
-                # A lack of room or descriptors, or a cut that is under way. It may pass.
+                # The cause may pass: a lack of room or descriptors, or a cut that is under way.
                 broker.timers.at(broker.clock.monotonic() + SYNC_PAUSE_SECONDS, ended)
 
         broker.sync_partition(partition, done)
 
-    # -- events from the broker --------------------------------------------------------------------------------------
+    # -- events from the broker -----------------------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
-        """Take over the broker epoch that the controller has given to this broker."""
+        """Store the broker epoch that the controller has given to this broker."""
         self.broker_epoch = broker_epoch
         self._retry_now()
 
@@ -169,7 +188,7 @@ class Replication:
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         image = partition.image
-        if image is None or partition.is_leader or image.leader < 0 or self._is_stopped:
+        if image is None or image.leader in (self.node_id, NO_LEADER) or self._is_stopped:
             self._unfollow(replica)
             if partition.followers is not None:
                 self._watch_lag()
@@ -241,7 +260,7 @@ class Replication:
         endpoint = None if known is None else known.endpoint(self.settings.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
-    # -- who lags -------------------------------------------------------------------------------------------------
+    # -- lagging followers ----------------------------------------------------------------------------------------
 
     def _watch_lag(self) -> None:
         if not self._watches_lag:
@@ -258,7 +277,7 @@ class Replication:
         """
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
-            now_ms += self.settings.lag_ms_max  # a replica that lacks a record now lags
+            now_ms += self.settings.lag_ms_max  # so that a replica that lacks a record now counts as lagging
         led = self._led()
         self._watches_lag = bool(led)
         if led:
@@ -276,7 +295,7 @@ class Replication:
                 self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
 
     def troubles_changed(self) -> None:
-        """Look soon for lagging followers, since brokers report other directories as troubled than before."""
+        """Check soon for lagging followers, because other directories are reported as troubled than before."""
         if self._newest.image.troubled_directories and not self._watches_troubles:
             self._watches_troubles = True
             self._look_at_troubled_later()
@@ -286,7 +305,9 @@ class Replication:
         broker.timers.at(broker.clock.monotonic() + TROUBLED_LAG_MS_MAX / 1000, self._look_at_troubled)
 
     def _look_at_troubled(self) -> None:
-        """Look once a second, while a broker reports a directory: leaders should stop waiting for replicas there."""
+        """Check once a second, while a broker reports a troubled directory: leaders should stop waiting for
+        replicas there.
+        """
         self._watches_troubles = bool(self._newest.image.troubled_directories)
         if self._watches_troubles:
             self._look_at_troubled_later()
@@ -300,7 +321,9 @@ class Replication:
             )
 
     def _led(self) -> list[Partition]:
-        """List the partitions with followers. A copy: a woken request may change the hosted set."""
+        """List the partitions that have followers. The list is a copy, because a woken request may change the
+        hosted set.
+        """
         return [each for each in self._broker.hosted.partitions() if each.followers is not None]
 
     def _look_at_lag(self, partition: Partition, now_ms: int) -> None:

@@ -4,7 +4,9 @@ A recovery is refused where it is needless, where its basis is unknown, or where
 
 * Where a majority of the voters is left, starting them is the way. That is judged by each set of voters that may be in force.
 * Each voter of the copy was read, or is named as lost. Each registered broker was read, or is named as absent or gone.
-* Copies that differ at one offset of one epoch mean damage.
+* Copies that differ at one offset of one epoch mean damage. Two copies may be of two recoveries that were made side by side:
+  each has an id that the other one lacks. Then an operator has to choose.
+* Where a backup counts although it is older, the voters of the best copy are judged besides its own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest, parting_offset, read_copy
 from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundNode
-from odradek.metadata_quorum.recovery.recovered_image import Holdings
+from odradek.metadata_quorum.recovery.recovered_image import Holdings, recoveries_of
 from odradek.metadata_quorum.replica.storage_format import bootstrap_records
 from odradek.wire.structure import ZERO_UUID
 from odradek.wire.uuid_text import uuid_to_text
@@ -56,6 +58,10 @@ class Choice:
     topics: Mapping[str, bytes]
     """The topics of the recovered cluster, by name."""
     refusals: tuple[str, ...]
+    voter_sets: tuple[VoterSet, ...] = ()
+    """The sets of voters of which one may be in force."""
+    absent: tuple[int, ...] = ()
+    """The nodes that were named as absent."""
 
 
 def key_text(key: ReplicaKey) -> str:
@@ -90,11 +96,13 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
         return Choice((), None, {}, tuple(refusals))
     chosen = _chosen(copies, named, backup is not None)
     refusals += _damage(chosen, copies)
+    refusals += _side_by_side(chosen, copies)
     refusals += _about_backup(chosen, copies, named)
-    refusals += _about_voters(chosen, nodes, named)
+    sets = _sets_to_judge(chosen, copies, nodes)
+    refusals += _about_voters(chosen, sets, nodes, named)
     refusals += _about_brokers(chosen.image, nodes, named)
     topics, ambiguous = topics_of(chosen.image, nodes, named)
-    return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous))
+    return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous), sets, named.absent)
 
 
 def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
@@ -115,7 +123,7 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
         builder.replay(offset, record)
     chosen = MetadataCopy("the disks", None, REBUILT_END, (), builder.build()[0])
     topics, ambiguous = topics_of(chosen.image, nodes, named)
-    return Choice((chosen,), chosen, topics, (*refusals, *ambiguous))
+    return Choice((chosen,), chosen, topics, (*refusals, *ambiguous), absent=named.absent)
 
 
 def _chosen(copies: Sequence[MetadataCopy], named: Named, has_backup: bool) -> MetadataCopy:
@@ -160,6 +168,21 @@ def _damage(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
     return found
 
 
+def _side_by_side(chosen: MetadataCopy, copies: Sequence[MetadataCopy]) -> list[str]:
+    """Refuse two logs of which each has a recovery that the other one lacks."""
+    ours = recoveries_of(chosen.image)
+    found = []
+    for other in copies:
+        theirs = recoveries_of(other.image)
+        if theirs and ours and theirs[-1] not in ours and ours[-1] not in theirs:
+            found.append(
+                f"{chosen.source} and {other.source} have the logs of two recoveries that were made side by side ({ours[-1]} "
+                f"and {theirs[-1]}): find out which of them counts. Then set the other one aside by `odradek quorum begin-anew "
+                "CONFIG --has-no-vote --execute`"
+            )
+    return found
+
+
 def _about_backup(chosen: MetadataCopy, copies: Sequence[MetadataCopy], named: Named) -> list[str]:
     backups = [each for each in copies if each.node_id is None]
     if not backups or chosen is backups[0] or named.backup_may_be_older:
@@ -171,10 +194,21 @@ def _about_backup(chosen: MetadataCopy, copies: Sequence[MetadataCopy], named: N
     ]
 
 
-def _about_voters(chosen: MetadataCopy, nodes: Sequence[FoundNode], named: Named) -> list[str]:
-    sets = chosen.voter_sets or tuple(
+def _sets_to_judge(
+    chosen: MetadataCopy, copies: Sequence[MetadataCopy], nodes: Sequence[FoundNode]
+) -> tuple[VoterSet, ...]:
+    """Return the sets of voters of which one may be in force: those of the best copy, and of a backup that counts."""
+    best = greatest(copies)
+    static = tuple(
         VoterSet.of_ids(sorted(ids)) for ids in dict.fromkeys(each.static_voters for each in nodes) if ids
     )
+    sets = [each for copy in (chosen, best) for each in copy.voter_sets or static]
+    return tuple(each for at, each in enumerate(sets) if each not in sets[:at])
+
+
+def _about_voters(
+    chosen: MetadataCopy, sets: Sequence[VoterSet], nodes: Sequence[FoundNode], named: Named
+) -> list[str]:
     by_id = {each.node_id: each for each in nodes}
     refusals: list[str] = []
     if not sets:
@@ -182,7 +216,7 @@ def _about_voters(chosen: MetadataCopy, nodes: Sequence[FoundNode], named: Named
     known = [voter.key for voters in sets for voter in voters.voters]
     for key in named.lost:
         if key not in known:
-            who = ", ".join(key_text(each.key) for each in sets[-1].voters)
+            who = ", ".join(map(key_text, dict.fromkeys(known)))
             refusals.append(f"{key_text(key)} is no voter of the copy (voters: {who})")
         elif _has_its_copy(key, by_id.get(key.node_id)):
             refusals.append(f"voter {key_text(key)} is not lost: its metadata were read")
@@ -195,6 +229,15 @@ def _about_voters(chosen: MetadataCopy, nodes: Sequence[FoundNode], named: Named
             refusals.append(
                 f"voter {key_text(key)} {why}: read it, or name it with --lost {key_text(key)} if its metadata are lost"
             )
+    if any(_was_just_recovered(chosen, each) for each in nodes) and any(
+        "--lost" in each for each in refusals
+    ):
+        ids = sorted(each.node_id for each in nodes if not _was_just_recovered(chosen, each))
+        refusals.append(
+            f"{chosen.source} was recovered and has not run since, and nodes {', '.join(map(str, ids))} lack that recovery "
+            f"(epoch {chosen.end.epoch}): if it was broken off, go on with `odradek quorum recover --from PLAN CONFIG ... "
+            f"--execute`, PLAN being the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
+        )
     for voters in sets:
         left = [each.key for each in voters.voters if each.key not in named.lost]
         if len(left) >= voters.majority:
@@ -212,6 +255,17 @@ def _about_voters(chosen: MetadataCopy, nodes: Sequence[FoundNode], named: Named
     if not any(each.is_controller for each in nodes):
         refusals.append("no controller was read, so nobody could vote: read one, which may be a new node")
     return refusals
+
+
+def _was_just_recovered(chosen: MetadataCopy, node: FoundNode) -> bool:
+    """True if this node's copy is the chosen one, and a recovery wrote it that the node has not run with."""
+    return (
+        node.copy is not None
+        and bool(recoveries_of(chosen.image))
+        and node.copy.snapshot_end == chosen.end
+        and node.quorum_epoch == chosen.end.epoch
+        and not node.copy.log
+    )
 
 
 def _has_its_copy(key: ReplicaKey, node: FoundNode | None) -> bool:

@@ -22,6 +22,10 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
     if chosen is None:
         return []
     lines = _about_copies(chosen, choice.copies)
+    lines += [
+        f"node {each} is absent: every partition waits for it, since replicas may have moved there after the copy"
+        for each in choice.absent
+    ]
     for node in nodes:
         if node.quorum_epoch > chosen.end.epoch:
             lines.append(
@@ -35,7 +39,7 @@ def evidence(choice: Choice, nodes: Sequence[FoundNode]) -> list[str]:
         lines += [f"node {node.node_id}: {each}" for each in node.unreadable]
         lines += [
             f"node {node.node_id}: the log directory {each} is blank or missing. If its disk is only not mounted, mount it "
-            "and look again. The node's partitions wait for it"
+            "and look again. Every partition waits for this node, since the disk may hold any of them"
             for each in node.blank_directories
         ]
     return lines + _about_topics(choice, chosen, nodes)

@@ -69,7 +69,9 @@ class FoundNode:
     """The greatest producer id in its logs and their snapshots of producers."""
     replicas: tuple[FoundReplica, ...] = ()
     unreadable: tuple[str, ...] = ()
-    """Replicas that could not be read, each with the reason."""
+    """Files that could not be read, each with the reason."""
+    missing: tuple[tuple[str, int], ...] = ()
+    """Partitions whose replica here could not be read, or has left only an unfinished copy."""
 
     @property
     def blank_directories(self) -> list[str]:
@@ -82,11 +84,10 @@ class FoundNode:
             if each.directory_id is None and each.path != self.metadata_path
         ]
 
-    @property
-    def may_hold_more(self) -> bool:
-        """True if the node may have replicas of topics beside those that were read."""
-        is_partial = any(each.topic_id == ZERO_UUID for each in self.replicas)
-        return is_partial or bool(self.unreadable or self.blank_directories)
+    def may_hold(self, topic: str, partition: int) -> bool:
+        """True if the node may have a replica of this partition that was not read."""
+        nameless = ((each.topic, each.partition) for each in self.replicas if each.topic_id == ZERO_UUID)
+        return bool(self.blank_directories) or (topic, partition) in (*self.missing, *nameless)
 
     @property
     def metadata_directory_id(self) -> bytes | None:

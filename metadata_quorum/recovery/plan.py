@@ -6,30 +6,44 @@ found. Its offset is above every end (the epochs of brokers are offsets). Its ep
 
 The jump of the epoch has a second use. No quorum elects a million leaders while a node is away. So a node that meets
 an epoch so far above its own knows that the log was recovered without it (`raft/core.py`).
+
+Two plans from the same reports differ, since each gives new directory ids. So each plan has an id of its own. Offset and epoch
+go up by a part of it, too: a node with the one log cannot follow a leader with the other. The new log holds the ids of all its
+recoveries, by which later comparisons see logs that were recovered side by side (`choice.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from odradek.metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
-from odradek.metadata_quorum.image.metadata_image import NO_LEADER
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage
 from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, read_copy
 from odradek.metadata_quorum.recovery.found import NO_NUMBER, CopyFiles, FoundNode
-from odradek.metadata_quorum.recovery.recovered_image import Holdings, RecoveredCluster, recovered_records
+from odradek.metadata_quorum.recovery.recovered_image import (
+    LEADER_EPOCHS_AHEAD,
+    Holdings,
+    RecoveredCluster,
+    recovered_records,
+    recoveries_of,
+)
 from odradek.metadata_quorum.replica.checkpoint_files import encode_snapshot
 from odradek.wire.messages.control_records import KRaftVersionRecord
 from odradek.wire.structure import Message
+from odradek.wire.uuid_text import uuid_to_text
 
 __all__ = ["OFFSETS_AHEAD", "PRODUCER_IDS_AHEAD", "NodePlan", "RecoveryPlan", "check_plan", "make_plan"]
 
 OFFSETS_AHEAD = 1_000_000
 PRODUCER_IDS_AHEAD = 1_000_000_000
+RECOVERIES_MAX = 200
+"""The number of the last recoveries whose ids a log keeps."""
 
 
 @attrs.frozen
@@ -42,7 +56,6 @@ class NodePlan:
     """Directories that get an id, by their paths: blank ones, and those of voters that were replaced."""
     copy_end: OffsetAndEpoch
     """The end of its copy; -1 without one."""
-    quorum_epoch: int
 
 
 @attrs.frozen
@@ -52,6 +65,8 @@ class RecoveryPlan:
     cluster_id: str
     source: str
     """The copy that counts, for people."""
+    recovery_id: str
+    """The random id of this recovery."""
     end: OffsetAndEpoch
     """The end and epoch of the new snapshot, with which the new log begins."""
     next_producer_id: int
@@ -74,18 +89,26 @@ def make_plan(
     """Plan a recovery with this copy, which nothing speaks against."""
     nodes = sorted(nodes, key=lambda each: each.node_id)
     plans, voters, changed_ids = _directories(copy, copies, nodes, new_uuid)
+    unique = new_uuid()
+    digest = hashlib.sha256(unique).digest()
     end = OffsetAndEpoch(
-        _greatest_offset(copies) + OFFSETS_AHEAD, _greatest_epoch(copies, nodes) + RECOVERY_EPOCHS_MIN
+        _greatest_offset(copies) + OFFSETS_AHEAD + int.from_bytes(digest[:8]) % OFFSETS_AHEAD,
+        _greatest_epoch(copies, nodes)
+        + RECOVERY_EPOCHS_MIN
+        + int.from_bytes(digest[8:16]) % RECOVERY_EPOCHS_MIN,
     )
-    awaited = sorted({each.node_id for each in nodes if each.is_broker} | set(absent))
+    recovery_id = uuid_to_text(unique)
+    absent_brokers = _brokers_among(absent, copy.image)
+    awaited = sorted({each.node_id for each in nodes if each.is_broker} | set(absent_brokers))
     cluster = RecoveredCluster(
         nodes=tuple(nodes),
         new_directory_ids=changed_ids,
         awaited=tuple(awaited),
-        absent=tuple(sorted(absent)),
+        absent=absent_brokers,
         controllers=tuple(sorted({each.node_id for each in nodes if each.is_controller} | set(absent))),
         next_producer_id=_greatest_producer_id(copies, nodes) + PRODUCER_IDS_AHEAD,
         topics=topics,
+        recoveries=(*recoveries_of(copy.image), recovery_id)[-RECOVERIES_MAX:],
     )
     control: list[Message] = []
     if voters is not None:
@@ -98,10 +121,29 @@ def make_plan(
         last_contained_log_timestamp=timestamp_ms,
     )
     plan = RecoveryPlan(
-        copy.image.cluster_id, copy.source, end, cluster.next_producer_id, voters, tuple(plans), snapshot
+        copy.image.cluster_id,
+        copy.source,
+        recovery_id,
+        end,
+        cluster.next_producer_id,
+        voters,
+        tuple(plans),
+        snapshot,
     )
     check_plan(plan, copies, nodes)
     return plan
+
+
+def _brokers_among(absent: Sequence[int], image: MetadataImage) -> tuple[int, ...]:
+    """Leave out the absent nodes that are controllers alone: they hold no partition."""
+    placed = {
+        replica
+        for topic in image.topics.values()
+        for partition in topic.partitions.values()
+        for replica in partition.replicas
+    }
+    alone = {*image.controllers} - {*image.brokers} - placed
+    return tuple(sorted({*absent} - alone))
 
 
 def _directories(
@@ -142,7 +184,7 @@ def _directories(
             versions = SUPPORTED_FEATURES[KRAFT_VERSION]
             voting.append(Voter(ReplicaKey(node.node_id, directory_id), node.endpoints, versions))
         end = ends.get(node.node_id, OffsetAndEpoch(NO_NUMBER, NO_NUMBER))
-        plans.append(NodePlan(node.node_id, node.metadata_path, new_ids, end, node.quorum_epoch))
+        plans.append(NodePlan(node.node_id, node.metadata_path, new_ids, end))
     if copy.voters is None and any(each.static_voters for each in nodes):
         return plans, None, changed_ids
     return plans, VoterSet.of(voting), changed_ids
@@ -167,6 +209,7 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
     """Check the bytes of the snapshot. Raises `AssertionError` where a number would be given again, or a leader is named."""
     files = CopyFiles(plan.end, plan.snapshot, b"")
     made = read_copy(files, "the new snapshot", None, plan.cluster_id)
+    assert recoveries_of(made.image)[-1] == plan.recovery_id, "the new log does not name this recovery"
     for copy in copies:
         assert copy.end.offset + OFFSETS_AHEAD <= plan.end.offset, f"offsets of {copy.source} are given again"
         assert copy.end.epoch + RECOVERY_EPOCHS_MIN <= plan.end.epoch, f"epochs of {copy.source}"
@@ -185,7 +228,9 @@ def check_plan(plan: RecoveryPlan, copies: Sequence[MetadataCopy], nodes: Sequen
             assert not partition.isr, f"{topic.name}-{number} has an ISR"
             assert not partition.elr, f"{topic.name}-{number} has eligible replicas"
             for node_id, replica in holdings.of(topic.topic_id, number).items():
-                assert replica.leader_epoch < partition.leader_epoch, f"{topic.name}-{number} on {node_id}"
+                assert replica.leader_epoch + LEADER_EPOCHS_AHEAD <= partition.leader_epoch, (
+                    f"{topic.name}-{number} on {node_id}"
+                )
                 assert node_id in partition.replicas, f"{topic.name}-{number} would be a stray on {node_id}"
                 assert node_id in partition.last_known_elr, (
                     f"{topic.name}-{number} would not wait for {node_id}"

@@ -5,7 +5,9 @@ reassignment ended. So leaders, ISRs and eligible replicas of the copy are forgo
 
 * A partition has the replicas of the copy, and those whose directories hold its topic id on any node that was read.
 * It is without leader, ISR and eligible replicas. Its last known replicas are those that hold it, and those of nodes
-  that are absent or were read in part. Unclean recovery elects the longest log among them, and waits for each that is `awaited`.
+  that may hold it: they are absent, or were read in part. Unclean recovery elects the longest log among them, and waits
+  for each that is `awaited`.
+* A reassignment may have ended after the copy. So an absent node may hold any partition, whatever the copy says. Such a node is a replica that leaves: when all others are in sync, the controller removes it (KIP-455).
 * Its leader epoch is above the copy's and above any on a disk.
 * A topic that only directories know comes back. Nothing is known of its configuration, so it keeps everything.
 
@@ -41,10 +43,23 @@ from odradek.wire.messages.metadata_records import (
 )
 from odradek.wire.structure import Message
 
-__all__ = ["KEEP_EVERYTHING", "LEADER_EPOCHS_AHEAD", "Holdings", "RecoveredCluster", "recovered_records"]
+__all__ = [
+    "KEEP_EVERYTHING",
+    "LEADER_EPOCHS_AHEAD",
+    "RECOVERIES",
+    "Holdings",
+    "RecoveredCluster",
+    "recovered_records",
+    "recoveries_of",
+]
 
-LEADER_EPOCHS_AHEAD = 1_000
-"""How far leader epochs are raised: the lost part of the log may have given some that reached no disk."""
+LEADER_EPOCHS_AHEAD = 1_000_000
+"""How far the leader epochs and the partition epochs are raised. The lost part of the log may have given some that reached
+no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each record raises an epoch by one at
+most, so this is the number of records by which the new log is ahead (`OFFSETS_AHEAD`).
+"""
+RECOVERIES = "odradek.recovery.ids"
+"""A dynamic configuration of all brokers: the ids of all recoveries of this log, in their order, separated by commas."""
 KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
 """The configuration of a topic whose own one is lost: each record stays until an operator has decided."""
 UNKNOWN_TOPIC = bytes(16)
@@ -62,6 +77,8 @@ class RecoveredCluster:
     absent: tuple[int, ...]
     controllers: tuple[int, ...]
     """Controllers that may come back."""
+    recoveries: tuple[str, ...]
+    """The ids of all recoveries of this log; the last is that of the present one."""
     next_producer_id: int
     topics: Mapping[str, bytes]
     """Topics by name: those of the copy, and those that only directories know."""
@@ -104,6 +121,12 @@ class Holdings:
         return topic_id in self._held
 
 
+def recoveries_of(image: MetadataImage) -> tuple[str, ...]:
+    """Return the ids of the recoveries that have led to this state, in their order."""
+    text = image.broker_configs(None).get(RECOVERIES, "")
+    return tuple(each for each in text.split(",") if each)
+
+
 def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[Message]:
     """Make the records of the recovered state. Raises `InvalidMetadata` if they would not replay."""
     holdings = Holdings(cluster.nodes)
@@ -128,6 +151,7 @@ def recovered_records(image: MetadataImage, cluster: RecoveredCluster) -> list[M
     records.append(ProducerIdsRecord(-1, -1, cluster.next_producer_id))
     awaited = ",".join(map(str, cluster.awaited))
     records.append(ConfigRecord(RESOURCE_BROKER, "", AWAITED_BROKERS, awaited))
+    records.append(ConfigRecord(RESOURCE_BROKER, "", RECOVERIES, ",".join(cluster.recoveries)))
     builder = ImageBuilder(MetadataImage.empty(image.cluster_id))
     for offset, each in enumerate(records):
         builder.replay(offset, each)
@@ -164,7 +188,7 @@ def _topic(
     for number in range(count):
         before = None if known is None else known.partitions.get(number)
         records.append(
-            _partition(topic_id, number, before, holdings.of(topic_id, number), cluster, tuple(usual))
+            _partition(name, topic_id, number, before, holdings.of(topic_id, number), cluster, tuple(usual))
         )
     if known is None:
         records += [
@@ -174,6 +198,7 @@ def _topic(
 
 
 def _partition(
+    name: str,
     topic_id: bytes,
     number: int,
     before: PartitionImage | None,
@@ -182,19 +207,22 @@ def _partition(
     usual: tuple[int, ...],
 ) -> PartitionRecord:
     placed = before.replicas if before is not None else ()
-    replicas = tuple(dict.fromkeys([*placed, *held])) or usual
+    staying = tuple(dict.fromkeys([*placed, *held])) or usual
+    unread = [each.node_id for each in cluster.nodes if each.is_broker and each.may_hold(name, number)]
+    unknown = sorted({*cluster.absent, *unread})
+    leaving = [each for each in unknown if each not in staying]
+    replicas = (*staying, *leaving)
     order: list[int] = []
     if before is not None:
         order = [before.leader, *before.isr, *before.elr, *before.last_known_elr, *placed]
-    unknown = {*cluster.absent, *(each.node_id for each in cluster.nodes if each.may_hold_more)}
-    waited_for = [*held, *(each for each in placed if each in unknown)]
+    waited_for = {*held, *unknown}
     epochs = [each.leader_epoch for each in held.values()]
     return PartitionRecord(
         partition_id=number,
         topic_id=topic_id,
         replicas=list(replicas),
         isr=[],
-        removing_replicas=[] if before is None else list(before.removing_replicas),
+        removing_replicas=[*(() if before is None else before.removing_replicas), *leaving],
         adding_replicas=[] if before is None else list(before.adding_replicas),
         leader=NO_LEADER,
         leader_recovery_state=RECOVERED,
@@ -202,7 +230,8 @@ def _partition(
         partition_epoch=(0 if before is None else before.partition_epoch) + LEADER_EPOCHS_AHEAD,
         directories=[_directory(each, before, held, cluster) for each in replicas],
         eligible_leader_replicas=None,
-        last_known_elr=[each for each in dict.fromkeys([*order, *held]) if each in waited_for] or None,
+        last_known_elr=[each for each in dict.fromkeys([*order, *held, *unknown]) if each in waited_for]
+        or None,
     )
 
 

@@ -25,7 +25,7 @@ __all__ = ["MalformedFile", "decode_plan", "decode_report", "encode_plan", "enco
 
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 REPORT, PLAN = "odradek.recovery.report", "odradek.recovery.plan"
-_VERSION = 1
+_VERSION = 2
 
 
 class _Copy(TypedDict):
@@ -49,6 +49,7 @@ class _Node(TypedDict):
     producer_id: int
     replicas: list[tuple[str, int, str, str, int, int]]
     unreadable: list[str]
+    missing: list[tuple[str, int]]
 
 
 class _PlannedNode(TypedDict):
@@ -56,7 +57,6 @@ class _PlannedNode(TypedDict):
     metadata_path: str
     new_ids: dict[str, str]
     copy_end: tuple[int, int]
-    quorum_epoch: int
 
 
 class _Report(TypedDict):
@@ -66,6 +66,7 @@ class _Report(TypedDict):
 class _Plan(TypedDict):
     cluster_id: str
     source: str
+    recovery_id: str
     end: tuple[int, int]
     next_producer_id: int
     nodes: list[_PlannedNode]
@@ -98,13 +99,13 @@ def encode_plan(plan: RecoveryPlan) -> bytes:
             "metadata_path": each.metadata_path,
             "new_ids": {path: uuid_to_text(uuid) for path, uuid in each.new_ids.items()},
             "copy_end": [each.copy_end.offset, each.copy_end.epoch],
-            "quorum_epoch": each.quorum_epoch,
         }
         for each in plan.nodes
     ]
     document: dict[str, Json] = {
         "cluster_id": plan.cluster_id,
         "source": plan.source,
+        "recovery_id": plan.recovery_id,
         "end": [plan.end.offset, plan.end.epoch],
         "next_producer_id": plan.next_producer_id,
         "nodes": nodes,
@@ -123,19 +124,19 @@ def decode_plan(data: bytes) -> RecoveryPlan:
                 each["metadata_path"],
                 {path: uuid_from_text(text) for path, text in each["new_ids"].items()},
                 OffsetAndEpoch(*each["copy_end"]),
-                each["quorum_epoch"],
             )
             for each in document["nodes"]
         )
         end, snapshot = OffsetAndEpoch(*document["end"]), _unpacked(document["snapshot"])
         cluster_id, source = document["cluster_id"], document["source"]
+        recovery_id = document["recovery_id"]
         next_producer_id = document["next_producer_id"]
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise MalformedFile(
             f"the recovery plan is incomplete or of another version ({error!r}): make it again"
         ) from None
     voters: VoterSet | None = read_copy(CopyFiles(end, snapshot, b""), "the plan", None, cluster_id).voters
-    return RecoveryPlan(cluster_id, source, end, next_producer_id, voters, nodes, snapshot)
+    return RecoveryPlan(cluster_id, source, recovery_id, end, next_producer_id, voters, nodes, snapshot)
 
 
 def _sealed(kind: str, document: Mapping[str, Json]) -> bytes:
@@ -207,6 +208,7 @@ def _node(node: FoundNode) -> dict[str, Json]:
             for each in node.replicas
         ],
         "unreadable": list(node.unreadable),
+        "missing": [list(each) for each in node.missing],
     }
 
 
@@ -239,4 +241,5 @@ def _found_node(document: _Node) -> FoundNode:
             for topic, number, topic_id, directory_id, epoch, end in document["replicas"]
         ),
         unreadable=tuple(document["unreadable"]),
+        missing=tuple((topic, number) for topic, number in document["missing"]),
     )

@@ -107,8 +107,11 @@ def serve(
 
 
 def _needs_operator(reason: BaseException) -> bool:
-    """True if the next start would end in the same way, whatever time brings."""
-    return isinstance(reason, OPERATORS_ERRORS) and not isinstance(reason, NodeCannotStartYet)
+    """True if the next start would end in the same way, whatever time brings.
+
+    Another node's answer has left this node's log behind: that may have been forged, and be over at the next start.
+    """
+    return isinstance(reason, OPERATORS_ERRORS) and not isinstance(reason, NodeCannotStartYet | LogLeftBehind)
 
 
 def _with_remedy(reason: BaseException) -> str:

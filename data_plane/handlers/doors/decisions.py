@@ -28,7 +28,7 @@ _PER_GROUP = len(SUPPORTED[ResourceType.GROUP])
 
 
 class Coordinators(Protocol):
-    """The broker as the answers need it: which groups and transactional ids it coordinates."""
+    """The part of the broker that the counts need: which groups and transactional ids it coordinates."""
 
     @property
     def groups(self) -> GroupCoordinator: ...

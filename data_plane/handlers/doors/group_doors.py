@@ -1,4 +1,4 @@
-"""Doors of requests about groups and their offsets, that are more than a line of the table."""
+"""Doors of requests about groups and their offsets that need more than a row of the table of rights."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def offset_fetch_door(asked: Asked, request: OffsetFetchRequest) -> Admitted | O
 
 
 def _offsets_of(asked: Asked, anatomy: Anatomy, group: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Split a question about one group. Return the part that the client may ask, and a function that makes the
-    whole answer from the answer to that part.
+    """Divide a question about one group. Return the part that the client may ask, and a function that completes the
+    answer to that part.
     """
     if group.topics is not None:
         codes = [_MAY_SEE.refused_code(asked, anatomy, topic) for topic in group.topics]
         return anatomy.without(group, codes)
 
     def hide(answer: Any) -> Any:
-        # The handler gives each its name, also where the client hears ids alone.
+        # The handler gives each topic its name, even if the client names topics by id.
         answer.topics = hiding(asked, ResourceType.TOPIC, answer.topics, "name")
         return answer
 

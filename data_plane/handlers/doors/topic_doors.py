@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
-
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, Door, operations_of, split
@@ -49,13 +47,13 @@ _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def metadata_door(creates_topics: Callable[[], bool]) -> Door:
-    """Require DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it.
+    """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates it.
 
     Refusals do not reveal which topics exist. Where all topics are requested, hidden ones are left out.
     """
 
     def door(asked: Asked, request: MetadataRequest) -> Admitted:
-        """Require DESCRIBE on each topic; CREATE on the topic or the cluster where asking creates it."""
+        """Require DESCRIBE on each topic; CREATE on the topic or the cluster if Metadata creates it."""
 
         def with_operations(response: MetadataResponse) -> MetadataResponse:
             _fill_operations(asked, request, response)
@@ -82,7 +80,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
             return with_operations(response)
 
         # An empty list means all topics in version 0; the answer to it is replaced.
-        return Admitted(attrs.evolve(request, topics=allowed), merge) if refused else Admitted(request, merge)
+        return Admitted(request.replaced(topics=allowed), merge) if refused else Admitted(request, merge)
 
     return door
 
@@ -90,7 +88,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
 def _metadata_refusal(
     asked: Asked, topic: MetadataRequestTopic, creates: bool
 ) -> MetadataResponseTopic | None:
-    """Answer for a topic that the client may not see, or may not create by asking."""
+    """Make the answer for a topic that the client may not see, or may not create with Metadata."""
     name = topic.name
     by_id = name is None or (topic.topic_id != ZERO_UUID and asked.version >= METADATA_QUERY_BY_ID)
     if by_id:
@@ -101,8 +99,8 @@ def _metadata_refusal(
         return MetadataResponseTopic(code, None, topic.topic_id, False, [], NOT_REQUESTED)
     assert name is not None
     if asked.may(Operation.DESCRIBE, name):
-        # A topic that is deleted before the handler runs is created in the client's name: the controller
-        # judges CREATE again.
+        # If the topic is deleted before the handler runs, Metadata creates it in the client's name, and the
+        # controller checks CREATE again.
         is_missing = creates and name not in asked.topics.topics
         may_all = is_missing and asked.would(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
         if not is_missing or may_all or asked.may(Operation.CREATE, name):
@@ -160,7 +158,7 @@ def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartition
         response.topics = [*response.topics, *refused]
         return response
 
-    return Admitted(attrs.evolve(request, topics=topics), merge)
+    return Admitted(request.replaced(topics=topics), merge)
 
 
 def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:

@@ -1,4 +1,4 @@
-"""`odradek config get|set|unset`: the configuration of brokers, topics and groups."""
+"""`odradek config get|set|unset`: the configuration of brokers, topics, groups and subscriptions of client metrics."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _SOURCES = {
     "DYNAMIC_BROKER_LOGGER_CONFIG": "logger",
     "TOPIC_CONFIG": "topic",
     "GROUP_CONFIG": "group",
+    "CLIENT_METRICS_CONFIG": "client-metrics",
 }
-_KINDS = ("broker", "topic", "group")
+_KINDS = ("broker", "topic", "group", "client-metrics")
 
 
 def register(groups: Groups) -> None:
@@ -82,14 +83,14 @@ def _add_resource(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help=f"a broker id ({ALL_BROKERS}: the default of every broker), a topic, a group",
+        help=f"a broker id ({ALL_BROKERS}: the default of every broker), a topic, a group, a subscription of client metrics",
     )
 
 
 def _resource(args: argparse.Namespace) -> ConfigResource:
     from odradek.client.admin import ConfigResource, ResourceType
 
-    kind = ResourceType[args.kind.upper()]
+    kind = ResourceType[args.kind.upper().replace("-", "_")]
     if kind is not ResourceType.BROKER:
         return ConfigResource(kind, args.name)
     if args.name == ALL_BROKERS:
@@ -136,7 +137,7 @@ def _get(args: argparse.Namespace) -> int:
         for entry in entries:
             say(entry.value if entry.value is not None else "")
     else:
-        # The value stands last: it may be long, and would push any column behind it out of sight.
+        # The value is in the last column: it may be long, and would push later columns out of sight.
         print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
     return 0
 
@@ -186,7 +187,7 @@ def _document(entry: ConfigEntry) -> dict[str, object]:
 
 
 def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tuple[str, str]]:
-    """Find the keys of a topic that fight with others, and how."""
+    """Find the keys of a topic that conflict with others, and the effect of each conflict."""
     from odradek.cli.config_conflicts import conflicts
     from odradek.client.admin import ConfigSource
 
@@ -211,7 +212,7 @@ def _explain(entries: list[ConfigEntry], fights: list[tuple[str, str]]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """Name the source of a value, in a word or two."""
+    """Write the source of a value, in one or two words."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

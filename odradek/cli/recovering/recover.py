@@ -239,7 +239,7 @@ def _begin_log(args: argparse.Namespace, *, is_rebuilt: bool) -> int:
 
         _write_for_owner(args.plan, encode_plan(plan))
     if args.execute:
-        done = _execute(plan, facts)
+        done = _execute(plan, facts, args.source or args.plan)
         document["done"] = done
     if args.json:
         print_json(document)
@@ -300,7 +300,7 @@ def _with_living(choice: Choice, named: Named) -> Choice:
     for key in named.lost:
         addresses = [
             (host, port)
-            for voters in choice.chosen.voter_sets
+            for voters in choice.voter_sets
             for voter in voters.voters
             if voter.key == key
             for _, host, port in voter.endpoints
@@ -331,8 +331,8 @@ def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]
     )
 
 
-def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts]) -> list[int]:
-    """Carry the plan out on the nodes of this host; return those that were not done before."""
+def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts], path: str) -> list[int]:
+    """Carry the plan out on the nodes of this host; return those that were not done before. `path` is the plan's file."""
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv
     from odradek.operations.recovery.applying import apply_plan
@@ -346,7 +346,10 @@ def _execute(plan: RecoveryPlan, facts: Sequence[NodeFacts]) -> list[int]:
             if apply_plan(plan, each, env):
                 done.append(each.node_id)
         except (NotReadable, DiskError) as error:
-            raise CliError(f"node {each.node_id}: {error}") from error
+            raise CliError(
+                f"node {each.node_id}: {error}. Once that is mended, go on with the same plan: `odradek quorum recover --from "
+                f"{path} CONFIG ... --execute`"
+            ) from error
     return done
 
 

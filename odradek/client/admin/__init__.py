@@ -1,10 +1,11 @@
-"""Administration, all of it under one name: topics, configurations, groups and their offsets, logs. PURE.
+"""All operations of administration under one name: topics, configurations, groups and their offsets, logs. PURE.
 
 Each call is an operation (see `operation.py`) in one of the `admin_*` modules; `admin_methods.py` makes methods of
-them for the shells. A call about several items sends one request to each broker that must answer. Every item has an
-outcome of its own (`scatter.py`).
+them for the shells. A call about several items sends one request to each broker that must answer. Every item has
+its own outcome (`scatter.py`).
 
-A module is imported when the first of its names is asked for (PEP 562): a command that needs one call does not load all.
+A module is imported when one of its names is first used (PEP 562), so a command loads only the modules that it
+needs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_acls import create_acls, delete_acls, describe_acls
+    from odradek.client.admin.admin_clients import (
+        BrokerClients,
+        ClientDescription,
+        ClientFigure,
+        describe_clients,
+    )
     from odradek.client.admin.admin_configs import (
         AlterConfig,
         ConfigDescription,
@@ -149,7 +156,10 @@ __all__ = [
     "TO_HIGH_WATERMARK",
     "ActiveProducer",
     "AlterConfig",
+    "BrokerClients",
     "BrokerLogDirs",
+    "ClientDescription",
+    "ClientFigure",
     "ClusterDescription",
     "ClusterSurvey",
     "CommittedOffset",
@@ -215,6 +225,7 @@ __all__ = [
     "delete_topics",
     "describe_acls",
     "describe_client_quotas",
+    "describe_clients",
     "describe_cluster",
     "describe_configs",
     "describe_controllers",
@@ -258,6 +269,7 @@ _HOMES = {
     name: f"odradek.client.admin.{module}"
     for module, names in {
         "admin_acls": "create_acls delete_acls describe_acls",
+        "admin_clients": "BrokerClients ClientDescription ClientFigure describe_clients",
         "admin_configs": "AlterConfig ConfigDescription ConfigEntry ConfigOperation ConfigResource ConfigSource ConfigSynonym ConfigType ResourceType describe_configs incremental_alter_configs list_config_resources",
         "admin_groups": "GroupDescription GroupListing GroupMember delete_groups describe_groups list_groups",
         "admin_hanging": "HangingSearch OldTransaction Prospect RefusedMarker find_hanging_transactions",

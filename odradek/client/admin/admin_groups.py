@@ -34,6 +34,8 @@ __all__ = [
 
 _CONSUMER_PROTOCOL = "consumer"
 _DEAD = "Dead"
+_MEMBER_PROTOCOLS = {0: "classic", 1: "consumer"}
+"""The protocols of members, as ConsumerGroupDescribe numbers them."""
 
 
 @attrs.frozen
@@ -49,7 +51,11 @@ class GroupListing:
 
 @attrs.frozen
 class GroupMember:
-    """A member of a group. `partitions` is its assignment, where the group speaks the consumers' protocol."""
+    """A member of a group. `partitions` is its assignment, where the group speaks the consumers' protocol.
+
+    Only a group of the new protocol (KIP-848) has the fields behind `assignment`. `target` is the assignment that the member
+    moves to. `protocol` is "classic", "consumer", or empty where the broker does not say.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -58,12 +64,21 @@ class GroupMember:
     partitions: tuple[TopicPartition, ...]
     metadata: bytes
     assignment: bytes
+    member_epoch: int = -1
+    target: tuple[TopicPartition, ...] = ()
+    subscribed_topics: tuple[str, ...] = ()
+    subscribed_pattern: str | None = None
+    rack: str | None = None
+    protocol: str = ""
 
 
 @attrs.frozen
 class GroupDescription:
-    """A group and its members. `protocol` is the assignor that they agreed on. With an `error`, all but the
-    id is empty."""
+    """A group and its members. `protocol` is the assignor that they agreed on, or that the coordinator uses.
+
+    `group_type` is "classic" or "consumer". Only a group of the second type has epochs: that of the group, and that of the
+    target assignment. They differ while the coordinator computes. With an `error`, all but the id is empty.
+    """
 
     group_id: str
     state: str = ""
@@ -72,6 +87,9 @@ class GroupDescription:
     coordinator: int = -1
     members: tuple[GroupMember, ...] = ()
     error: CallError | None = None
+    group_type: str = ""
+    group_epoch: int = -1
+    assignment_epoch: int = -1
 
 
 def list_groups(
@@ -81,7 +99,7 @@ def list_groups(
     types: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Operation[list[GroupListing]]:
-    """List the groups of all coordinators in order of their ids, of these states and types only (none given: all).
+    """List the groups of all coordinators, sorted by id. `states` and `types` restrict the list; empty ones do not.
 
     Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be incomplete.
     """
@@ -110,7 +128,7 @@ def list_groups(
         gone = [node for node in outcomes if node not in core.cluster.brokers]
         if not gone or core.now >= deadline:
             break
-        # The groups of a broker that is gone now have other coordinators, which had answered before: ask all
+        # Groups of a broker that is gone now have other coordinators, which have answered already: ask all
         # brokers again.
     found = []
     for node, groups in outcomes.items():
@@ -126,10 +144,11 @@ def list_groups(
 def describe_groups(
     core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[GroupDescription]]:
-    """Describe groups, each asked of its coordinator, in the order of `group_ids`.
+    """Describe groups, each by its coordinator, in the order of `group_ids`.
 
-    A group that does not use the classic protocol is sought among those of KIP-848, where the broker has them. A group
-    that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so. Raises `ClientError`.
+    A group that does not use the classic protocol is described as a group of KIP-848, if the broker supports these.
+    A group that does not exist has the error GROUP_ID_NOT_FOUND, however the broker reports it. Raises
+    `ClientError`.
     """
     from odradek.wire.messages.describe_groups import DescribeGroupsRequest
 
@@ -177,35 +196,7 @@ def _describe_newer_groups(
     def take(response: Any, _: list[str]) -> Iterable[tuple[str, GroupDescription | CallError]]:
         for answer in response.groups:
             error = item_error(answer.error_code, answer.error_message, f"group {answer.group_id}")
-            members = [
-                GroupMember(
-                    each.member_id,
-                    each.instance_id,
-                    each.client_id,
-                    each.client_host,
-                    tuple(
-                        sorted(
-                            TopicPartition(topic.topic_name, index)
-                            for topic in each.assignment.topic_partitions
-                            for index in topic.partitions
-                        )
-                    ),
-                    b"",
-                    b"",
-                )
-                for each in answer.members
-            ]
-            yield (
-                answer.group_id,
-                error
-                or GroupDescription(
-                    answer.group_id,
-                    answer.group_state,
-                    _CONSUMER_PROTOCOL,
-                    answer.assignor_name,
-                    members=_in_order(members),
-                ),
-            )
+            yield answer.group_id, error or _newer_description(answer)
 
     return (yield from scatter(core, group_ids, to_coordinators, message, take, deadline=deadline))
 
@@ -239,7 +230,7 @@ def delete_groups(
 
 
 def group_error(number: int, group_id: str) -> KafkaError | None:
-    """Make the error of an answer about a group; names the group where Kafka's own text would not."""
+    """Make the error of an answer about a group, with the group's name even if Kafka's own text lacks it."""
     error = item_error(number, None, f"group {group_id}")
     if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return KafkaError(error.code, f"group {group_id} does not exist")
@@ -273,7 +264,48 @@ def _description(answer: Any) -> GroupDescription:
         answer.protocol_type,
         answer.protocol_data,
         members=_in_order(members),
+        group_type="classic",
     )
+
+
+def _newer_description(answer: Any) -> GroupDescription:
+    members = [
+        GroupMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            _partitions_of(each.assignment),
+            b"",
+            b"",
+            member_epoch=each.member_epoch,
+            target=_partitions_of(each.target_assignment),
+            subscribed_topics=tuple(each.subscribed_topic_names),
+            subscribed_pattern=each.subscribed_topic_regex or None,
+            rack=each.rack_id,
+            protocol=_MEMBER_PROTOCOLS.get(each.member_type, ""),
+        )
+        for each in answer.members
+    ]
+    return GroupDescription(
+        answer.group_id,
+        answer.group_state,
+        _CONSUMER_PROTOCOL,
+        answer.assignor_name,
+        members=_in_order(members),
+        group_type="consumer",
+        group_epoch=answer.group_epoch,
+        assignment_epoch=answer.assignment_epoch,
+    )
+
+
+def _partitions_of(assignment: Any) -> tuple[TopicPartition, ...]:
+    found = (
+        TopicPartition(topic.topic_name, index)
+        for topic in assignment.topic_partitions
+        for index in topic.partitions
+    )
+    return tuple(sorted(found))
 
 
 def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:
@@ -292,7 +324,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     if version < low:
         return ()
     try:
-        # Newer versions add fields at the end only: the rest of the bytes belongs to them.
+        # Newer versions only append fields, whose bytes are ignored.
         found = decode(ConsumerProtocolAssignment, version, data, 2, exact=False)
     except ProtocolError:
         return ()

@@ -31,7 +31,7 @@ class _AsyncRun(Protocol):
 
 
 class _Method:
-    """A method that looks up its operation at its first use, because the operation's module may not be imported yet."""
+    """A method that imports its operation at the first call, because the operation's module may not be loaded yet."""
 
     def __init__(self, find: Callable[[], Callable[..., Any]], method_of: Callable[[Any], Any]) -> None:
         self._find = find
@@ -120,6 +120,7 @@ class BlockingAdminMethods:
     delete_acls = _blocking(lambda: admin.delete_acls)
     describe_client_quotas = _blocking(lambda: admin.describe_client_quotas)
     alter_client_quotas = _blocking(lambda: admin.alter_client_quotas)
+    describe_clients = _blocking(lambda: admin.describe_clients)
 
     # Users and delegation tokens
     describe_user_scram_credentials = _blocking(lambda: admin.describe_user_scram_credentials)
@@ -201,6 +202,7 @@ class AsyncAdminMethods:
     delete_acls = _async(lambda: admin.delete_acls)
     describe_client_quotas = _async(lambda: admin.describe_client_quotas)
     alter_client_quotas = _async(lambda: admin.alter_client_quotas)
+    describe_clients = _async(lambda: admin.describe_clients)
 
     # Users and delegation tokens
     describe_user_scram_credentials = _async(lambda: admin.describe_user_scram_credentials)

@@ -1,7 +1,7 @@
-"""A consumer's commits: those that the application asks for, and the automatic ones. PURE.
+"""A consumer's commits: those that the application requests, and the automatic commits. PURE.
 
-One commit is under way at a time, so a coordinator takes them in the order in which they were asked for. Asynchronous
-ones become one while they wait: an application that commits each record keeps at most two of them.
+One commit is under way at a time, so the coordinator gets them in the order of the calls. Waiting asynchronous
+commits are merged: an application that commits each record has at most two of them.
 
 A commit beside a rebalance
 ---------------------------
@@ -12,6 +12,8 @@ A commit beside a rebalance
   So are all partitions if a generation passed without this member.
 * Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits for the
   answers of both, at most until its own deadline.
+* In a group of the new protocol a commit carries the member epoch. A coordinator that has a later one refuses it
+  (STALE_MEMBER_EPOCH). A heartbeat brings that epoch; then the offsets of partitions that the member kept are sent again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import attrs
 
 from odradek.client.consumer.consumer_types import CommitCallback, CommitRefused, OffsetAndMetadata, TopicGone
 from odradek.client.consumer.group_calls import Coordinator, Member
-from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.consumer.membership import Membership
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Operation, Signal, Wait
@@ -45,21 +47,23 @@ _REBALANCE_SECONDS_MAX = 10.0
 """The time for which a member that is not joining repeats a commit that was refused for a rebalance. Kafka's
 coordinator refuses until the group's leader has assigned; other coordinators may wait for this member to join.
 """
-_GROUP_MOVES = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
+_GROUP_MOVES = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH}
+)
 _NEVER = float("inf")
 
 
 @attrs.define(eq=False)
 class _Batch:
-    """Offsets that go to the coordinator in one request, in the name of this member."""
+    """Offsets that are sent to the coordinator in one request, in the name of one member."""
 
     who: Member
     offsets: dict[TopicPartition, OffsetAndMetadata]
     held: dict[TopicPartition, PartitionState]
-    """The state of those partitions that the member had when the commit was requested."""
+    """The states of the batch's partitions that the member had when the commit was requested."""
     deadline: float
     may_grow: bool
-    """True until it is sent, unless a caller waits for this batch alone."""
+    """True until the batch is sent, unless a caller waits for this batch alone."""
     is_done: bool = False
     error: Exception | None = None
 
@@ -73,17 +77,18 @@ class Commits:
         settings: ConsumerSettings,
         subscription: Subscription,
         coordinator: Coordinator | None,
-        membership: GroupMembership | None,
+        membership: Membership | None,
         *,
         arrived: Signal,
         positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
     ) -> None:
-        """`arrived` is notified when a commit has ended; `positions` returns the application's positions."""
+        """`arrived` is notified when a commit has ended; `positions` returns the application's present positions."""
         self._core = core
         self._settings = settings
         self._subscription = subscription
         self._coordinator = coordinator
-        self._membership = membership
+        self.membership = membership
+        """The membership of the protocol in use."""
         self._arrived = arrived
         self._positions = positions
         self.due_at = _NEVER
@@ -93,12 +98,12 @@ class Commits:
         self.completed: deque[
             tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
         ] = deque()
-        """Commits that ended, whose callbacks the shell has still to call."""
+        """Ended commits whose callbacks the shell still has to call."""
         self.last_error: Exception | None = None
         self._queue: deque[_Batch] = deque()
         """The commit that is under way, and those that wait for it."""
         self.gone: dict[TopicPartition, bytes | None] = {}
-        """Partitions of topics that are gone, with the ids of these."""
+        """Partitions of deleted topics, with the topics' ids."""
         self._turned = core.signal()
 
     def are_due(self, now: float) -> bool:
@@ -118,7 +123,7 @@ class Commits:
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> Operation[None]:
-        """Commit as `commit` does, but put the outcome in `completed`."""
+        """Queue a commit like `commit`, but put the outcome into `completed`."""
         error: Exception | None = None
         try:
             yield from self._send_with_others(offsets)
@@ -130,7 +135,7 @@ class Commits:
             self._arrived.notify()
 
     def _send_with_others(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Operation[None]:
-        """Commit together with commits that wait. Raises as `commit`."""
+        """Commit together with other waiting commits. Raises as `commit` does."""
         if not offsets:
             return
         who = self._member()
@@ -164,13 +169,13 @@ class Commits:
         return {key: partitions[key] for key in keys if key in partitions}
 
     def finish(self, timeout: float) -> Operation[None]:
-        """Wait until all commits that were asked for have ended, or the time is up."""
+        """Wait until all requested commits have ended, or the time is up."""
         deadline = self._core.now + timeout
         while self._queue and self._core.now < deadline:
             yield Wait(until=deadline, signals=(self._turned,))
 
     def _send(self, batch: _Batch) -> Operation[None]:
-        """Send a batch when those before it have ended."""
+        """Send a batch when all earlier batches have ended."""
         batch.error = ClientClosed("the application gave up the commit")
         try:
             while self._queue[0] is not batch:
@@ -193,7 +198,9 @@ class Commits:
             self._turned.notify()
 
     def _send_until_judged(self, batch: _Batch) -> Operation[None]:
-        """Send a batch; offsets that a rebalance kept out are sent again, if their partitions are held still."""
+        """Send a batch. Offsets that are refused because of a rebalance are sent again, if the member still has
+        their partitions.
+        """
         who, pending = batch.who, dict(batch.offsets)
         refused: dict[TopicPartition, KafkaError] = {}
         patient_until = min(batch.deadline, self._core.now + _REBALANCE_SECONDS_MAX)
@@ -216,7 +223,7 @@ class Commits:
         if refused:
             reached("client.commit_refused")
             error = CommitRefused(refused)
-            membership = self._membership
+            membership = self.membership
             if membership is not None and who.generation >= 0 and who == membership.member:
                 membership.refused(error)
             raise error
@@ -236,7 +243,7 @@ class Commits:
     def _wait_for_assignment(self, batch: _Batch) -> Operation[None]:
         """Wait while this member has joined a generation and knows no assignment yet. Raises `KafkaError`
         REBALANCE_IN_PROGRESS when the time is up."""
-        membership = self._membership
+        membership = self.membership
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
                 reached("client.commit_gave_up_on_assignment")
@@ -248,7 +255,7 @@ class Commits:
         self, batch: _Batch, who: Member, keys: Iterable[TopicPartition]
     ) -> tuple[Member, dict[TopicPartition, KafkaError]]:
         """Return the member to send a batch in the name of, and the refusals of partitions that it did not keep."""
-        membership = self._membership
+        membership = self.membership
         if membership is None or membership.member == who or not membership.goes_on_from(who):
             return who, {}
         given_up = {}
@@ -262,7 +269,7 @@ class Commits:
         return membership.member, given_up
 
     def _are_held(self, batch: _Batch, keys: Iterable[TopicPartition]) -> bool:
-        """True if one of these partitions was held without a break since the commit was requested."""
+        """True if the member has kept one of these partitions without a break since the commit was requested."""
         partitions = self._subscription.partitions
         return any(key in batch.held and partitions.get(key) is batch.held[key] for key in keys)
 
@@ -270,25 +277,41 @@ class Commits:
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
         """Wait for the join that decides on refused offsets. Returns True if they are to be sent again."""
-        membership, core = self._membership, self._core
+        membership, core = self.membership, self._core
         if membership is None or who.generation < 0:
             return False
         if membership.member != who:
             return membership.goes_on_from(who) and self._are_held(batch, kept_out)
-        if membership.state is MembershipState.JOINING:
+        if membership.awaits_join:
             reached("client.commit_waits_for_join")
-            while membership.member == who and membership.state is MembershipState.JOINING:
+            while membership.member == who and membership.awaits_join:
                 if core.now >= batch.deadline or not self._are_held(batch, kept_out):
                     return False
                 yield Wait(until=batch.deadline, signals=(self._arrived,))
             return membership.goes_on_from(who)
-        if any(error.code is ErrorCode.ILLEGAL_GENERATION for error in kept_out.values()):
+        codes = {error.code for error in kept_out.values()}
+        if ErrorCode.ILLEGAL_GENERATION in codes:
             return False
+        if ErrorCode.STALE_MEMBER_EPOCH in codes:
+            again = yield from self._wait_for_epoch(membership, batch, who, patient_until)
+            return again
         wake_at = core.now + core.backoff(0)
         if wake_at >= patient_until:
             return False
         yield Wait(until=wake_at)
         return True
+
+    def _wait_for_epoch(
+        self, membership: Membership, batch: _Batch, who: Member, patient_until: float
+    ) -> Operation[bool]:
+        """Wait until a heartbeat has brought another epoch. Return True if the offsets are to be sent again."""
+        reached("client.commit_waits_for_epoch")
+        membership.renew_epoch()
+        while membership.member == who:
+            if self._core.now >= patient_until or not self._are_held(batch, batch.held):
+                return False
+            yield Wait(until=patient_until, signals=(self._arrived,))
+        return membership.goes_on_from(who)
 
     def _topic_ids(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
         """Return the ids of the topics that these partitions were read from, or else their present ids."""
@@ -328,7 +351,7 @@ class Commits:
         """Return the member in whose name to commit now. Raises `KafkaError`: UNKNOWN_MEMBER_ID outside of the group,
         FENCED_INSTANCE_ID."""
         self._the_coordinator()
-        membership = self._membership
+        membership = self.membership
         if not self._subscription.grouped or membership is None:
             return Member()
         if membership.fenced is not None:
@@ -340,22 +363,20 @@ class Commits:
         return membership.member
 
     def commit_if_due(self) -> None:
-        """Begin an automatic commit of all positions when its time has come."""
+        """Begin an automatic commit of all positions if it is due."""
         if self._core.now < self.due_at:
             return
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
-        # All positions, also unchanged ones: a commit that is not repeated expires (KIP-211).
+        # Commit all positions, even unchanged ones: an offset that is not committed again expires (KIP-211).
         offsets = self._automatic(None)
-        membership = self._membership
-        idle = self._subscription.grouped and (
-            membership is None or membership.state is not MembershipState.STABLE
-        )
+        membership = self.membership
+        idle = self._subscription.grouped and (membership is None or not membership.may_commit_automatically)
         if offsets and not idle:
             self._core.start(self.commit_later(offsets, None), self._core.now)
 
     def commit_before_rebalance(self, keys: Iterable[TopicPartition]) -> Operation[None]:
         """Commit these positions before other members get the partitions, if commits are automatic."""
-        if self._membership is not None and self._membership.is_member:
+        if self.membership is not None and self.membership.is_member:
             yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
 
     def commit_at_the_end(self, keys: Iterable[TopicPartition], timeout: float) -> Operation[None]:

@@ -1,21 +1,23 @@
-"""A consumer without IO: what its shells, blocking and async, have in common. PURE.
+"""A consumer without IO: the common part of its blocking and its async shell. PURE.
 
 Theory of operation
 -------------------
-Four operations run in the background (`background`): fetching ahead, finding positions, keeping metadata, being a
-member of the group. They meet the application's calls in the `Subscription`. A poll is two steps of the shell:
+Four operations run in the background (`background`): fetching ahead, finding positions, refreshing metadata,
+membership of the group. They and the application's calls share the state in `Subscription`. A poll is two steps of
+the shell:
 
-1. `take(now, what)`: records that are there already, if nothing else is due. It returns at once.
+1. `take(now, what)` returns, at once, records that were fetched already, if nothing else is due.
 2. Otherwise `wait(timeout)`, an operation, until there is something to take or the time is up. Its result may be a
    `RebalanceEvent`: the shell calls the listener, then `notified(event)`, and begins again.
 
-Records are taken in the application's own thread, so a poll that is interrupted has not lost any.
+Records are taken in the application's own thread, so an interrupted poll loses none.
 
-Automatic commits happen in `wait`, before anything is taken: everything that earlier polls returned is then done with
-(Kafka's at-least-once). They also happen before partitions are given up and when the consumer closes.
+Automatic commits happen in `wait`, before any record is taken: by then the application has processed the records of
+earlier polls (Kafka's at-least-once). They also happen before partitions are given up, and when the consumer
+closes.
 
-Iteration yields the records of a poll one by one (`Handout`). Meanwhile positions count only the records that
-were yielded. When a handout ends early, `settle` gives its other records back, for the next poll.
+Iteration yields the records of a poll one by one (`Handout`). During the iteration, positions include only yielded
+records. When a handout ends early, `settle` returns its other records to the next poll.
 """
 
 from __future__ import annotations
@@ -26,24 +28,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.client.consumer.commits import Commits
+from odradek.client.consumer.consumer_membership import ConsumerMembership
 from odradek.client.consumer.consumer_types import (
     ConsumerGroupMetadata,
     ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     RebalanceEvent,
-    RebalanceKind,
+    SubscriptionPattern,
     Wakeup,
 )
 from odradek.client.consumer.delivery import Delivery
 from odradek.client.consumer.fetch_loop import Fetching
 from odradek.client.consumer.group_calls import Coordinator
-from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.consumer.group_membership import GroupMembership
 from odradek.client.consumer.handout import Handout
+from odradek.client.consumer.membership import AUTO, CLASSIC, CONSUMER, KindChooser, MemberContext, Membership
 from odradek.client.consumer.positions import Positions
+from odradek.client.consumer.rebalances import Rebalances
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.metadata_keeper import MetadataKeeper
-from odradek.client.core.notes import INFO, WARNING
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
@@ -59,12 +63,10 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerMachine"]
 
 T = TypeVar("T")
-_NAMED_MAX = 20
-"""The most partitions that a line of the log names."""
 
 
 class ConsumerMachine:
-    """A consumer without IO. `wall_ms` gives the time of day, for `auto.offset.reset=by_duration`."""
+    """A consumer without IO. `wall_ms` returns the time of day, for `auto.offset.reset=by_duration`."""
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings, wall_ms: Callable[[], int]) -> None:
         self.core = core
@@ -72,7 +74,7 @@ class ConsumerMachine:
         self.subscription = Subscription()
         self.woken = False
         self.stirred = False
-        """True while there is news for the background operations, so that the shell must step the core."""
+        """True while there is news for the background operations. The shell must step the core then."""
         self._news = core.signal()
         self._arrived = core.signal()
         self._errors: deque[Exception] = deque()
@@ -109,7 +111,8 @@ class ConsumerMachine:
         self.delivery = Delivery(settings, self._fetching.ready)
         self.handout: Handout | None = None
         """The records that an iterator is yielding."""
-        self.membership = self._new_membership()
+        self._chooser: KindChooser | None = None
+        self.membership = self._first_membership()
         self.commits = Commits(
             core,
             settings,
@@ -119,28 +122,48 @@ class ConsumerMachine:
             arrived=self._arrived,
             positions=self.positions,
         )
-        self._event: RebalanceEvent | None = None
-        self._on_notified: Callable[[], None] | None = None
-        self._gave_up = False
+        self._rebalances = Rebalances(self.subscription, self.commits, core.notes, self._stir)
         self.records_taken = 0
 
-    def _new_membership(self) -> GroupMembership | None:
-        if self.coordinator is None:
-            return None
-        return GroupMembership(
+    def _first_membership(self) -> Membership | None:
+        """Make the membership that the configuration asks for; with `auto`, the classic one begins."""
+        protocol = self.settings.group_protocol
+        return None if self.coordinator is None else self._new_membership(protocol == CONSUMER)
+
+    def _new_membership(self, is_new: bool) -> Membership:
+        """Make a membership, by the new protocol or by the classic one."""
+        assert self.coordinator is not None
+        if self.settings.group_protocol == AUTO and self._chooser is None:
+            self._chooser = KindChooser(self.core, self.settings, self.coordinator)
+        context = MemberContext(
             self.core,
             self.settings,
             self.subscription,
             self.coordinator,
             changed=self._arrived,
             failed=self._refused,
+            ask_metadata=self._metadata.ask,
+            chooser=self._chooser,
         )
+        made: Membership = ConsumerMembership(context) if is_new else GroupMembership(context)
+        self.coordinator.reader = made.reader
+        self.coordinator.reader_refused = made.reader_refused
+        return made
+
+    def _be_member(self, membership: Membership) -> Operation[None]:
+        """Be a member of the group, by one protocol after the other."""
+        while True:
+            yield from membership.run()
+            former, membership = membership, self._new_membership(membership.protocol == CLASSIC)
+            self.membership = self.commits.membership = membership
+            membership.take_over(former)
+            self._arrived.notify()
 
     def background(self) -> list[Operation[None]]:
         """List the operations to start once."""
         running = [self._fetching.run(), self._positions.run(), self._metadata.run()]
         if self.membership is not None:
-            running.append(self.membership.run())
+            running.append(self._be_member(self.membership))
         return [self._guarded(operation) for operation in running]
 
     def _guarded(self, operation: Operation[None]) -> Operation[None]:
@@ -158,7 +181,7 @@ class ConsumerMachine:
     def _position_failed(self, state: PartitionState, error: Exception) -> None:
         if self.subscription.partitions.get(state.key) is not state:
             reached("client.position_of_former_partition_dropped")
-            return  # given up meanwhile
+            return  # the operation was given up meanwhile
         state.error = error
         self._fetching.ready[state] = None
         self._arrived.notify()
@@ -185,14 +208,15 @@ class ConsumerMachine:
         changed = self.subscription.match(names)
         if self.membership is not None:
             if changed:
-                self.membership.want_rejoin("other topics match the subscription now")
+                self.membership.subscription_changed("other topics match the subscription now")
                 self._arrived.notify()
             self.membership.topics_updated()
 
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """Return the records that `what` takes. Return none if something else is due first; the shell then calls `wait`.
+        """Return the records that `what` takes. Return none if other work is due first; then the shell calls
+        `wait`.
 
         With `waited`, this poll has waited already, so a commit is not due again, even with a short interval. Raises
         the error of a partition when its turn has come.
@@ -220,8 +244,9 @@ class ConsumerMachine:
         return self.handout.left
 
     def settle(self, *, last_is_done: bool = True) -> None:
-        """End a handout and give back the records that were not yielded, for the next poll. The last yielded
-        one is given back too if `last_is_done` is false and the application has not committed it."""
+        """End a handout, and return the records that were not yielded to the next poll. The last yielded record is
+        returned, too, if `last_is_done` is false and the application has not committed it.
+        """
         handout, self.handout = self.handout, None
         if handout is None:
             return
@@ -234,12 +259,14 @@ class ConsumerMachine:
         handout.records.clear()
 
     def committed_by_hand(self) -> None:
-        """Note a commit of all positions by the application: it is done with the record that was yielded last, too."""
+        """Note that the application has committed all positions, so it has processed even the record that was
+        yielded last.
+        """
         if self.handout is not None:
             self.handout.done = self.handout.yielded
 
     def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Compute the positions of a handout, except for partitions that were sought or taken away since."""
+        """Compute the positions of a handout, except for partitions that were sought or revoked since."""
         found = {}
         for key, position in handout.positions(done).items():
             state, serial, _ = handout.before[key]
@@ -256,7 +283,7 @@ class ConsumerMachine:
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
     def _is_due(self, now: float, *, waited: bool) -> bool:
-        """True if there is something to do before records may be taken."""
+        """True if other work must be done before records may be taken."""
         return bool(
             self.woken
             or self._errors
@@ -266,17 +293,12 @@ class ConsumerMachine:
         )
 
     def _group_is_due(self) -> bool:
-        membership = self.membership
-        if membership is None:
-            return False
-        if membership.state in (MembershipState.IDLE, MembershipState.PREPARING, MembershipState.ADOPTING):
-            return True
-        return membership.state is MembershipState.JOINING and not membership.cooperative
+        return self.membership is not None and self.membership.needs_application
 
     def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Wait until there are records to take, or the time is up: the second step of a poll.
+        """Wait until there are records to take, or the time is up. This is the second step of a poll.
 
-        Raises `KafkaError`, `ClientError` and `Wakeup`, which are for the application.
+        Raises `KafkaError`, `ClientError` and `Wakeup` to the application.
         """
         deadline = self.core.now + timeout
         while True:
@@ -317,128 +339,34 @@ class ConsumerMachine:
         membership = self.membership
         if membership is None or not self.subscription.grouped:
             return None
-        if self._event is not None:
-            return self._event
-        if membership.fenced is not None:
-            if self.subscription.partitions:
-                owned = list(self.subscription.partitions)
-                return self._begin_event(RebalanceKind.LOST, owned, lambda: self.subscription.assign([]))
-            raise membership.fenced.with_traceback(None)
-        membership.polled()
-        if membership.state is MembershipState.PREPARING:
-            event = yield from self._prepare(membership)
-            return event
-        if membership.state is MembershipState.ADOPTING:
-            event = yield from self._adopt(membership)
-            return event
-        return None
-
-    def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Prepare a join: commit, and give up partitions as the protocol demands."""
-        owned = list(self.subscription.partitions)
-        if membership.lost:
-            return self._begin_event(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
-        yield from self.commits.commit_before_rebalance(owned)
-        if membership.state is not MembershipState.PREPARING or membership.lost:
-            reached("client.rebalance_moved_on")
-            return None  # the state changed meanwhile: the next turn handles it
-        if not membership.cooperative:
-            return self._begin_event(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
-        kept = [key for key in owned if key.topic in self.subscription.topics]
-        gone = [key for key in owned if key.topic not in self.subscription.topics]
-
-        def give_up() -> None:
-            self.subscription.assign(kept)
-            if membership.state is MembershipState.PREPARING:
-                membership.prepared()
-
-        return self._begin_event(RebalanceKind.REVOKED, gone, give_up)
-
-    def _give_up_all(self, membership: GroupMembership) -> None:
-        self.subscription.assign([])
-        if membership.state is MembershipState.PREPARING:
-            membership.prepared()
-
-    def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Adopt an assignment after a join: give up partitions that it lacks (cooperative), take up new ones."""
-        owned = self.subscription.partitions
-        given = dict.fromkeys(membership.assignment)
-        gone = [key for key in owned if key not in given]
-        if gone and membership.cooperative:
-            yield from self.commits.commit_before_rebalance(gone)
-            if membership.state is not MembershipState.ADOPTING:
-                return None
-            kept = [key for key in owned if key in given]
-
-            def give_up() -> None:
-                self.subscription.assign(kept)
-                self._gave_up = True
-
-            return self._begin_event(RebalanceKind.REVOKED, gone, give_up)
-        new = [key for key in given if key not in owned]
-        self.subscription.assign(given)
-        self._stir()
-
-        def adopted() -> None:
-            gave_up, self._gave_up = self._gave_up, False
-            if membership.state is MembershipState.ADOPTING:
-                membership.adopted()
-                if gave_up:
-                    membership.want_rejoin("this member gave up partitions for other members")
-
-        return self._begin_event(RebalanceKind.ASSIGNED, new, adopted, always=True)
-
-    def _begin_event(
-        self,
-        kind: RebalanceKind,
-        keys: list[TopicPartition],
-        then: Callable[[], None],
-        *,
-        always: bool = False,
-    ) -> RebalanceEvent | None:
-        """Let the shell call the listener, then go on with `then`. Without partitions there is no call, unless `always`."""
-        if not keys and not always:
-            then()
-            return None
-        if keys:
-            named = ", ".join(map(str, keys[:_NAMED_MAX])) + (", ..." if len(keys) > _NAMED_MAX else "")
-            level = WARNING if kind is RebalanceKind.LOST else INFO
-            self.core.notes.add(level, f"partitions {kind.value}: {named}")
-        self._event = RebalanceEvent(kind, keys)
-        self._on_notified = then
-        return self._event
+        event = yield from self._rebalances.turn(membership)
+        return event
 
     def notified(self, event: RebalanceEvent) -> None:
         """Called when the listener has returned from this event (even if it raised)."""
-        if event is self._event:
-            then, self._event, self._on_notified = self._on_notified, None, None
-            if then is not None:
-                then()
-            self._stir()
+        self._rebalances.notified(event)
 
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Do a last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if there is
-        one."""
+        """Make the last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if
+        there is one.
+        """
         membership = self.membership
         owned = list(self.subscription.partitions)
         yield from self.commits.commit_at_the_end(owned, timeout)
         if membership is None or not self.subscription.grouped:
             return None
-        kind = RebalanceKind.LOST if membership.lost else RebalanceKind.REVOKED
-        self._event = None
-        return self._begin_event(kind, owned, lambda: None)
+        return self._rebalances.give_up_all(membership)
 
     def leave(self, reason: str, timeout: float) -> Operation[None]:
-        """Wait for commits that were asked for, stop reading, and leave the group."""
+        """Wait for requested commits, stop reading, and leave the group."""
         deadline = self.core.now + timeout
         yield from self.commits.finish(timeout)
         grouped = self.subscription.grouped
-        self._event = None
+        self._rebalances.forget()
         self.subscription.unsubscribe()
         self._fetching.ready.clear()
         if self.membership is not None and grouped:
             yield from self.membership.leave(reason, timeout=max(0.0, deadline - self.core.now))
-            self.membership.lost = False
 
     def close_sessions(self, timeout: float) -> Operation[None]:
         """Close the fetch sessions at the brokers."""
@@ -446,13 +374,15 @@ class ConsumerMachine:
 
     # Subscriptions
 
-    def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
+    def subscribe(self, topics: Sequence[str] | re.Pattern[str] | SubscriptionPattern) -> None:
         """Let the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
-        Raises `ValueError` without a group, and while partitions are assigned by hand.
+        Raises `ValueError` without a group, and `RuntimeError` while partitions are assigned by hand.
         """
         if isinstance(topics, re.Pattern):
             self.subscription.subscribe_pattern(topics)
+        elif isinstance(topics, SubscriptionPattern):
+            self.subscription.subscribe_remotely(topics.pattern)
         else:
             self.subscription.subscribe(topics)
         if self.membership is None:
@@ -460,7 +390,7 @@ class ConsumerMachine:
             raise ValueError("subscribe needs the configuration key group.id (assign does not)")
         if self.subscription.pattern is not None:
             self._metadata.ask()
-        self.membership.want_rejoin("the application has changed the subscription")
+        self.membership.subscription_changed("the application has changed the subscription")
         self._stir()
 
     def assign_manually(self, keys: Iterable[TopicPartition]) -> None:
@@ -473,7 +403,7 @@ class ConsumerMachine:
     def positions(
         self, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the next offset that the application reads in each partition, where that is known."""
+        """Return the next offset for the application in each partition, if it is known."""
         found = {}
         handout = self.handout
         unsettled = self._unsettled(handout, handout.yielded) if handout is not None else {}
@@ -486,12 +416,12 @@ class ConsumerMachine:
         return found
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Go on at this offset."""
+        """Continue at this offset."""
         self.subscription.state(key).seek(offset, leader_epoch)
         self._stir()
 
     def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
-        """Move to the earliest or latest offset, which is requested when it is needed. Without keys, all partitions
+        """Move to the earliest or latest offset, which is looked up when it is needed. Without keys, all partitions
         move.
         """
         for key in list(keys) or list(self.subscription.partitions):
@@ -499,7 +429,7 @@ class ConsumerMachine:
         self._stir()
 
     def pause(self, keys: Iterable[TopicPartition], *, paused: bool) -> None:
-        """Hand out nothing of these until they are resumed."""
+        """Return no records of these partitions until they are resumed."""
         for state in [self.subscription.state(key) for key in keys]:
             state.paused = paused
         self._stir()
@@ -509,7 +439,9 @@ class ConsumerMachine:
         return {key for key, state in self.subscription.partitions.items() if state.paused}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """Compute the lag in offsets behind the end that this consumer may see, by the last fetch; None: not known."""
+        """Compute the lag in offsets behind the end that this consumer may see, as of the last fetch; None if
+        unknown.
+        """
         state = self.subscription.state(key)
         read_committed = self.settings.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
@@ -533,7 +465,9 @@ class ConsumerMachine:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp]]:
-        """Look up offsets by time in milliseconds, or `EARLIEST`, `LATEST`; offset -1 where no record is that young."""
+        """Look up offsets by time in milliseconds, or `EARLIEST`, `LATEST`; the offset is -1 if no record is that
+        new.
+        """
         isolation_level = 1 if self.settings.isolation_level == "read_committed" else 0
         found = yield from list_offsets(self.core, wanted, timeout=timeout, isolation_level=isolation_level)
         return {
@@ -544,7 +478,7 @@ class ConsumerMachine:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float
     ) -> Operation[dict[TopicPartition, OffsetAndTimestamp | None]]:
-        """Find the first record at or after each time; None where there is none."""
+        """Find the first record at or after each time; None if there is none."""
         found = yield from self.list_offsets(times_ms, timeout)
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
@@ -562,11 +496,21 @@ class ConsumerMachine:
         found = self.core.cluster.topic(topic)
         return [found.partitions[index] for index in sorted(found.partitions)]
 
-    def group_metadata(self) -> ConsumerGroupMetadata:
-        """Describe the member's place in the group as of its last join; before any join, the place of an outsider.
+    def member_id(self) -> str:
+        """Return the id of this member; empty outside of a group."""
+        return "" if self.membership is None else self.membership.member_id
 
-        A member that was thrown out keeps its old place until it has joined again, as in Kafka's client. Coordinators
-        never refuse an outsider's offsets.
+    def enforce_rebalance(self, reason: str) -> None:
+        """Make the group assign its partitions again, where members can do that."""
+        if self.membership is not None:
+            self.membership.enforce_rebalance(reason)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Describe the member and its generation as of its last join; before any join, a client outside of the
+        group.
+
+        A member that was removed keeps its old metadata until it has joined again, as in Kafka's client.
+        Coordinators never refuse the offsets of a client outside of the group.
         """
         if self.coordinator is None:
             raise ValueError("this consumer has no group, because group.id is not set")
@@ -577,7 +521,7 @@ class ConsumerMachine:
         return ConsumerGroupMetadata(group_id, member.generation, member.member_id, member.group_instance_id)
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, int]]:
-        """Return figures of each assigned partition since its assignment; -1 for unknown ones."""
+        """Return figures of each assigned partition since its assignment; an unknown figure is -1."""
         positions = self.positions()
         found = {}
         for key, state in self.subscription.partitions.items():
@@ -591,7 +535,7 @@ class ConsumerMachine:
         return found
 
     def statistics(self) -> dict[str, int | str]:
-        """Return figures of this moment."""
+        """Return the present figures."""
         membership = self.membership
         passing = self._fetching.last_error or self._metadata.last_error
         return {
@@ -603,5 +547,6 @@ class ConsumerMachine:
             "records_taken": self.records_taken,
             "rebalances": membership.rebalances if membership is not None else 0,
             "generation": membership.generation if membership is not None else -1,
+            "group_protocol": membership.protocol if membership is not None else "",
             "member_state": membership.state.value if membership is not None else "",
         }

@@ -1,13 +1,14 @@
-"""Talking to a group's coordinator: committing offsets, asking for commits. PURE.
+"""Requests to a group's coordinator: committing offsets, fetching commits. PURE.
 
-Retriable answers are tried again until the deadline; a coordinator that moved is looked for again. Topics are named by
-their ids where the coordinator can do that (version 10). So an old topic's offset never lands in a new one of its name.
-A topic that the coordinator does not know may be too new for it, or gone. Fresh metadata decides which.
+Retriable answers are tried again until the deadline; a coordinator that moved is looked for again. Topics are named
+by their ids if the coordinator supports that (version 10). So the offset of an old topic is never stored for a new
+topic of the same name. A topic that the coordinator does not know may be too new for it, or deleted. Fresh metadata
+shows which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -17,6 +18,7 @@ from odradek.client.core.coordinator_finder import CoordinatorFinder, Coordinato
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.schema.versions import OFFSET_COMMIT_TOPIC_IDS, OFFSET_FETCH_TOPIC_IDS
 from odradek.wire.structure import ZERO_UUID
@@ -29,15 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Coordinator", "Member", "TopicIds"]
 
+_MEMBER_REFUSED = frozenset(
+    {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
+)
 _TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
-"""The id of the topic that a partition is of; where it is not known, the partition is left out."""
+"""The id of each partition's topic; a partition of an unknown topic id is left out."""
 
 
 @attrs.frozen
 class Member:
-    """The identity for a commit: a member of a generation, or (with the defaults) a client outside of the group's
-    membership."""
+    """The identity for a commit: a member of a generation, or (by default) a client that is no member of the group."""
 
     member_id: str = ""
     generation: int = -1
@@ -50,6 +54,10 @@ class Coordinator(CoordinatorFinder):
     def __init__(self, core: ClientCore, group_id: str) -> None:
         super().__init__(core, CoordinatorKind.GROUP, group_id)
         self.group_id = group_id
+        self.reader: Callable[[], Member] = Member
+        """Returns the member in whose name commits are fetched: one of the new protocol, or nobody."""
+        self.reader_refused: Callable[[Member, KafkaError], None] = _ignore
+        """Called when the coordinator does not know such a member, or knows it by another epoch."""
 
     # Offsets
 
@@ -61,10 +69,10 @@ class Coordinator(CoordinatorFinder):
         deadline: float,
         topic_ids: TopicIds,
     ) -> Operation[None]:
-        """Commit. `topic_ids` are those of the topics that the offsets were read from.
+        """Commit offsets. `topic_ids` are the ids of the topics that the offsets were read from.
 
-        Each partition is judged by itself. Raises `CommitRefused` with the partitions that are refused for good, once
-        the rest is written.
+        Each partition has its own outcome. Raises `CommitRefused` with the partitions that are finally refused,
+        once all others are written.
         """
         pending = dict(offsets)
         refused: dict[TopicPartition, KafkaError] = {}
@@ -121,7 +129,9 @@ class Coordinator(CoordinatorFinder):
     def committed(
         self, keys: Iterable[TopicPartition], *, deadline: float
     ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Fetch the group's commits; None where there is none. Waits for open transactions (KIP-447)."""
+        """Fetch the group's committed offsets; None for a partition without one. Waits for open transactions
+        (KIP-447).
+        """
         pending = list(dict.fromkeys(keys))
         known = self._core.cluster.topics
         topic_ids = {
@@ -135,13 +145,20 @@ class Coordinator(CoordinatorFinder):
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         attempt = 0
         while pending:
-            message = self._fetch_request(pending, topic_ids)
+            who = self.reader()
+            message = self._fetch_request(pending, topic_ids, who)
             response = yield from self.request(message, deadline=deadline, version_max=version_max)
             answer = response.groups[0] if response.groups else response
             errors: dict[TopicPartition, KafkaError] = {}
             if answer.error_code:
                 refusal = self._noted_error(answer.error_code, f"group {self.group_id}")
                 errors = dict.fromkeys(pending, refusal)
+                if who.member_id and refusal.code in _MEMBER_REFUSED:
+                    reached("client.reader_refused")
+                    self.reader_refused(who, refusal)
+                    yield from self._pause(refusal, attempt, deadline)
+                    attempt += 1
+                    continue
             for topic in answer.topics if not answer.error_code else ():
                 for partition in topic.partitions:
                     # Before version 8 a request has one group, and its topics have names only.
@@ -169,7 +186,9 @@ class Coordinator(CoordinatorFinder):
                 attempt += 1
         return found
 
-    def _fetch_request(self, keys: Iterable[TopicPartition], topic_ids: TopicIds) -> OffsetFetchRequest:
+    def _fetch_request(
+        self, keys: Iterable[TopicPartition], topic_ids: TopicIds, member: Member
+    ) -> OffsetFetchRequest:
         from odradek.wire.messages.offset_fetch import (
             OffsetFetchRequest,
             OffsetFetchRequestGroup,
@@ -186,6 +205,8 @@ class Coordinator(CoordinatorFinder):
             groups=[
                 OffsetFetchRequestGroup(
                     self.group_id,
+                    member.member_id or None,
+                    member.generation,
                     topics=[
                         OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=indexes)
                         for (name, topic_id), indexes in topics.items()
@@ -195,17 +216,40 @@ class Coordinator(CoordinatorFinder):
             require_stable=True,
         )
 
+    def classic_state(self, *, deadline: float) -> Operation[str]:
+        """Ask for the state of the classic group of this name; Dead where there is none, or a group of another kind."""
+        from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+
+        attempt = 0
+        while True:
+            response = yield from self.request(DescribeGroupsRequest([self.group_id]), deadline=deadline)
+            (group,) = response.groups
+            code = error_code(group.error_code)
+            if code is ErrorCode.NONE:
+                return str(group.group_state)
+            if code is ErrorCode.GROUP_ID_NOT_FOUND:
+                return "Dead"
+            error = self._noted_error(group.error_code, f"group {self.group_id}")
+            if not _passing(error):
+                raise error
+            yield from self._pause(error, attempt, deadline)
+            attempt += 1
+
     def _noted_error(self, number: int, subject: str) -> KafkaError:
         """Make the error of an answer; a coordinator that has moved is looked for again."""
         self.noted(error_code(number))
         return broker_error(number, None, subject)
 
     def _pause(self, error: KafkaError, attempt: int, deadline: float) -> Operation[None]:
-        """Wait before the next attempt. Raises `RequestTimedOut` where there is no time for one."""
+        """Wait before the next attempt. Raises `RequestTimedOut` if there is no time for another one."""
         wake_at = self._core.now + self._core.backoff(attempt)
         if wake_at >= deadline:
-            raise RequestTimedOut(f"{error}, until the time was up") from error
+            raise RequestTimedOut(f"{error} (repeated until the timeout)") from error
         yield Wait(until=wake_at)
+
+
+def _ignore(_member: Member, _error: KafkaError) -> None:
+    """Called when a reader is refused that has no membership."""
 
 
 class _UnknownTopics:
@@ -223,7 +267,7 @@ class _UnknownTopics:
         self._suspects: set[TopicPartition] = set()
 
     def look(self, errors: Mapping[TopicPartition, KafkaError]) -> Operation[None]:
-        """Fetch metadata of the topics that were refused as unknown, if there are any."""
+        """Fetch metadata of the topics that were refused as unknown, if any."""
         unknown = [key for key, error in errors.items() if error.code in _TOPIC_UNKNOWN]
         if not unknown:
             return
@@ -242,12 +286,12 @@ class _UnknownTopics:
 
 
 def _version_max(keys: Iterable[TopicPartition], topic_ids: TopicIds, ids_since: int) -> int | None:
-    """Return the greatest version to use: without every topic's id, the last version with names."""
+    """Return the greatest version to use: the last version with topic names, unless all topic ids are known."""
     return None if all(key in topic_ids for key in keys) else ids_since - 1
 
 
 def _passing(error: KafkaError | ClientError) -> bool:
-    """True if the same request may succeed later; not so once the group has moved on to another generation."""
+    """True if the same request may succeed later. It cannot once the group has another generation."""
     return is_retriable(error) and not (
         isinstance(error, KafkaError) and error.code is ErrorCode.REBALANCE_IN_PROGRESS
     )

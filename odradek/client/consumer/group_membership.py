@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-Two parties share a `GroupMembership`. Its operation `run` talks to the coordinator in the background. So heartbeats
-go on while the application works, and a join goes on between polls. The application's side runs inside polls, because
-it needs the application. It prepares a rebalance: it commits, and calls the listener for partitions to give up. It
-adopts an assignment: it calls the listener for new partitions. The state says whose turn it is:
+A `GroupMembership` has two sides. Its operation `run` sends requests to the coordinator in the background. So
+heartbeats go on while the application works, and a join goes on between polls. The other side runs within polls,
+because it needs the application. To prepare a rebalance, it commits, and calls the listener for partitions to give
+up. To adopt an assignment, it calls the listener for new partitions. The state shows which side has to act:
 
 | state | meaning | turn |
 | --- | --- | --- |
@@ -17,26 +17,25 @@ adopts an assignment: it calls the listener for new partitions. The state says w
 
 Rules
 -----
-* Eager assignors: members give up everything before JOINING. Cooperative ones (KIP-429): members keep their
-  partitions, and list them when they join. Partitions that the new assignment lacks are given up while ADOPTING; then
-  the members join once more.
+* Eager assignors: members give up all partitions before JOINING. Cooperative assignors (KIP-429): members keep
+  their partitions, and list them when they join. Partitions that the new assignment lacks are given up while
+  ADOPTING; then the members join once more.
 * A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
 * `max.poll.interval.ms` without a poll: the member leaves, so that other members get its partitions. The next poll
   rejoins.
-* Static members (KIP-345) keep their place when they go: they send no LeaveGroup. A member whose place another client
-  has taken is `fenced` for good. Otherwise the two would take the place from each other in turns.
-* The coordinator holds a join back until all members have joined: its deadline is the rebalance timeout. Heartbeats
-  behind it find out that the connection is dead. A SyncGroup is held back only as long as the leader needs. So when a
-  firewall silently drops its connection, that costs two request timeouts. A JoinGroup then costs the rebalance
-  timeout, as in Kafka's client.
+* Static members (KIP-345) keep their assignment when they stop: they send no LeaveGroup. A member whose instance id
+  another client uses is `fenced` for ever. Otherwise the two clients would replace each other in turns.
+* The coordinator delays the answer to a JoinGroup until all members have joined, so the request's deadline is the
+  rebalance timeout. Heartbeats behind it detect a dead connection. The answer to a SyncGroup is delayed only for
+  the time that the leader needs. So if a firewall silently drops the connection, a SyncGroup is lost for two
+  request timeouts. A JoinGroup is lost for the rebalance timeout, as in Kafka's client.
 
-Deliberately absent: KIP-848, where the coordinator assigns partitions. It would be another class with the same
-methods.
+Deliberately absent: KIP-848, where the coordinator assigns partitions (`consumer_membership.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,11 +49,11 @@ from odradek.client.consumer.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from odradek.client.consumer.group_calls import Coordinator, Member
-from odradek.client.consumer.subscription import Subscription
+from odradek.client.consumer.group_calls import Member
+from odradek.client.consumer.membership import CLASSIC, MemberContext, Membership
 from odradek.client.core.coordinator_finder import BESIDE_JOIN_LANE, COORDINATOR_LANE
-from odradek.client.core.notes import ERROR, INFO, WARNING
-from odradek.client.core.operation import Call, Operation, Signal, Wait
+from odradek.client.core.notes import INFO, WARNING
+from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
 from odradek.named_states import reached
@@ -66,8 +65,7 @@ from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestA
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.client.core.client_core import ClientCore
-    from odradek.client.core.client_keys import ConsumerSettings
+    pass
 
 __all__ = ["GroupMembership", "MembershipState"]
 
@@ -108,60 +106,37 @@ _TRANSITIONS = frozenset(
 
 
 class _Rejoin(Exception):
-    """Begin the join anew, now."""
+    """Raised to begin the join anew, at once."""
 
 
-class GroupMembership:
-    """A consumer's membership in its group.
+class GroupMembership(Membership):
+    """A consumer's membership in its group, by the classic protocol."""
 
-    `changed` is notified for the application's side. `failed(error)` gets errors that the application must know.
-    """
+    protocol = CLASSIC
+    state: MembershipState
+    member_id: str
+    generation: int
 
-    def __init__(
-        self,
-        core: ClientCore,
-        settings: ConsumerSettings,
-        subscription: Subscription,
-        coordinator: Coordinator,
-        *,
-        changed: Signal,
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._core = core
-        self._settings = settings
-        self._subscription = subscription
-        self._coordinator = coordinator
-        self._changed = changed
-        self._failed = failed
-        self._turned = core.signal()
+    def __init__(self, context: MemberContext) -> None:
+        super().__init__(context)
+        settings = context.settings
         self.assignors: list[Assignor] = [assignor_for(a) for a in settings.partition_assignment_strategy]
         self.cooperative = all(assignor.cooperative for assignor in self.assignors)
-        """True if members keep their partitions in a rebalance: only when every assignor can do it."""
+        """True if members keep their partitions in a rebalance, because every assignor is cooperative."""
         self.state = _IDLE
         self.member_id = ""
         self.generation = -1
-        self.known_as = Member(group_instance_id=settings.group_instance_id)
-        """This member as of its last join. It outlives the membership. Records that were read as this member are
-        committed as this member, so the coordinator refuses offsets of partitions that other members have by now.
-        """
-        self.is_leader = False
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
-        self.fenced: KafkaError | None = None
-        """The refusal after which this consumer can be no member any more."""
         self.assignment: list[TopicPartition] = []
-        """The partitions that ADOPTING is to adopt."""
+        """The partitions to adopt in the state ADOPTING."""
         self.assignor_name: str | None = None
         self.rejoin_reason = ""
-        self.last_poll = core.now
-        self.rebalances = 0
-        self.group_topics: tuple[str, ...] = ()
-        """The topics of all members, on the leader: it watches their partitions."""
         self._partition_counts: dict[str, int] = {}
         self._rejoin_wanted = False
         self._answered = False
         self._unbroken_since = -1
-        """The first of the generations through which this member went without a gap."""
+        """The first of the consecutive generations in which this member took part."""
         self._heartbeat: Call | None = None
         self._heartbeat_at = 0.0
         self._attempt = 0
@@ -175,9 +150,26 @@ class GroupMembership:
         return self.generation >= 0
 
     @property
-    def member(self) -> Member:
-        """The member id, generation and instance id that a commit carries."""
-        return Member(self.member_id, self.generation, self._settings.group_instance_id)
+    def has_lost(self) -> bool:
+        """True if the partitions were lost, not given up, and the listener has yet to be called."""
+        return self.lost
+
+    @property
+    def needs_application(self) -> bool:
+        """True if the application has to act, or has no partitions until the join under way has ended."""
+        return self.state in (_IDLE, _PREPARING, _ADOPTING) or (
+            self.state is _JOINING and not self.cooperative
+        )
+
+    @property
+    def may_commit_automatically(self) -> bool:
+        """True if an automatic commit may begin now: between rebalances."""
+        return self.state is _STABLE
+
+    @property
+    def awaits_join(self) -> bool:
+        """True while the answer to a join will say under which generation commits are taken."""
+        return self.state is _JOINING
 
     @property
     def awaits_assignment(self) -> bool:
@@ -185,7 +177,7 @@ class GroupMembership:
         return self.state is _JOINING and self._answered
 
     def goes_on_from(self, former: Member) -> bool:
-        """True if this is that member still, and it kept its partitions in each generation since."""
+        """True if this is still the member `former`, and it kept its partitions in each generation since."""
         return (
             self.cooperative
             and self.is_member
@@ -195,14 +187,23 @@ class GroupMembership:
         )
 
     def polled(self) -> None:
-        """Note that the application is alive; a consumer that has subscribed, and is no member, joins."""
+        """Note a poll of the application. A consumer that has subscribed, and is no member, joins the group."""
         self.last_poll = self._core.now
-        if self.state is _IDLE and self._subscription.topics and self.fenced is None:
+        wanted = self._subscription.topics or self._subscription.remote_pattern
+        if self.state is _IDLE and wanted and self.fenced is None:
             self._poll_interval_exceeded = False
             self._become(_PREPARING)
 
+    def subscription_changed(self, reason: str) -> None:
+        """Join again, with the changed subscription."""
+        self.want_rejoin(reason)
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Join again, so that the group's leader assigns anew (KIP-568)."""
+        self.want_rejoin(reason)
+
     def want_rejoin(self, reason: str) -> None:
-        """Join again because the subscription or its topics changed: at once, or after the join under way."""
+        """Join again because the subscription or its topics have changed: at once, or after the present join."""
         self.rejoin_reason = reason
         if self.state in (_STABLE, _ADOPTING):
             self._become(_PREPARING)
@@ -210,12 +211,12 @@ class GroupMembership:
             self._rejoin_wanted = True
 
     def prepared(self) -> None:
-        """Join, since the application has prepared the rebalance."""
+        """Begin to join, since the application has prepared the rebalance."""
         self.lost = False
         self._become(_JOINING)
 
     def adopted(self) -> None:
-        """Become stable, since the application has taken its partitions up."""
+        """Become stable, since the application has adopted its partitions."""
         if self.state is _ADOPTING:
             self._become(_STABLE)
         if self._rejoin_wanted:
@@ -223,8 +224,8 @@ class GroupMembership:
             self.want_rejoin(self.rejoin_reason)
 
     def topics_updated(self) -> None:
-        """Compare fresh metadata with the assignment: if partitions have changed, a leader has the group assign
-        again.
+        """Compare fresh metadata with the assignment. If partitions have changed, the leader makes the group
+        rebalance.
         """
         if (
             self.is_leader
@@ -237,12 +238,31 @@ class GroupMembership:
         """Stop being a member; `leave` also sends a LeaveGroup."""
         self._become(_IDLE)
 
+    def renew_epoch(self) -> None:
+        """Do nothing: a classic member learns its generation by joining."""
+
+    def reader(self) -> Member:
+        """Return the member in whose name commits are fetched: nobody."""
+        return Member()
+
+    def reader_refused(self, who: Member, error: KafkaError) -> None:
+        """Do nothing: classic members fetch commits as strangers do."""
+
     # In the background
 
     def run(self) -> Operation[None]:
-        """Be a member until the operation is ended."""
+        """Be a member until the operation is ended. Return when the membership of the new protocol has to take over."""
         while True:
             try:
+                if self.state is _JOINING and not self.is_member:
+                    moves_on = yield from self._other_kind()
+                    if self.state is not _JOINING:
+                        continue
+                    if moves_on:
+                        self._become(_IDLE)
+                        return
+                    if self._matches_remotely():
+                        continue
                 if self.state is _JOINING:
                     yield from self._join()
                 elif self.is_member and self.state is not _IDLE:
@@ -257,9 +277,17 @@ class GroupMembership:
                 self._become(_IDLE)
                 self._failed(error)
 
+    def _matches_remotely(self) -> bool:
+        """Match a pattern for the coordinator in this client instead. Return False if the subscription has none."""
+        if self._subscription.remote_pattern is None:
+            return False
+        self._become(_IDLE)
+        self._subscription.match_locally()
+        self._ask_metadata()
+        return True
+
     def _fence(self, error: KafkaError) -> None:
-        self.fenced = error
-        self._core.notes.add(ERROR, f"this consumer has left its group for good: {error}")
+        self._note_lasting(error)
         self._forget(keep_id=False)
         self._become(_IDLE)
 
@@ -275,7 +303,7 @@ class GroupMembership:
         self._changed.notify()
 
     def _forget(self, *, keep_id: bool) -> None:
-        """Give up a membership, or only its generation, that the coordinator does not know."""
+        """Drop the membership, or only its generation, because the coordinator does not know it."""
         if not keep_id:
             self.member_id = ""
         self.generation = -1
@@ -286,13 +314,13 @@ class GroupMembership:
         self._changed.notify()
 
     def refused(self, error: KafkaError) -> None:
-        """React to the refusal of a commit, which may mean that the membership has ended."""
+        """Handle the refusal of a commit, which may mean that the membership has ended."""
         code = error.code
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fence(error)
         elif self.state is _JOINING and code is not ErrorCode.UNKNOWN_MEMBER_ID:
             reached("client.refusal_during_join_passed_over")
-            return  # the answer to the join says more
+            return  # the answer to the join decides
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -373,10 +401,16 @@ class GroupMembership:
             WARNING, "the consumer leaves its group, because it has not polled for max.poll.interval.ms"
         )
         self._become(_IDLE)
-        yield from self.leave("the consumer has not polled for max.poll.interval.ms", timeout=_GRACE_SECONDS)
+        yield from self._send_leave(
+            "the consumer has not polled for max.poll.interval.ms", timeout=_GRACE_SECONDS
+        )
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
         """Leave the group; errors are ignored. Static members send no request."""
+        self.lost = False
+        yield from self._send_leave(reason, timeout=timeout)
+
+    def _send_leave(self, reason: str, *, timeout: float) -> Operation[None]:
         if self.state is not _IDLE:
             self._become(_IDLE)
         member_id, self.member_id, self.generation = self.member_id, "", -1
@@ -398,7 +432,7 @@ class GroupMembership:
     # Joining
 
     def _join(self) -> Operation[None]:
-        """Try to join once; raises the errors that the application must see."""
+        """Try to join once; raises errors for the application."""
         core = self._core
         self._answered = False
         try:
@@ -499,8 +533,8 @@ class GroupMembership:
             if until is not None and core.now >= until and not call.done:
                 reached("client.coordinator_probed")
                 # A JoinGroup is already under way, so this answer means nothing. But a coordinator that
-                # restarted after a power failure refuses these bytes; a client that only waited for the
-                # JoinGroup would never notice.
+                # restarted after a power failure rejects these bytes with a reset; a client that only waited
+                # for the JoinGroup would never notice the failure.
                 core.call(
                     self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
                 )
@@ -508,7 +542,7 @@ class GroupMembership:
         return call.result()
 
     def _check(self, code: ErrorCode) -> Operation[None]:
-        """Act on the error code of a JoinGroup or SyncGroup; raises `_Rejoin`, or the error if it is final."""
+        """Handle the error code of a JoinGroup or SyncGroup. Raises `_Rejoin`, or the error if it is final."""
         if code is ErrorCode.NONE:
             return
         self._coordinator.noted(code)
@@ -552,12 +586,12 @@ class GroupMembership:
             ) from error
 
     def _sync_seconds_max(self) -> float:
-        """Compute the time for the group's leader, which asks for metadata first."""
+        """Compute the time that the group's leader may need, which fetches metadata first."""
         rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
         return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 
     def _assign(self, joined: JoinGroupResponse) -> Operation[dict[str, bytes]]:
-        """Assign as the leader: get fresh metadata, then run the assignor that the coordinator chose. Returns each
+        """Assign as the leader: fetch metadata, then run the assignor that the coordinator chose. Returns each
         member's assignment.
         """
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
@@ -586,7 +620,7 @@ class GroupMembership:
                 raise _Rejoin
             node = self._coordinator.node
             if not work.done and node is not None:
-                # Its answer means nothing that the SyncGroup's would not.
+                # The answer is ignored: the answer to the SyncGroup has the same information.
                 deadline = self._core.now + self._settings.session_timeout_ms / 1000
                 self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
         shares: dict[str, bytes] = work.result()
@@ -601,7 +635,7 @@ class GroupMembership:
                 self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
             )
         except RequestTimedOut:
-            return  # The metadata known so far: if it was out of date, the next refresh causes a rebalance.
+            return  # use the known metadata; if outdated, the next refresh causes a rebalance
 
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics

@@ -10,6 +10,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import BrokerUnavailable, error_code, is_retriable
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.schema.versions import METADATA_QUERY_BY_ID
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = [
     "all_topics",
     "in_parts",
     "known_leaders",
+    "refresh_by_id",
     "refresh_metadata",
     "request",
     "topics_with_metadata",
@@ -33,9 +35,10 @@ def request(
     node: int | None = None,
     timeout: float,
     version_max: int | None = None,
+    version_min: int = 0,
     repeat_after_loss: bool = True,
 ) -> Operation[Any]:
-    """Send one request and return its response, with any error codes that it holds.
+    """Send one request and return its response, which may have error codes.
 
     While no connection can be made, it is tried again until the deadline. If the connection breaks after the
     request was sent, it is repeated only with `repeat_after_loss`. With `ClientConfig.fail_fast`, a client
@@ -45,7 +48,9 @@ def request(
     deadline = core.now + timeout
     attempt = 0
     while True:
-        call = core.call(message, node=node, deadline=deadline, version_max=version_max)
+        call = core.call(
+            message, node=node, deadline=deadline, version_max=version_max, version_min=version_min
+        )
         yield Wait([call])
         if call.error is None:
             return call.response
@@ -74,18 +79,36 @@ def refresh_metadata(
     """
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     message = MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create)
+    return (yield from _refresh(core, message, timeout=timeout, complete=topics is None))
+
+
+def refresh_by_id(core: ClientCore, topic_ids: Iterable[bytes], *, timeout: float) -> Operation[Cluster]:
+    """Ask any broker about the topics with these ids, and return the core's cluster. Unknown ids are passed over."""
+    wanted = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids]
+    message = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+    return (yield from _refresh(core, message, timeout=timeout, version_min=METADATA_QUERY_BY_ID))
+
+
+def _refresh(
+    core: ClientCore,
+    message: MetadataRequest,
+    *,
+    timeout: float,
+    complete: bool = False,
+    version_min: int = 0,
+) -> Operation[Cluster]:
     deadline = core.now + timeout
     core.metadata_asked()
-    response = yield from request(core, message, timeout=timeout)
+    response = yield from request(core, message, timeout=timeout, version_min=version_min)
     code = error_code(response.error_code)
     if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
         core.rebootstrap("a broker asks its clients to look for the cluster again")
-        response = yield from request(core, message, timeout=deadline - core.now)
+        response = yield from request(core, message, timeout=deadline - core.now, version_min=version_min)
         code = error_code(response.error_code)
     core.metadata_came()
     if code is not ErrorCode.NONE:
         raise KafkaError(code)
-    core.cluster.update(response, complete=topics is None)
+    core.cluster.update(response, complete=complete)
     return core.cluster
 
 
@@ -103,8 +126,8 @@ def topics_with_metadata(
     auto_create: bool = False,
     refresh: bool = False,
 ) -> Operation[None]:
-    """Fetch the metadata of these topics that the cluster lacks. Raises the `KafkaError` of the first that stays
-    unknown.
+    """Fetch metadata for those of these topics that are unknown. Raises the `KafkaError` of the first topic that
+    stays unknown.
 
     An unknown topic is requested again until the deadline only if the request may create it (`auto_create`).
     """
@@ -131,13 +154,15 @@ def topics_with_metadata(
 
 
 PARTITIONS_MAX = 8_000
-"""The partitions that one request names: with a topic for each, fewer elements than our brokers decode."""
+"""The most partitions in one request: with a topic for each, these are fewer elements than Odradek's brokers
+decode.
+"""
 
 
 def in_parts(
     by_leader: Mapping[int, Sequence[TopicPartition]],
 ) -> Iterator[tuple[int, Sequence[TopicPartition]]]:
-    """Yield each broker with its partitions, in parts that one request may name."""
+    """Yield each broker with its partitions, in parts that fit into one request."""
     for node, keys in by_leader.items():
         for begin in range(0, len(keys), PARTITIONS_MAX):
             yield node, keys[begin : begin + PARTITIONS_MAX]

@@ -7,6 +7,8 @@ the ports, under the locks of all directories of the node. PURE but for the file
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from odradek.data_plane.metadata_log import BEGUN_FILE, BEGUN_TEXT
 from odradek.env.ports import Dir, FileMissing
 from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, QuorumState
@@ -14,6 +16,7 @@ from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.metadata_quorum.recovery.copies import read_copy
 from odradek.metadata_quorum.recovery.found import NO_NUMBER, FoundNode
 from odradek.metadata_quorum.recovery.plan import NodePlan, RecoveryPlan
+from odradek.metadata_quorum.recovery.recovered_image import recoveries_of
 from odradek.metadata_quorum.replica.checkpoint_files import snapshot_name
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.metadata_quorum.replica.quorum_state import FileQuorumStateStore
@@ -47,13 +50,11 @@ def apply_plan(plan: RecoveryPlan, facts: NodeFacts, disks: Disks) -> bool:
     if not is_broken_off:
         _check_unchanged(found, mine, plan)
     directories = {path: disks.open_dir(path, create=True) for path in facts.paths}
-    for directory in directories.values():
-        directory.lock()
-    try:
-        _apply(plan, mine, facts, directories)
-    finally:
+    with ExitStack() as locks:
         for directory in directories.values():
-            directory.unlock()
+            directory.lock()
+            locks.callback(directory.unlock)
+        _apply(plan, mine, facts, directories)
     return True
 
 
@@ -65,16 +66,21 @@ def _has_log(facts: NodeFacts, disks: Disks) -> bool:
 
 
 def _is_done(found: FoundNode, plan: RecoveryPlan) -> bool:
-    return (
-        found.quorum_epoch >= plan.end.epoch
-        and found.copy is not None
-        and found.copy.snapshot_end is not None
-        and found.copy.snapshot_end >= plan.end
-    )
+    """True if the node's log is that of this plan, also if the node has run since."""
+    if found.copy is None:
+        return False
+    try:
+        copy = read_copy(found.copy, f"node {found.node_id}", found.node_id, plan.cluster_id)
+    except MetadataLogCorrupt:
+        return False
+    return plan.recovery_id in recoveries_of(copy.image)
 
 
 def _check_unchanged(found: FoundNode, mine: NodePlan, plan: RecoveryPlan) -> None:
-    """Raise `NotReadable` if the node has run since the plan was made."""
+    """Raise `NotReadable` if the node has written metadata since the plan was made.
+
+    It may have been started in between, without a quorum: then its epoch has grown, and its log is the same.
+    """
     end = OffsetAndEpoch(NO_NUMBER, NO_NUMBER)
     if found.copy is not None:
         try:
@@ -83,7 +89,7 @@ def _check_unchanged(found: FoundNode, mine: NodePlan, plan: RecoveryPlan) -> No
             copy = None
         if copy is not None and copy.end.offset > 0:
             end = copy.end
-    if (end, found.quorum_epoch) != (mine.copy_end, mine.quorum_epoch):
+    if end != mine.copy_end or found.quorum_epoch >= plan.end.epoch:
         raise NotReadable(
             f"node {found.node_id} has run since the plan was made: its metadata log ends at offset {end.offset} of epoch "
             f"{end.epoch} now: plan again"

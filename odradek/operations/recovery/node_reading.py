@@ -80,6 +80,7 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
             meta = metas[path]
             if meta is not None:
                 read_replicas(directories[path], meta.directory_id, replicas)
+        replicas.settle_futures(is_whole=all(metas[path] is not None for path in facts.log_dirs))
         copy, problem, epoch = _metadata(directories.get(facts.metadata_path))
         return FoundNode(
             node_id=facts.node_id,
@@ -99,6 +100,7 @@ def read_node(facts: NodeFacts, disks: Disks) -> FoundNode:
             producer_id=replicas.producer_id,
             replicas=tuple(replicas.found),
             unreadable=tuple(replicas.unreadable),
+            missing=tuple(dict.fromkeys(replicas.missing)),
         )
     except StorageError as error:
         raise NotReadable(str(error)) from error

@@ -2,6 +2,9 @@
 
 Batches are read behind the newest snapshot of producers, by their headers. Older producer ids are in the snapshots, and
 leader epochs in their checkpoint. Where there is no snapshot, all batches are read. A torn tail ends the log, as at a start.
+
+A future replica is the copy of a log that moves to another directory. It counts where a start would give it the log's name:
+if it is marked as complete, and its log is gone. An unfinished copy without its log shows that the log is missing.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from odradek.data_plane.log.directory.future_logs import CAUGHT_UP_FILE, parse_future_name
 from odradek.data_plane.log.directory.log_loader import METADATA_TOPIC, parse_partition_name
 from odradek.data_plane.log.loading import read_topic_id
 from odradek.data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE
@@ -33,6 +37,15 @@ _DECOMPRESSED_BYTES_MAX = 64 << 20
 _SMALL_FILE_BYTES = 64 << 20
 
 
+@attrs.frozen
+class _Future:
+    """A future replica, and whether it has all records of the log that it shall replace."""
+
+    path: str
+    replica: FoundReplica
+    is_complete: bool
+
+
 @attrs.define
 class Replicas:
     """The replicas in log directories, the greatest producer id in them, and those that could not be read."""
@@ -40,21 +53,53 @@ class Replicas:
     found: list[FoundReplica] = attrs.field(factory=list)
     producer_id: int = NO_NUMBER
     unreadable: list[str] = attrs.field(factory=list)
+    missing: list[tuple[str, int]] = attrs.field(factory=list)
+    """Partitions whose replica could not be read, or has left only an unfinished copy."""
+    _futures: list[_Future] = attrs.field(factory=list)
+
+    def add_future(self, future: _Future) -> None:
+        self._futures.append(future)
+
+    def settle_futures(self, *, is_whole: bool) -> None:
+        """Count the future replicas that a start would finish. `is_whole`: all log directories of the node were read.
+
+        Where one was not read, it may have the log itself, which may have grown since the copy was complete.
+        """
+        for future in self._futures:
+            replica = future.replica
+            key = (replica.topic, replica.partition)
+            if any((each.topic, each.partition) == key for each in self.found) or key in self.missing:
+                continue
+            if future.is_complete and is_whole:
+                self.found.append(replica)
+            else:
+                self.missing.append(key)
+                self.unreadable.append(
+                    f"{future.path}: a copy of a log that was moving, up to offset {replica.end_offset}. The log itself is "
+                    "missing"
+                )
 
 
 def read_replicas(directory: Dir, directory_id: bytes, into: Replicas) -> None:
     """Read all partitions in a log directory. Raises `DiskError` if it cannot be listed."""
     for name in directory.list_directories():
-        key = parse_partition_name(name)
+        future = parse_future_name(name)
+        key = future or parse_partition_name(name)
         if key is None or key.topic == METADATA_TOPIC:
             continue
         try:
-            _read_replica(directory.subdir(name), key, directory_id, into)
+            replica = _read_replica(directory.subdir(name), key, directory_id, into)
+            if future is None:
+                into.found.append(replica)
+            else:
+                is_complete = directory.subdir(name).exists(CAUGHT_UP_FILE)
+                into.add_future(_Future(f"{directory.path}/{name}", replica, is_complete))
         except DiskError as error:
             into.unreadable.append(str(error))
+            into.missing.append((key.topic, key.partition))
 
 
-def _read_replica(directory: Dir, key: TopicPartition, directory_id: bytes, into: Replicas) -> None:
+def _read_replica(directory: Dir, key: TopicPartition, directory_id: bytes, into: Replicas) -> FoundReplica:
     names = directory.list()
     epochs = _epochs(directory, names, into)
     producer_id, read_from = _producers(directory, names, into)
@@ -78,9 +123,7 @@ def _read_replica(directory: Dir, key: TopicPartition, directory_id: bytes, into
             file.close()
     into.producer_id = max(into.producer_id, producer_id)
     topic_id = read_topic_id(directory, names)
-    into.found.append(
-        FoundReplica(key.topic, key.partition, topic_id, directory_id, leader_epoch, end_offset)
-    )
+    return FoundReplica(key.topic, key.partition, topic_id, directory_id, leader_epoch, end_offset)
 
 
 def _is_segment(name: str) -> bool:

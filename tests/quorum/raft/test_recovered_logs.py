@@ -11,8 +11,16 @@ from odradek.metadata_quorum.raft.core import RaftCore
 from odradek.metadata_quorum.raft.core_state import RaftConfig
 from odradek.metadata_quorum.raft.effects import Answer, Send, Truncate
 from odradek.metadata_quorum.raft.log_state import Batch, LogState
-from odradek.metadata_quorum.raft.messages import BeginEpoch, Fetch, FetchAnswer, Vote, VoteAnswer
+from odradek.metadata_quorum.raft.messages import (
+    BeginEpoch,
+    EpochAnswer,
+    Fetch,
+    FetchAnswer,
+    Vote,
+    VoteAnswer,
+)
 from odradek.metadata_quorum.raft.recoveries import RECOVERY_EPOCHS_MIN, LogLeftBehind
+from odradek.metadata_quorum.raft.roles import Leader
 from odradek.metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from odradek.wire.errors import ErrorCode
 
@@ -57,6 +65,26 @@ def test_an_answer_of_a_recovered_quorum_stops_a_replica_with_a_log(kind: type, 
     with pytest.raises(LogLeftBehind, match=r"log up to offset 10 of epoch 5: keep.*begin-anew"):
         core.receive_response(node_id, request, answer, 20.0)
     assert core.log.end_offset == 10
+
+
+def test_an_old_leader_stops_as_well() -> None:
+    """Old voters may return together and elect: the leader meets the recovered quorum when it announces itself."""
+    core = replica()
+    for at in range(1, 100):
+        for effect in core.effects():
+            if not isinstance(effect, Send):
+                continue
+            if isinstance(effect.request, Vote):
+                granted = VoteAnswer(core.epoch, None, True)
+                core.receive_response(effect.node_id, effect.request, granted, at * 0.1)
+            elif isinstance(effect.request, BeginEpoch):
+                far = EpochAnswer(core.epoch + RECOVERY_EPOCHS_MIN, 3, ErrorCode.FENCED_LEADER_EPOCH)
+                assert isinstance(core.role, Leader)
+                with pytest.raises(LogLeftBehind):
+                    core.receive_response(effect.node_id, effect.request, far, at * 0.1)
+                return
+        core.tick(at * 0.1)
+    raise AssertionError("it leads nobody")
 
 
 def test_a_replica_without_a_log_follows_a_recovered_quorum() -> None:

@@ -225,7 +225,7 @@ def test_a_partition_waits_for_a_replica_that_could_not_be_read(trouble: str) ->
     if trouble == "directory":
         partly = attrs.evolve(partly, directories=(*partly.directories, FoundDirectory("/data", None)))
     elif trouble == "replica":
-        partly = attrs.evolve(partly, unreadable=("/data/t1-0: Permission denied",))
+        partly = attrs.evolve(partly, unreadable=("/data/t1-0: Permission denied",), missing=(("t1", 0),))
     else:
         partly = attrs.evolve(partly, replicas=(attrs.evolve(replica(1, 2), topic_id=bytes(16)),))
     nodes = [found(1, None), partly, found(3, copy_of(log), replica(1, 3))]

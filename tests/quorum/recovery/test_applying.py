@@ -1,0 +1,237 @@
+"""A plan carried out on simulated disks: deaths between any two operations, errors, and directories of other nodes."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from functools import cache
+from random import Random
+
+import attrs
+import pytest
+
+from odradek.env.ports import DiskError
+from odradek.metadata_quorum.raft.voters import VoterSet
+from odradek.metadata_quorum.recovery.choice import Named, choose, rebuild
+from odradek.metadata_quorum.recovery.found import BROKEN_OFF
+from odradek.metadata_quorum.recovery.plan import RecoveryPlan, make_plan
+from odradek.metadata_quorum.replica.storage_format import (
+    METADATA_LOG_DIRECTORY,
+    StorageFormat,
+    format_storage,
+)
+from odradek.operations.recovery.applying import apply_plan, begin_anew
+from odradek.operations.recovery.node_reading import NodeFacts, NotReadable, read_node
+from sim.machine.disk import Keep, SimDisk
+from sim.machine.disk_files import PowerCut
+from tests.quorum.recovery.copies_world import beginning, directory_of, key_of, voters_of
+
+CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
+VOTERS = voters_of(1, 2, 3)
+RECORDS, METADATA = "/records", "/metadata"
+
+
+def facts_of(node_id: int) -> NodeFacts:
+    return NodeFacts(
+        node_id=node_id,
+        is_broker=True,
+        is_controller=True,
+        endpoints=(("CONTROLLER", "127.0.0.1", 1),),
+        static_voters=(),
+        log_dirs=(RECORDS,),
+        metadata_path=METADATA,
+    )
+
+
+def formatted(node_id: int, voters: VoterSet = VOTERS) -> SimDisk:
+    """Make the disk of a node that has a short metadata log, durable."""
+    disk = SimDisk(Random(0))
+    directories = [disk.open_dir(path, create=True) for path in (RECORDS, METADATA)]
+    format_storage(
+        directories[:1],
+        directories[1],
+        StorageFormat(
+            cluster_id=CLUSTER_ID,
+            node_id=node_id,
+            directory_ids=[b"records  %07d" % node_id, directory_of(node_id)],
+            voters=voters,
+            timestamp_ms=1,
+        ),
+    )
+    log = directories[1].subdir(METADATA_LOG_DIRECTORY)
+    log.write_atomic(f"{0:020}.log", b"".join(each.data for each in beginning(voters)))
+    disk.crash("synced")
+    return disk
+
+
+def without_metadata(node_id: int) -> SimDisk:
+    """Make the disk of a node whose metadata disk was replaced by an empty one."""
+    disk = formatted(node_id)
+    disk.replace(METADATA)
+    return disk
+
+
+def planned(*disks: SimDisk) -> RecoveryPlan:
+    """Plan the recovery of nodes 1, 2, ... with these disks; 1 and 2 have lost their metadata."""
+    nodes = [read_node(facts_of(node_id), disk) for node_id, disk in enumerate(disks, 1)]
+    choice = choose(nodes, Named(lost=(key_of(1), key_of(2))))
+    assert choice.refusals == ()
+    assert choice.chosen is not None
+    numbers = iter(range(1, 100))
+    return make_plan(
+        choice.chosen,
+        choice.copies,
+        nodes,
+        absent=(),
+        topics=choice.topics,
+        new_uuid=lambda: b"new id %09d" % next(numbers),
+        timestamp_ms=1,
+    )
+
+
+@cache
+def stopped() -> tuple[list[SimDisk], RecoveryPlan]:
+    """Make the disks of three nodes, and the plan for them."""
+    disks = [without_metadata(1), without_metadata(2), formatted(3)]
+    plan = planned(*disks)
+    for disk in disks:
+        disk.crash("synced")
+    return disks, plan
+
+
+def world(node_id: int, seed: int = 0) -> tuple[SimDisk, RecoveryPlan]:
+    """Return the disk of one node of three, and the plan."""
+    disks, plan = stopped()
+    disk = SimDisk(Random(seed))
+    disk.copy_files(disks[node_id - 1])
+    return disk, plan
+
+
+def check_done(disk: SimDisk, node_id: int, plan: RecoveryPlan) -> None:
+    found = read_node(facts_of(node_id), disk)
+    assert found.copy is not None
+    assert found.copy.snapshot == plan.snapshot
+    assert found.copy.snapshot_end == plan.end
+    assert found.quorum_epoch == plan.end.epoch
+    assert plan.voters is not None
+    voter = plan.voters.get(node_id)
+    assert voter is not None
+    assert found.metadata_directory_id == voter.key.directory_id
+    assert not apply_plan(plan, facts_of(node_id), disk)
+
+
+def operations(node_id: int) -> int:
+    disk, plan = world(node_id)
+    disk.operation_count = 0
+    assert apply_plan(plan, facts_of(node_id), disk)
+    check_done(disk, node_id, plan)
+    return disk.operation_count
+
+
+@pytest.mark.parametrize("keep", ["all", "synced", "random"])
+@pytest.mark.parametrize("node_id", [1, 3])
+def test_a_death_at_any_operation_is_gone_on_from(node_id: int, keep: Keep) -> None:
+    """The same plan goes on. Without it the node has the old log, the new one, or a refusal that names the way."""
+    for number in range(1, operations(node_id) + 1):
+        disk, plan = world(node_id, number)
+        before = read_node(facts_of(node_id), disk)
+        disk.operation_count = 0
+        disk.crash_at(number)
+        try:
+            apply_plan(plan, facts_of(node_id), disk)
+        except PowerCut:
+            pass
+        else:
+            disk.crash_at(0)  # the draft of an earlier try took fewer operations
+        disk.crash(keep)
+        left = read_node(facts_of(node_id), disk)
+        if left.copy is None and before.copy is not None:
+            assert left.copy_problem == BROKEN_OFF, f"operation {number}"
+            for refusals in (choose([left], Named()).refusals, rebuild([left], Named()).refusals):
+                assert any(each.startswith(f"node {node_id} {BROKEN_OFF}") for each in refusals)
+        elif left.copy != before.copy:
+            assert left.copy is not None
+            assert left.copy.snapshot == plan.snapshot, f"operation {number}"
+        apply_plan(plan, facts_of(node_id), disk)
+        check_done(disk, node_id, plan)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_an_error_of_the_disk_at_any_operation_is_gone_on_from(number: int) -> None:
+    """After one error the plan goes on as soon as the disk works again."""
+    for at in range(1, operations(3) + 1):
+        disk, plan = world(3)
+        disk.operation_count = 0
+        disk.fail_at(at, number)
+        with suppress(DiskError, NotReadable):
+            apply_plan(plan, facts_of(3), disk)
+        disk.forget_faults()
+        apply_plan(plan, facts_of(3), disk)
+        check_done(disk, 3, plan)
+
+
+def test_a_disk_without_room_keeps_the_old_log() -> None:
+    """The new log is complete before the old one is touched."""
+    disk, plan = world(3)
+    before = read_node(facts_of(3), disk)
+    disk.capacity_bytes = disk.used_bytes + len(plan.snapshot) // 2
+    with pytest.raises(DiskError):
+        apply_plan(plan, facts_of(3), disk)
+    assert read_node(facts_of(3), disk).copy == before.copy
+    disk.capacity_bytes = None
+    assert apply_plan(plan, facts_of(3), disk)
+    check_done(disk, 3, plan)
+
+
+def test_the_old_log_is_kept_as_it_was() -> None:
+    """It is renamed as a whole, by the epoch of the recovery."""
+    disk, plan = world(3)
+    before = disk.peek(f"{METADATA}/{METADATA_LOG_DIRECTORY}")
+    apply_plan(plan, facts_of(3), disk)
+    assert disk.peek(f"{METADATA}/{METADATA_LOG_DIRECTORY}.{plan.end.epoch}-stray") == before
+
+
+def test_the_directories_of_another_node_are_refused() -> None:
+    """Wrong files of properties or exchanged disks change nothing."""
+    disk, plan = world(3)
+    wrong = attrs.evolve(facts_of(3), node_id=1)
+    with pytest.raises(NotReadable, match=r"belongs to node 3, and node\.id is 1"):
+        apply_plan(plan, wrong, disk)
+    with pytest.raises(NotReadable, match="the plan does not know node 4"):
+        apply_plan(plan, attrs.evolve(facts_of(3), node_id=4), formatted(4))
+    assert apply_plan(plan, facts_of(3), disk)
+
+
+def test_a_node_that_runs_is_refused() -> None:
+    """Its directories are locked, each by itself."""
+    for path in (RECORDS, METADATA):
+        disk, plan = world(3)
+        running = disk.open_dir(path)
+        running.lock()
+        with pytest.raises(DiskError, match="another process has locked"):
+            apply_plan(plan, facts_of(3), disk)
+        running.unlock()
+        assert apply_plan(plan, facts_of(3), disk)
+
+
+def test_a_second_plan_is_refused_where_the_first_was_carried_out() -> None:
+    """Both begin far above the old log, and only one of them may be in force."""
+    disks = [without_metadata(1), without_metadata(2), formatted(3)]
+    one, other = planned(*disks), planned(*disks)
+    other = attrs.evolve(other, recovery_id="A" * 22)
+    assert apply_plan(one, facts_of(3), disks[2])
+    with pytest.raises(NotReadable, match="has run since the plan was made"):
+        apply_plan(other, facts_of(3), disks[2])
+    check_done(disks[2], 3, one)
+
+
+def test_a_node_that_was_set_aside_begins_without_a_log() -> None:
+    """`begin-anew` keeps the old log under another name, also at the second time."""
+    disk = formatted(9)
+    for names in (1, 2):
+        begin_anew(facts_of(9), disk, has_no_vote=names == 2)
+        kept = [name for name in disk.in_cache(METADATA) if name.endswith("-stray")]
+        assert len(kept) == names
+        assert read_node(facts_of(9), disk).copy is None
+        if names == 1:
+            disk.open_dir(METADATA).subdir(METADATA_LOG_DIRECTORY, create=True)

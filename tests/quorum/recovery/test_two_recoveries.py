@@ -1,0 +1,141 @@
+"""Two recoveries: in a row, side by side, and a backup beside voters that came after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import attrs
+
+from odradek.metadata_quorum.recovery.choice import Named, choose
+from odradek.metadata_quorum.recovery.found import CopyFiles, FoundNode
+from odradek.metadata_quorum.recovery.plan import RecoveryPlan, make_plan
+from odradek.metadata_quorum.recovery.recovered_image import LEADER_EPOCHS_AHEAD, recoveries_of
+from odradek.metadata_quorum.recovery.recovery_files import decode_plan, encode_plan
+from tests.quorum.recovery.copies_world import (
+    beginning,
+    copy_of,
+    found,
+    key_of,
+    replica,
+    topic,
+    voters_of,
+    write,
+)
+from tests.quorum.recovery.test_choice import images_of, plan_of
+
+VOTERS = voters_of(1, 2, 3)
+LOST = (key_of(1), key_of(2))
+
+
+def ids(begin: int) -> Callable[[], bytes]:
+    """Make a source of directory ids and plan ids."""
+    numbers = count(begin)
+    return lambda: b"random id %06d" % next(numbers)
+
+
+def planned(nodes: list[FoundNode], begin: int, named: Named | None = None) -> RecoveryPlan:
+    choice = choose(nodes, Named(lost=LOST) if named is None else named)
+    assert choice.refusals == ()
+    assert choice.chosen is not None
+    return make_plan(
+        choice.chosen,
+        choice.copies,
+        nodes,
+        absent=(),
+        topics=choice.topics,
+        new_uuid=ids(begin),
+        timestamp_ms=1,
+    )
+
+
+def stopped_nodes() -> list[FoundNode]:
+    log = beginning(VOTERS)
+    log.append(write(log, 1, *topic(1)))
+    return [found(1, None), found(2, None), found(3, copy_of(log), replica(1, 3))]
+
+
+def after(node: FoundNode, plan: RecoveryPlan) -> FoundNode:
+    """Describe a node on which the plan was carried out, and which has not run since."""
+    mine = next(each for each in plan.nodes if each.node_id == node.node_id)
+    return attrs.evolve(
+        node,
+        copy=CopyFiles(plan.end, plan.snapshot, b""),
+        copy_problem="",
+        quorum_epoch=plan.end.epoch,
+        directories=tuple(
+            attrs.evolve(each, directory_id=mine.new_ids.get(each.path, each.directory_id))
+            for each in node.directories
+        ),
+    )
+
+
+def test_two_plans_from_the_same_reports_differ() -> None:
+    """Each has an id of its own, and begins its log at an offset and an epoch of its own."""
+    nodes = stopped_nodes()
+    one, other = planned(nodes, 1), planned(nodes, 100)
+    assert one.voters != other.voters
+    assert one.recovery_id != other.recovery_id
+    assert one.end.epoch != other.end.epoch
+    assert one.end.offset != other.end.offset
+    assert decode_plan(encode_plan(one)).recovery_id == one.recovery_id
+
+
+def test_logs_that_were_recovered_side_by_side_are_refused_together() -> None:
+    """Neither has the recovery of the other, so an operator has to choose."""
+    nodes = stopped_nodes()
+    one, other = planned(nodes, 1), planned(nodes, 100)
+    mixed = [after(nodes[0], one), after(nodes[1], other), after(nodes[2], other)]
+    lost = tuple(each.key for plan in (one, other) if plan.voters is not None for each in plan.voters.voters)
+    refusals = choose(mixed, Named(lost=lost)).refusals
+    assert [each for each in refusals if "recoveries that were made side by side" in each]
+
+
+def test_recoveries_in_a_row_are_one_history() -> None:
+    """The second has the ids of both, and its numbers are above those of the first."""
+    nodes = stopped_nodes()
+    first = planned(nodes, 1)
+    again = [after(each, first) for each in nodes]
+    assert first.voters is not None
+    keys = {each.key.node_id: each.key for each in first.voters.voters}
+    broken = [attrs.evolve(each, copy=None, copy_problem="has no metadata log") for each in again[:2]]
+    second = planned([*broken, again[2]], 100, Named(lost=(keys[1], keys[2])))
+    assert recoveries_of(images_of(second)) == (first.recovery_id, second.recovery_id)
+    assert second.end.epoch >= first.end.epoch + 1_000_000
+    assert second.end.offset >= first.end.offset + 1_000_000
+    before, now = (images_of(each).topics["t1"].partitions[0] for each in (first, second))
+    assert now.leader_epoch == before.leader_epoch + LEADER_EPOCHS_AHEAD
+    assert now.partition_epoch == before.partition_epoch + LEADER_EPOCHS_AHEAD
+    old_and_new = [after(nodes[0], second), nodes[1], after(nodes[2], second)]
+    refusals = choose(old_and_new, Named(lost=(key_of(1),))).refusals
+    assert not [each for each in refusals if "side by side" in each]
+
+
+def test_a_recovery_that_reached_only_some_nodes_is_continued() -> None:
+    """The refusal names the command with `--from`, where to find the plan, and the nodes that lack it."""
+    nodes = stopped_nodes()
+    plan = planned(nodes, 1)
+    partly = [after(nodes[0], plan), *nodes[1:]]
+    (hint,) = (each for each in choose(partly, Named()).refusals if "--from" in each)
+    assert "nodes 2, 3 lack that recovery" in hint
+    assert f"*.recovery-{plan.end.epoch}.json" in hint
+
+
+def test_a_backup_is_judged_by_the_voters_that_came_after_it_too() -> None:
+    """The backup's voters may be lost, while a majority of the present ones is left: it elects a leader by itself."""
+    log = beginning(VOTERS)
+    backup = ("b.tar.gz", copy_of(log))
+    later = [*log, write(log, 2, voters_of(3, 4, 5).to_record(), is_control=True)]
+    later.append(write(later, 2, *topic(1)))
+    nodes = [found(each, copy_of(later)) for each in (3, 4, 5)]
+    named = Named(lost=LOST, gone=(1, 2), backup_may_be_older=True)
+    choice = choose(nodes, named, backup)
+    assert choice.chosen is not None
+    assert choice.chosen.node_id is None
+    assert [each for each in choice.refusals if each.startswith("3 of 3 voters are left")]
+    alone = [found(3, copy_of(later))]
+    lost = (*LOST, key_of(4), key_of(5))
+    named = Named(lost=lost, gone=(1, 2, 4, 5), backup_may_be_older=True)
+    plan = plan_of(choose(alone, named, backup), alone)
+    assert plan.voters is not None
+    assert plan.voters.node_ids == (3,)
