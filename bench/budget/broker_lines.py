@@ -95,6 +95,11 @@ _NEW_MEMBER = {
     "topic_partitions": [],
 }
 """A heartbeat that joins a group of the consumer protocol."""
+_BEATING_MEMBER = {
+    **{name: value for name, value in _NEW_MEMBER.items() if name != "topic_partitions"},
+    "member_epoch": 1,
+    "subscribed_topic_names": None,
+}
 _JOIN = {
     **_MEMBER,
     "group_id": "joined",
@@ -285,7 +290,7 @@ BROKER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
         Costly(
             "Each partition that a member says it has is compared with those that it should have.",
             ("topic_partitions.partitions",),
-            {**_NEW_MEMBER, "member_epoch": 1, "subscribed_topic_names": None},
+            {**_BEATING_MEMBER, "topic_partitions.topic_id": lambda stage, _: stage.wide_id},
             "partitions",
         ),
     ),
