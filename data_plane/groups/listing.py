@@ -6,7 +6,6 @@ import attrs
 
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
-from odradek.data_plane.groups.consumers.consumer_membership import ConsumerMembership
 from odradek.data_plane.groups.consumers.describing import group_not_found
 from odradek.data_plane.groups.membership import Membership
 from odradek.data_plane.groups.offsets import OffsetStore
@@ -34,8 +33,8 @@ class DescribeGroup:
 
 @attrs.frozen
 class DescribeConsumerGroup:
-    """A coordinator's request to describe one group of the consumer protocol. Answered by ConsumerGroupDescribe's
-    `DescribedGroup`.
+    """A coordinator's request for one group of the consumer protocol. Answered by the `ConsumerGroup`, or by
+    ConsumerGroupDescribe's `DescribedGroup` with an error.
     """
 
     group_id: str
@@ -51,9 +50,8 @@ class DeleteGroup:
 class Listing:
     """The administrator's view of one coordinator's groups."""
 
-    def __init__(self, membership: Membership, consumers: ConsumerMembership, offsets: OffsetStore) -> None:
+    def __init__(self, membership: Membership, offsets: OffsetStore) -> None:
         self._membership = membership
-        self._consumers = consumers
         self._offsets = offsets
 
     def list_groups(self, turn: Turn, ask: Ask) -> None:
@@ -79,10 +77,9 @@ class Listing:
         request: DescribeConsumerGroup = ask.request
         group = turn.state.consumers.get(request.group_id)
         if group is None:
-            found = group_not_found(request.group_id, turn.state.has_group(request.group_id))
-        else:
-            found = self._consumers.describe(group)
-        turn.answer(ask.reply, found)
+            is_there = turn.state.has_group(request.group_id)
+            return turn.answer(ask.reply, group_not_found(request.group_id, is_there))
+        turn.answer(ask.reply, group)
 
     def delete(self, turn: Turn, ask: Ask) -> None:
         request: DeleteGroup = ask.request

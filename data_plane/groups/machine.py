@@ -75,7 +75,7 @@ class GroupMachine:
         )
         members = ClassicMembers(settings, self.membership, self.consumers)
         offsets = OffsetStore(settings, self.membership, self.consumers)
-        listing = Listing(self.membership, self.consumers, offsets)
+        listing = Listing(self.membership, offsets)
         self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
             ConsumerGroupHeartbeatRequest: self.consumers.heartbeat,
             TopicsFound: self.consumers.take_found_topics,

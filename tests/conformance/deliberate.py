@@ -160,6 +160,7 @@ OVER_BUDGET = (
         "20,000 things that it names: topics, keys, partitions, resources; replicas are not counted",
         "POLICY_VIOLATION for all of them",
     ),
+    OverBudget("ConsumerGroupHeartbeat", "5,000 topics that a member names", "INVALID_REQUEST"),
     OverBudget(
         "OffsetCommit, TxnOffsetCommit",
         "offsets whose records are larger than one append to `__consumer_offsets` may be",

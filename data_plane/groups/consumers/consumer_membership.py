@@ -49,7 +49,6 @@ from odradek.data_plane.groups.consumers.consumer_records import (
     topics_tombstone,
     upgraded_records,
 )
-from odradek.data_plane.groups.consumers.describing import describe_group
 from odradek.data_plane.groups.consumers.group_change import GroupChange
 from odradek.data_plane.groups.consumers.group_times import (
     assignment_interval_ms,
@@ -77,7 +76,6 @@ from odradek.data_plane.groups.turn import Turn
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
-from odradek.wire.messages.consumer_group_describe import DescribedGroup
 from odradek.wire.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -447,10 +445,6 @@ class ConsumerMembership:
         group = turn.state.consumers.get(group_id)
         if group is not None and member_id in group.members:
             self.fence(turn, group, [member_id])
-
-    def describe(self, group: ConsumerGroup) -> DescribedGroup:
-        """Describe a group for administrators."""
-        return describe_group(group, self._settings.consumer_assignors, self.image)
 
     def delete(self, turn: Turn, group: ConsumerGroup) -> None:
         """Delete a group without members."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup, Epochs, Member, Target
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.serving.steps import Work
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages import consumer_group_describe as wire
 
@@ -21,12 +22,15 @@ def group_not_found(group_id: str, is_there: bool) -> wire.DescribedGroup:
     return wire.DescribedGroup(error.code, error.message, group_id)
 
 
-def describe_group(group: ConsumerGroup, offered: Sequence[str], image: MetadataImage) -> wire.DescribedGroup:
-    """Describe a group with its members, sorted by their ids."""
-    members = [
-        _member(group.members[member_id], group.target_of(member_id), image)
-        for member_id in sorted(group.members)
-    ]
+def describe_group(
+    group: ConsumerGroup, offered: Sequence[str], image: MetadataImage
+) -> Work[wire.DescribedGroup]:
+    """Describe a group with its members, sorted by their ids; in slices, as there may be many."""
+    members = []
+    for member_id in sorted(group.members):
+        member, target = group.members[member_id], group.target_of(member_id)
+        members.append(_member(member, target, image))
+        yield 1 + sum(map(len, member.assigned.values())) + sum(map(len, target.values()))
     return wire.DescribedGroup(
         ErrorCode.NONE,
         None,

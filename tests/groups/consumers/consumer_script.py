@@ -21,12 +21,15 @@ from typing import Any
 import attrs
 
 from odradek.data_plane.coordination.records import CoordinatorRecord
+from odradek.data_plane.groups.consumers.consumer_group import ConsumerGroup
+from odradek.data_plane.groups.consumers.describing import describe_group
 from odradek.data_plane.groups.consumers.patterns import find_topics
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.listing import DescribeConsumerGroup
 from odradek.data_plane.groups.machine import GroupMachine
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from odradek.serving.layered_map import LayeredMap
+from odradek.serving.steps import Work
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages import coordinator_records as records
 from odradek.wire.messages.consumer_group_describe import Assignment, DescribedGroup
@@ -194,6 +197,8 @@ class ConsumerScript(GroupScript):
     # -- words --------------------------------------------------------------------------------------------------
 
     def tell(self, response: Any) -> str:
+        if isinstance(response, ConsumerGroup):
+            response = _all_at_once(describe_group(response, self._settings.consumer_assignors, self._image))
         if isinstance(response, DescribedGroup):
             return _tell_group(response, self._tell_id)
         if not isinstance(response, ConsumerGroupHeartbeatResponse):
@@ -272,6 +277,16 @@ def _owned(text: str) -> list[TopicPartitions]:
             name, _, index = word.rpartition("-")
             found.setdefault(name, []).append(int(index))
     return [TopicPartitions(topic_id(name), indexes) for name, indexes in found.items()]
+
+
+def _all_at_once(work: Work[DescribedGroup]) -> DescribedGroup:
+    """Do work that a node does in slices."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            described: DescribedGroup = end.value
+            return described
 
 
 def _tell_group(group: DescribedGroup, tell_id: Any) -> str:
