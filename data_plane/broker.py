@@ -29,7 +29,6 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.newest_image import NewestImage
 from odradek.data_plane.ports import TransactionVerifier
 from odradek.data_plane.produce_workers import ProduceWorkers
-from odradek.data_plane.producer_ids import ProducerIds
 from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
@@ -38,9 +37,11 @@ from odradek.data_plane.replication.replication import Replication
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.rotten_replicas import RottenReplicas
 from odradek.data_plane.replication.served_partitions import ServedPartitions
+from odradek.data_plane.telemetry.client_telemetry import ClientTelemetry
 from odradek.data_plane.topic_configs import OwnConfig, TopicConfigs
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator
 from odradek.data_plane.transactions.marker_writer import MarkerWriter
+from odradek.data_plane.transactions.producer_ids import ProducerIds
 from odradek.env.ports import DiskError, Log, TaskGroup, Workers
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.config.log_levels import LogLevels
@@ -76,9 +77,7 @@ class Broker:
         self.clock, self.agreed_clock = env.clock, env.agreed_clock
         self.long_work = env.long_work
         self.log_dirs = log_dirs
-        self.controller = controller
-        self.tasks = tasks
-        self.log = log
+        self.controller, self.tasks, self.log = controller, tasks, log
         self.log_levels = log_levels if log_levels is not None else LogLevels()
         self.newest = NewestImage(MetadataImage(cluster_id=settings.cluster_id))
         self.hosted = hosted = HostedTopics()
@@ -100,6 +99,7 @@ class Broker:
         """Called when this broker's own configuration has changed while it runs."""
         self.sessions = self._make_sessions()
         self.quotas = ClientQuotas(settings_of(QuotaSettings, settings.config_layers))
+        self.telemetry = self._make_telemetry()
         self.disks = disks = self._make_disks(unavailable_dirs or {})
         self.placement, self.maker, self.assignments = disks.placement, disks.maker, disks.assignments
         self.moves = disks.moves
@@ -126,6 +126,14 @@ class Broker:
             self.env.random,
             is_known=lambda key: self.hosted.partition(*key) is not None,
             is_follower=self._is_follower,
+        )
+
+    def _make_telemetry(self) -> ClientTelemetry:
+        log = self.log
+        return ClientTelemetry(
+            self.settings.telemetry_bytes_max,
+            self.env.new_uuid,
+            lambda name, reason: log.warning("client_metrics.unreadable", name=name, reason=reason),
         )
 
     def _make_disks(self, unavailable_dirs: Mapping[str, str]) -> ReplicaDisks:
@@ -225,8 +233,23 @@ class Broker:
         self.rotten.look_again()
         if delta.changed_quotas:
             self.quotas.apply(image.access.client_quotas, delta.changed_quotas)
+        self.telemetry.follow(image.configs, delta.changed_configs)
         self.groups.apply_metadata(delta)
         self.transactions.follow(delta)
+        self.run_woken()
+
+    def hold_leadership(self) -> None:
+        """Lead no partition until `release_leadership`.
+
+        What a start finds in the metadata was decided for an earlier incarnation of this broker. Its leader epoch may be
+        that of a dead process, and the in-sync replicas may count a log that a crash has cut. A broker of Kafka, too,
+        publishes nothing before it has caught up with its registration.
+        """
+        self.hosting.hold_leadership()
+
+    def release_leadership(self) -> None:
+        """Lead what the metadata say: they contain the registration of this incarnation. Does nothing the second time."""
+        self.hosting.release_leadership()
         self.run_woken()
 
     def hold_coordinators(self, is_held: bool) -> None:
@@ -252,8 +275,7 @@ class Broker:
     def _apply_broker_config(self) -> None:
         """Give every log its configuration again, after the broker's has changed."""
         self.configs.broker_changed()
-        for throttle in self.replication.throttles:
-            throttle.set_rate(self.config_layers)
+        self.replication.set_throttled_rates(self.config_layers)
         for listener in self.config_listeners:
             listener()
         self.troubles.config_changed()
@@ -364,6 +386,7 @@ class Broker:
             "rot": self.rotten.statistics(),
             "cleaner": self.cleaner.statistics(),
             "fetch_sessions": self.sessions.statistics(),
+            "telemetry": self.telemetry.statistics(self.clock.monotonic()),
             "timers": self.timers.statistics(),
             "produce_workers": self.produce_workers.statistics(),
             "loop_inflated_bytes": self.loop_work.bytes_inflated,

@@ -27,6 +27,8 @@ class BrokerSettings:
     """Partitions in one page of DescribeTopicPartitions."""
     add_partitions_retry_backoff_ms: int = setting("add.partitions.to.txn.retry.backoff.ms")
     add_partitions_retry_backoff_ms_max: int = setting("add.partitions.to.txn.retry.backoff.max.ms")
+    telemetry_bytes_max: int = setting("telemetry.max.bytes")
+    """The most bytes of one PushTelemetry, as they come over the wire."""
     groups: GroupSettings
     transactions: TransactionSettings
     config_layers: BrokerConfigLayers

@@ -100,6 +100,7 @@ class HostedPartitions:
         self._without_room: dict[TopicIdPartition, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; True for new ones."""
         self._tries_again = False
+        self._may_lead = True
         self._unsettled: dict[bytes, dict[int, None]] = {}
         """Partitions by topic whose metadata waits for the end of a change of their logs."""
         self._refused: dict[TopicIdPartition, None] = {}
@@ -125,8 +126,7 @@ class HostedPartitions:
                 partition.set_config(config)
 
     def _set_throttles(self, topic: HostedTopic) -> None:
-        for throttle in self._replication.throttles:
-            throttle.set_replicas(topic.topic_id, self._configs.own(topic.name))
+        self._replication.set_throttled_replicas(topic.topic_id, self._configs.own(topic.name))
 
     # -- what the metadata places here ----------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class HostedPartitions:
                 self._unsettled.setdefault(topic.topic_id, {})[index] = None
                 continue
             if partition.image is not image:
-                partition.apply(image, self._node_id)
+                self._apply(partition, image)
                 if image.directory_of(self._node_id) == LOST_DIRECTORY:
                     self._take_lost(hosted, index, partition, image)
                 else:
@@ -166,6 +166,32 @@ class HostedPartitions:
         if hosted.partitions:
             self._hosted.put(hosted)
             self._set_throttles(hosted)
+
+    def _apply(self, partition: Partition, image: PartitionImage) -> None:
+        if not self._may_lead and image.leader == self._node_id:
+            reached("replication.not_led_before_registration")
+        partition.apply(image, self._node_id, may_lead=self._may_lead)
+
+    def hold_leadership(self) -> None:
+        """Lead nothing until `release_leadership`; called before the first metadata."""
+        assert not self._hosted.by_id, "a broker that hosts partitions may lead them already"
+        self._may_lead = False
+
+    def release_leadership(self) -> None:
+        """Lead what the metadata say, since they are those of this incarnation of the broker by now."""
+        if self._may_lead:
+            return
+        self._may_lead = True
+        for topic in list(self._hosted.by_id.values()):
+            for partition in list(topic.partitions.values()):
+                image = partition.image
+                if (
+                    image is not None
+                    and image.leader == self._node_id
+                    and not partition.log.home.is_unsettled
+                ):
+                    self._apply(partition, image)
+                    self._replication.follow_metadata(partition)
 
     def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
         """Report the place of a replica to the controller again, if the metadata differs.
@@ -210,7 +236,8 @@ class HostedPartitions:
                 placement.check_readable(hosted.name, index)
                 if self._moves.has_only_future(hosted.name, index, hosted.topic_id, assigned):
                     reached("moves.reported_swap_never_came")
-                    # The swap was reported, and has not come: the log is on a disk that is away.
+                    # The controller has recorded the end of a move, but no swap happened: the log is on a disk
+                    # that is not online.
                     self._assignments.note(hosted.topic_id, index, LOST_DIRECTORY)
                     raise DirectoryAway(
                         "the replica was about to move here from a log directory that is offline"
@@ -278,7 +305,7 @@ class HostedPartitions:
             if fresh is None:
                 return
             partition, fate = fresh, Fate.FOLLOW
-            partition.apply(image, self._node_id)
+            self._apply(partition, image)
         owner = partition.log.owner
         if fate is not Fate.WAIT and isinstance(owner, LogDir):
             rotten.report_directory(replica, owner.directory_id, is_anew=fate is Fate.FOLLOW)
@@ -292,8 +319,7 @@ class HostedPartitions:
         hosted = self._hosted.remove(topic_id)
         if hosted is None:
             return
-        for throttle in self._replication.throttles:
-            throttle.forget(topic_id)
+        self._replication.forget_throttled(topic_id)
         for partition in list(hosted.partitions.values()):
             self._delete_replica(partition)
 

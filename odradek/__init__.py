@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from odradek.client.consumer.consumer_types import ConsumerRecord as ConsumerRecord
     from odradek.client.consumer.consumer_types import OffsetAndMetadata as OffsetAndMetadata
     from odradek.client.consumer.consumer_types import RebalanceListener as RebalanceListener
+    from odradek.client.consumer.consumer_types import SubscriptionPattern as SubscriptionPattern
     from odradek.client.consumer.consumer_types import UndecodableRecord as UndecodableRecord
     from odradek.client.errors import ClientError as ClientError
     from odradek.client.producer.record_metadata import Delivered as Delivered
@@ -36,6 +37,7 @@ _HOMES = {
     "Producer": "odradek.client.shells.producer",
     "RebalanceListener": "odradek.client.consumer.consumer_types",
     "RecordMetadata": "odradek.client.producer.record_metadata",
+    "SubscriptionPattern": "odradek.client.consumer.consumer_types",
     "TopicPartition": "odradek.wire.topic_partition",
     "UndecodableRecord": "odradek.client.consumer.consumer_types",
     "ErrorCode": "odradek.wire.errors",
@@ -55,6 +57,7 @@ __all__ = [
     "Producer",
     "RebalanceListener",
     "RecordMetadata",
+    "SubscriptionPattern",
     "TopicPartition",
     "UndecodableRecord",
 ]

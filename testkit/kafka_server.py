@@ -167,9 +167,11 @@ def start_kafka(
     settings: Mapping[str, str] | None = None,
     cpus: Sequence[int] | None = None,
     heap: Sequence[str] = HEAP,
+    classes: Path | None = None,
 ) -> ServerProcess:
     """Format `directory` (unless it is), start a node there, and wait until it serves.
 
+    `classes` is a directory of compiled plugins.
     Raises `KafkaUnavailable`, or `ServerFailed` when it does not come up.
     """
     jars = ensure_jars()
@@ -190,7 +192,10 @@ def start_kafka(
         )
     server = spawn(
         f"Apache Kafka {KAFKA_VERSION}",
-        [java_command(), *heap, logging, "-cp", f"{jars}/*", "kafka.Kafka", properties_path],
+        [
+            *(java_command(), *heap, logging, "-cp"),
+            *(f"{jars}/*" if classes is None else f"{classes}:{jars}/*", "kafka.Kafka", properties_path),
+        ],
         bootstrap=f"127.0.0.1:{port}",
         log_path=directory / "server.log",
         cpus=cpus,

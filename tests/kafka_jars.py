@@ -23,6 +23,13 @@ NO_RETENTION = {
 TRANSACTIONS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 """How often the coordinator looks for transactions that are open for too long; 10 s by default."""
 
+GROUPS = {
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.session.timeout.ms": "1000",
+}
+"""Groups of the new protocol rebalance by heartbeats, by default one in 5 s."""
+
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
@@ -36,5 +43,5 @@ def kafka_jars() -> Path:
 @pytest.fixture(scope="session")
 def apache_kafka(kafka_jars: Path) -> Iterator[ServerProcess]:
     """A running Apache Kafka with one combined node, for the whole session."""
-    with kafka_server(heap=TEST_HEAP, settings={**NO_RETENTION, **TRANSACTIONS}) as server:
+    with kafka_server(heap=TEST_HEAP, settings={**NO_RETENTION, **TRANSACTIONS, **GROUPS}) as server:
         yield server

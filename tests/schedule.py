@@ -31,6 +31,7 @@ APACHE_KAFKA = frozenset(
         "tests/client/admin/test_admin_transactions.py",
         "tests/client/consumer/test_committed_readers.py",
         "tests/client/consumer/test_consumer_servers.py",
+        "tests/client/consumer/coordinated/test_group_servers.py",
         "tests/client/core/test_servers.py",
         "tests/client/producer/test_producer.py",
         "tests/client/producer/test_transactional_servers.py",

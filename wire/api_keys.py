@@ -76,6 +76,8 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     CONTROLLER_REGISTRATION = 70
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
     ASSIGN_REPLICAS_TO_DIRS = 73
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
@@ -169,6 +171,8 @@ APIS: dict[int, Api] = {
     68: Api("consumer_group_heartbeat", 0, 1, False, 0, True, False, False, False),
     69: Api("consumer_group_describe", 0, 1, False, 0, True, False, False, False),
     70: Api("controller_registration", 0, 0, False, 0, False, True, False, False),
+    71: Api("get_telemetry_subscriptions", 0, 0, False, 0, True, False, False, False),
+    72: Api("push_telemetry", 0, 0, False, 0, True, False, False, False),
     73: Api("assign_replicas_to_dirs", 0, 0, False, 0, False, True, False, False),
     74: Api("list_config_resources", 0, 1, False, 0, True, False, False, False),
     75: Api("describe_topic_partitions", 0, 0, False, 0, True, False, False, False),

@@ -5,13 +5,14 @@ record) are also a `Message`. A field's wire type and versions are in its attrs 
 They are nowhere else: both codecs work from this metadata alone.
 
 Comparison and representation are written once here, over the attributes, instead of being compiled into every class
-by attrs. That halves the time it takes to load a module of messages.
+by attrs. What attrs does compile, `__init__`, waits for the first use of a class (`schema/lazy_attrs.py`). A node loads some 430
+classes at its start, and needs a few dozen of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from odradek.wire.secret_fields import shown
 
@@ -64,16 +65,53 @@ def kafka(
     return {"kafka": WireField(type, versions, nullable, tagged, tag, flexible)}
 
 
+class UnmadeAttributes:
+    """The `__attrs_attrs__` of a class until attrs makes them, which it does when they are read first."""
+
+    def __get__(self, instance: object, owner: type[Structure]) -> tuple[Any, ...]:
+        return owner._make_attributes()
+
+
 class Structure:
     """A group of fields; compares by value, is mutable and so not hashable."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[tuple[Any, ...]]
+    _unmade_fields: ClassVar[dict[str, Any]] = {}
+    """The fields by name, as the sources of the class and its bases state them."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Have attrs make the `__init__` of the class. It replaces this one, and is called at once."""
+        cls = type(self)
+        cls._make_attributes()
+        cls.__init__(self, *values, **named)
+
+    @classmethod
+    def _make_attributes(cls) -> tuple[Any, ...]:
+        """Give the class the attributes and the `__init__` that attrs makes, and return the attributes.
+
+        Threads may do so at the same time: they make the same.
+        """
+        import attrs
+
+        body = {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+        made: Any = attrs.define(
+            type(cls.__name__, (), body), these=cls._unmade_fields, eq=False, repr=False, slots=False
+        )
+        attributes: tuple[Any, ...] = made.__attrs_attrs__
+        cls.__attrs_attrs__ = attributes
+        cls.__init__ = made.__init__  # type: ignore[method-assign]  # see `__init__`
+        return attributes
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self._names())
+
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy of which these fields have other values. The values of all other fields are shared."""
+        kept = {name: getattr(self, name) for name in self._names() if name not in changes}
+        return type(self)(**kept, **changes)
 
     __hash__ = None  # type: ignore[assignment]  # the interpreter's own way to say "not hashable"
 

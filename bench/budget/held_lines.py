@@ -115,6 +115,9 @@ HELD_LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (
         Costly("Nothing in it grows: all quotas are told.", (), {"components": []}, "all"),
     ),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (
+        Costly("Nothing in it grows: all clients are listed.", (), {"include_clients": True}, "all"),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: (
         Costly("Nothing in it grows: all resources are told.", (), {"resource_types": []}, "all"),
     ),

@@ -11,10 +11,11 @@ from bench.budget.broker_lines import BROKER_LINES
 from bench.budget.controller_lines import CONTROLLER_LINES
 from bench.budget.frames import Costly
 from bench.budget.held_lines import HELD_LINES
+from bench.budget.telemetry_lines import TELEMETRY_LINES
 from bench.budget.transaction_lines import TRANSACTION_LINES
 from odradek.wire.api_keys import ApiKey
 
-_LINES = BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES
+_LINES = BROKER_LINES | CONTROLLER_LINES | TRANSACTION_LINES | TELEMETRY_LINES
 LINES: dict[ApiKey, tuple[Costly, ...]] = {
     key: (*_LINES[key], *HELD_LINES.get(key, ())) for key in ApiKey if key in _LINES
 }

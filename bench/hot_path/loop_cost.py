@@ -66,6 +66,7 @@ class FreeConn:
     """A connection whose peer sends the same bytes `turns` times, takes every answer, and leaves."""
 
     peer_host = "nobody"
+    peer_port = 0
 
     def __init__(self, data: bytes, turns: int) -> None:
         self._data = data

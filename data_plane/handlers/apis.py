@@ -25,9 +25,14 @@ from odradek.data_plane.handlers.administration.log_dirs import (
     DescribeLogDirsHandler,
 )
 from odradek.data_plane.handlers.administration.topic_partitions import DescribeTopicPartitionsHandler
+from odradek.data_plane.handlers.client_telemetry import (
+    GetTelemetrySubscriptionsHandler,
+    PushTelemetryHandler,
+)
 from odradek.data_plane.handlers.doors import decisions
 from odradek.data_plane.handlers.doors import group_doors as groups
 from odradek.data_plane.handlers.doors import producing_doors as producing
+from odradek.data_plane.handlers.doors import telemetry_doors as telemetry
 from odradek.data_plane.handlers.doors import topic_doors as topics
 from odradek.data_plane.handlers.doors import transaction_doors as transactions
 from odradek.data_plane.handlers.doors.decisions import Decisions
@@ -327,6 +332,13 @@ APIS: Mapping[ApiKey, Api] = {
         lambda at: ListTransactionsHandler(at.broker, at.broker.transactions).handle,
         transactions.list_transactions_door,
         decisions.of_all_transactions,
+    ),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(
+        lambda at: GetTelemetrySubscriptionsHandler(at.broker.telemetry, at.broker.long_work).handle,
+        telemetry.get_telemetry_subscriptions_door,
+    ),
+    ApiKey.PUSH_TELEMETRY: Api(
+        lambda at: PushTelemetryHandler(at.broker.telemetry, at.broker.long_work).handle, PASSES
     ),
     ApiKey.LIST_CONFIG_RESOURCES: Api(
         lambda at: ListConfigResourcesHandler(at.broker).handle, for_cluster(Operation.DESCRIBE_CONFIGS)

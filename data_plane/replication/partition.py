@@ -20,13 +20,12 @@ of the metadata here (it may copy meanwhile), or made up by a stranger. Only the
 
 With replication factor 1 a partition needs none of this: its `followers` is None.
 
-PURE: the log's files are reached only through its own methods, brokers and the controller through `Cluster`.
+PURE: the log's files are reached only through its own methods, brokers and the controller through `PartitionCluster`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from odradek.data_plane.log.batch_work import AT_ONCE, BatchWork
 from odradek.data_plane.log.log_config import LONG_MAX, LogConfig
@@ -41,6 +40,7 @@ from odradek.data_plane.replication.isr_state import (
     assert_isr,
     committed_isr,
 )
+from odradek.data_plane.replication.partition_cluster import NOBODY, PartitionCluster
 from odradek.data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
 from odradek.data_plane.replication.waiting_requests import WaitingRequests
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
@@ -71,74 +71,6 @@ decides.
 """
 
 
-class Cluster(Protocol):
-    """The part of its broker that a partition uses."""
-
-    @property
-    def lag_ms_max(self) -> int:
-        """`replica.lag.time.max.ms`."""
-
-    def now_ms(self) -> int:
-        """Return monotonic milliseconds."""
-
-    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
-        """True if a fetch with this epoch shows that the broker may be in sync.
-
-        True if the metadata knows the broker with this epoch, and the broker is neither fenced nor leaving. Besides,
-        the replica's directory must be online.
-        """
-
-    def is_troubled(self, directory: bytes) -> bool:
-        """True if the directory's broker reports that it takes no records now."""
-
-    def registered_epoch(self, broker_id: int) -> int:
-        """Return the epoch of this broker's registration; -1 for an unregistered one."""
-
-    def is_alive(self, broker_id: int) -> bool:
-        """True if this broker is registered and not fenced."""
-
-    def alter_isr(self, partition: Partition) -> None:
-        """Send the proposal in `partition.isr_state` to the controller."""
-
-    def suspect(self, partition: Partition, offset: int) -> None:
-        """Have the bytes of this log at this offset checked: they may differ from the written ones."""
-
-    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
-        """Flush this log, and call `ended` when the recovery point has moved. After a failure, call it a while later."""
-
-
-class _Nobody:
-    """The cluster of a partition that has no followers."""
-
-    lag_ms_max = 0
-
-    def now_ms(self) -> int:
-        return 0
-
-    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
-        return False
-
-    def is_troubled(self, directory: bytes) -> bool:
-        return False
-
-    def registered_epoch(self, broker_id: int) -> int:
-        return UNKNOWN_BROKER_EPOCH
-
-    def is_alive(self, broker_id: int) -> bool:
-        return False
-
-    def alter_isr(self, partition: Partition) -> None:
-        """Ignore a proposal: there is no controller to ask."""
-
-    def suspect(self, partition: Partition, offset: int) -> None:
-        """Ignore a suspicion: there is no other replica."""
-
-    def sync(self, partition: Partition, ended: Callable[[], None]) -> None:
-        """Do nothing: no worker is there that could flush."""
-
-
-NOBODY = _Nobody()
-
 _NOBODY_WAITS = WaitingRequests()
 """Always empty: the queues of all partitions for which no request has waited yet."""
 
@@ -167,7 +99,7 @@ class Partition:
         "partition_epoch",
     )
 
-    def __init__(self, log: PartitionLog, cluster: Cluster = NOBODY) -> None:
+    def __init__(self, log: PartitionLog, cluster: PartitionCluster[Partition] = NOBODY) -> None:
         self.log = log
         self._cluster = cluster
         self.image: PartitionImage | None = None
@@ -201,9 +133,10 @@ class Partition:
 
     # -- the controller's word ------------------------------------------------------------------------------------
 
-    def apply(self, image: PartitionImage, node_id: int) -> None:
+    def apply(self, image: PartitionImage, node_id: int, *, may_lead: bool = True) -> None:
         """Apply the metadata: leader, epoch, replicas.
 
+        `may_lead` is False while the metadata may be older than this process: this replica leads nothing then.
         Watchers are woken, since they may have to fail.
         """
         if image.leader_epoch < self.leader_epoch:
@@ -221,7 +154,7 @@ class Partition:
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
             self.isr_state = committed_isr(image.isr)
         self.image = image
-        self.is_leader = image.leader == node_id
+        self.is_leader = may_lead and image.leader == node_id
         self.leader_epoch = image.leader_epoch
         self.partition_epoch = image.partition_epoch
         if self.is_leader:

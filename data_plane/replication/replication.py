@@ -1,14 +1,14 @@
 """Replication of a broker: the leaders it follows, the requests of its partitions to the controller, lagging
 followers. PORTED.
 
-One object per broker. Partitions ask it about the cluster (`partition.Cluster`). The broker passes every partition
+One object per broker. Partitions ask it about the cluster (`PartitionCluster`). The broker passes every partition
 that the metadata changes (`follow_metadata`), and those that it no longer serves (`forget`). Tasks begin when there
 is something to do: a broker runs them only when one of its partitions has other replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from odradek.data_plane.log.directory.log_dir import LogDir
@@ -21,6 +21,8 @@ from odradek.data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partit
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.env.ports import Env, TaskGroup
+from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.image.metadata_image import NO_LEADER
 from odradek.metadata_quorum.ports import PeerChannel
 from odradek.named_states import reached
 from odradek.serving.disk_troubles import Trouble
@@ -100,15 +102,32 @@ class Replication:
         self._watches_troubles = False
         self._is_stopped = False
 
-    @property
-    def throttles(self) -> tuple[ReplicationThrottle, ...]:
-        """The throttles whose rates and replicas the metadata sets."""
-        return self.leader_throttle, self.follower_throttle
+    # -- throttles ------------------------------------------------------------------------------------------------
+
+    def set_throttled_rates(self, layers: BrokerConfigLayers) -> None:
+        """Take over the rates of both throttles.
+
+        Partitions that wait for the follower's former rate try again at once: at 1 KB/s they may have hours to wait.
+        """
+        self.leader_throttle.set_rate(layers)
+        if self.follower_throttle.set_rate(layers):
+            self._retry_now()
+
+    def set_throttled_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
+        """Take over which replicas of a topic are slowed. Those that no longer are try again at once."""
+        self.leader_throttle.set_replicas(topic_id, configs)
+        if self.follower_throttle.set_replicas(topic_id, configs):
+            self._retry_now()
+
+    def forget_throttled(self, topic_id: bytes) -> None:
+        """Forget the throttled replicas of a topic that was deleted."""
+        self.leader_throttle.forget(topic_id)
+        self.follower_throttle.forget(topic_id)
 
     def _own_epoch(self) -> int:
         return self.broker_epoch
 
-    # -- what partitions ask (partition.Cluster) ------------------------------------------------------------------
+    # -- what partitions ask (PartitionCluster) ------------------------------------------------------------------
 
     @property
     def lag_ms_max(self) -> int:
@@ -169,7 +188,7 @@ class Replication:
         log = partition.log
         replica = TopicIdPartition(log.topic_id, log.partition)
         image = partition.image
-        if image is None or partition.is_leader or image.leader < 0 or self._is_stopped:
+        if image is None or image.leader in (self.node_id, NO_LEADER) or self._is_stopped:
             self._unfollow(replica)
             if partition.followers is not None:
                 self._watch_lag()

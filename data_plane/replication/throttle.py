@@ -17,6 +17,8 @@ DIGITS_MAX = 20
 """Digits of a partition or broker id; a longer number cannot be one, and its item is ignored."""
 NEVER_MS = 1000
 """The time after which a rate of 0 is looked at again."""
+_NOTHING: frozenset[int] = frozenset()
+"""The partitions of a topic without a list."""
 
 
 def rate_key(side: str) -> str:
@@ -43,18 +45,29 @@ class ReplicationThrottle:
         self._filled_at_ms = 0
         self.bytes_counted = 0
 
-    def set_rate(self, layers: BrokerConfigLayers) -> None:
-        """Set the present rate from the metadata. Without a rate, replication runs at full speed."""
+    def set_rate(self, layers: BrokerConfigLayers) -> bool:
+        """Set the present rate from the metadata, and return True if it changed.
+
+        Without a rate, replication runs at full speed.
+        """
         value = broker_value(self._rate_key, layers)
         rate = value if isinstance(value, int) else None
-        if rate != self._rate:
-            self._rate = rate
-            self._room = float(rate or 0)
+        if rate == self._rate:
+            return False
+        self._rate = rate
+        self._room = float(rate or 0)
+        return True
 
-    def set_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
-        """Take over a topic's list from its own configs: `partition:broker,...`, `*`, or nothing. Empty items are
-        ignored.
+    def set_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> bool:
+        """Take over a topic's list from its own configs, and return True if it slows fewer replicas or other ones.
+
+        The list is `partition:broker,...`, `*`, or nothing. Empty items are ignored.
         """
+        before = self._topics.get(topic_id, _NOTHING)
+        self._take_over(topic_id, configs)
+        return before != _NOTHING and before != self._topics.get(topic_id, _NOTHING)
+
+    def _take_over(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
         value = topic_value(self._replicas_key, configs, BrokerConfigLayers({}))
         items = [item for item in value if item] if isinstance(value, list) else []
         if not items:

@@ -17,12 +17,12 @@ from odradek.data_plane.coordination.asking import Ask, TimePasses
 from odradek.data_plane.coordination.decision_log import Latest
 from odradek.data_plane.coordination.shard import Shard
 from odradek.data_plane.coordination.shards import Shards
-from odradek.data_plane.producer_ids import ProducerIds
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.transactions.counts import TransactionCounts
 from odradek.data_plane.transactions.machine import Changed, TransactionMachine, refusal
 from odradek.data_plane.transactions.markers import MarkerSender, WriteHere
 from odradek.data_plane.transactions.peers import BrokerPeers, TransactionHost
+from odradek.data_plane.transactions.producer_ids import ProducerIds
 from odradek.data_plane.transactions.requests import (
     AbortTimedOut,
     DescribeTransaction,

@@ -1,12 +1,16 @@
-"""Client metrics subscriptions as configurations (KIP-714): they are stored and described, but no metrics are collected."""
+"""Client metrics subscriptions as configurations (KIP-714): which metrics clients push, how often, and which clients."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import re2
 
 from odradek.metadata_quorum.config.config_defs import InvalidConfiguration, client_metrics_defs
 from odradek.wire.errors import ErrorCode, KafkaError
+
+__all__ = ["INTERVAL_MS_MAX", "INTERVAL_MS_MIN", "Pattern", "parse_patterns", "validate_client_metrics"]
 
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
 
@@ -20,6 +24,14 @@ _MATCHED = frozenset(
         "client_source_port",
     )
 )
+_QUIET = re2.Options()
+_QUIET.log_errors = False
+
+
+class Pattern(Protocol):
+    """A pattern of re2, which has no types. It is compared in linear time, as its text is the client's."""
+
+    def fullmatch(self, text: str, /) -> object | None: ...
 
 
 def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
@@ -39,17 +51,23 @@ def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
             f"{INTERVAL_MS_MAX} (1 hour)",
         )
     patterns = values.get("match")
-    for pattern in patterns if isinstance(patterns, list) else ():
-        _check_pattern(pattern)
+    if isinstance(patterns, list):
+        parse_patterns(patterns)
 
 
-def _check_pattern(pattern: str) -> None:
-    parameter, *expressions = pattern.split("=")
-    sound = len(expressions) == 1 and expressions[0] and parameter.strip() in _MATCHED
-    if sound:
-        try:
-            re.compile(expressions[0].strip())
-        except (re.error, RecursionError, OverflowError):
-            sound = False
-    if not sound:
-        raise InvalidConfiguration("match", pattern, f"Illegal client matching pattern: {pattern}")
+def parse_patterns(texts: Iterable[str]) -> dict[str, Pattern]:
+    """Parse the patterns of `match`, by the name of what they are compared with. A later one replaces an earlier one
+    of its name, as in Kafka. Raises `InvalidConfiguration`."""
+    return dict(map(_parsed, texts))
+
+
+def _parsed(text: str) -> tuple[str, Pattern]:
+    parameter, *expressions = text.split("=")
+    refused = InvalidConfiguration("match", text, f"Illegal client matching pattern: {text}")
+    if len(expressions) != 1 or not expressions[0] or parameter.strip() not in _MATCHED:
+        raise refused
+    try:
+        pattern: Pattern = re2.compile(expressions[0].strip(), _QUIET)
+    except re2.error:
+        raise refused from None
+    return parameter.strip(), pattern

@@ -77,8 +77,8 @@ def _check_broker_value(key: str, text: str) -> None:
 
 
 def _check_metrics_value(key: str, text: str) -> None:
-    """Check a value of a subscription. The patterns of `match` are left to the node that takes a change: the
-    allowed nesting depends on its stack.
+    """Check a value of a subscription. The patterns of `match` are left to the node that takes a change: without them
+    a subscription would hold for all clients.
     """
     if key == "match":
         client_metrics_defs()[key].parse(text)

@@ -16,6 +16,10 @@ class NotALogDirectory(Exception):
     """`meta.properties` is missing, damaged or of an unsupported version. A directory without it must be formatted."""
 
 
+class EmptyDirectory(NotALogDirectory):
+    """The directory is empty: it is new, or it is the mount point of a disk that is away."""
+
+
 @attrs.frozen
 class MetaProperties:
     """The cluster and node that a log directory belongs to."""
@@ -51,10 +55,15 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Dir) -> MetaProperties:
-    """Read a log directory's properties. Raises `NotALogDirectory`, `DiskError`."""
+    """Read a log directory's properties. Raises `NotALogDirectory`, `EmptyDirectory`, `DiskError`."""
     try:
         data = directory.read_bytes(META_PROPERTIES, _SIZE_MAX)
     except FileMissing:
+        if not directory.list():
+            raise EmptyDirectory(
+                f"{directory.path} is empty: mount its disk, or format the directory if it is new (`odradek "
+                "storage format`)"
+            ) from None
         raise NotALogDirectory(
             f"{directory.path} has no file {META_PROPERTIES}: format the directory first (`odradek "
             "storage format`)"

@@ -33,6 +33,7 @@ GROUPS = (
     "user",
     "token",
     "quota",
+    "client",
     "cluster",
     "broker",
     "partition",

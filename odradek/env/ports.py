@@ -352,6 +352,9 @@ class Conn(Protocol):
     @property
     def peer_host(self) -> str: ...
 
+    @property
+    def peer_port(self) -> int: ...
+
     async def readable(self) -> None:
         """Wait until `recv_into` would not return None (at once while TLS holds decrypted bytes)."""
 

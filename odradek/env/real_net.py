@@ -59,9 +59,9 @@ _PEER_GONE = frozenset(
 class TcpConn:
     """`odradek.env.ports.Conn` over a connected, non-blocking socket."""
 
-    __slots__ = ("_fd", "_socket", "peer_host")
+    __slots__ = ("_fd", "_socket", "peer_host", "peer_port")
 
-    def __init__(self, connected: socket.socket, peer_host: str) -> None:
+    def __init__(self, connected: socket.socket, peer_host: str, peer_port: int) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -70,6 +70,7 @@ class TcpConn:
         # As in Java, an IPv4 peer of an IPv6 listener appears with its IPv4 address, because rules and quotas
         # of hosts use that address.
         self.peer_host = sys.intern(peer_host.removeprefix("::ffff:"))
+        self.peer_port = peer_port
 
     async def readable(self) -> None:
         try:
@@ -182,7 +183,7 @@ class TcpListener:
                 await self._survive(error)
                 continue
             try:
-                return TcpConn(connected, address[0])
+                return TcpConn(connected, address[0], address[1])
             except OSError:  # the peer is gone before its options were set
                 connected.close()
 
@@ -284,7 +285,7 @@ class TcpNetwork:
                 number = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number:
                 raise OSError(number, os.strerror(number))
-            return TcpConn(connecting, str(address[0]))
+            return TcpConn(connecting, str(address[0]), int(address[1]))
         except BaseException:
             connecting.close()
             raise

@@ -257,14 +257,11 @@ class BrokerLifecycle:
         It does not wait for the heartbeat's answer: the controller that decided to unfence it may hang by now.
         """
         own = self._registration()
-        if (
-            not self.is_unfenced.is_set()
-            and own is not None
-            and own.epoch == self.broker_epoch
-            and not own.fenced
-        ):
-            self.is_unfenced.set()
-            self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
+        if own is not None and own.epoch == self.broker_epoch:
+            self._broker.release_leadership()
+            if not self.is_unfenced.is_set() and not own.fenced:
+                self.is_unfenced.set()
+                self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
         if self._broker.leaderless.is_urgent:
             self.heartbeat_now()
 

@@ -15,7 +15,12 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Dir, DiskError, DiskHung, Event, FileMissing, Log, TaskGroup
 from odradek.metadata_quorum.config.typed_settings import settings_of
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
-from odradek.metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
+from odradek.metadata_quorum.replica.meta_properties import (
+    EmptyDirectory,
+    MetaProperties,
+    NotALogDirectory,
+    read_meta_properties,
+)
 from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory
 from odradek.node.configuration.node_config import ADOPT_BLANK_DISKS, RESERVE_BYTES, NodeConfig
 from odradek.serving.node_env import NodeEnv
@@ -85,7 +90,10 @@ class Directories:
             if not self._adopt_if_blank(path, context):
                 self._pass_over(path, failure)
         if not self.log_dirs:
-            may_come = any(isinstance(failure, DiskError) for failure in failed.values())
+            may_come = any(
+                isinstance(failure, DiskError) or self._may_be_unmounted(path, failure)
+                for path, failure in failed.items()
+            )
             refusal = NodeCannotStartYet if may_come else NodeCannotStart
             raise refusal(f"none of the log directories can be used: {'; '.join(self.unavailable.values())}")
         self._check()
@@ -161,12 +169,17 @@ class Directories:
             # The disk is sound: another node runs on it.
             raise error
         if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
-            if isinstance(error, FileMissing):
-                # Its mount may be late.
+            if self._may_be_unmounted(path, error):
                 raise NodeCannotStartYet(reason) from error
             raise error
         self.unavailable[path] = reason
         self._log.error("directory.offline", directory=path, reason=reason)
+
+    def _may_be_unmounted(self, path: str, error: Exception) -> bool:
+        """True if a late mount may bring the directory: it is missing, or an empty place that is no blank disk itself."""
+        if isinstance(error, EmptyDirectory):
+            return not self._env.is_blank_disk(path)
+        return isinstance(error, FileMissing)
 
     def _way_out(self, path: str) -> str:
         """Return the advice for a directory that is not there. A node that has others has been formatted once."""
@@ -201,14 +214,23 @@ class Directories:
             self.metadata_directory_id = self.by_path[path].directory_id
             return
         root = self._env.open_dir(path)
+        meta = self._read_metadata_root(root)
         root.lock()
-        meta = read_meta_properties(root)
         if (meta.cluster_id, meta.node_id) != (self.cluster_id, self._config.node_id):
             raise NodeCannotStart(
                 f"{path} was formatted for node {meta.node_id} of cluster {meta.cluster_id}, but the "
                 f"log directories are for node {self._config.node_id} of cluster {self.cluster_id}"
             )
         self.metadata_root, self.metadata_directory_id = root, meta.directory_id
+
+    def _read_metadata_root(self, root: Dir) -> MetaProperties:
+        """Read the properties of a separate directory. Raises `NodeCannotStartYet` where its disk may be unmounted."""
+        try:
+            return read_meta_properties(root)
+        except EmptyDirectory as error:
+            if self._may_be_unmounted(root.path, error):
+                raise NodeCannotStartYet(str(error)) from error
+            raise
 
     @property
     def cluster_id(self) -> str:

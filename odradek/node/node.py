@@ -389,6 +389,7 @@ class Node:
         metadata.subscribe(self._apply_metadata)
         image = metadata.committed_image
         broker.hold_coordinators(True)
+        broker.hold_leadership()
         self._apply_metadata(image, MetadataDelta.everything(image))
         broker.set_strays_aside()
         broker.moves.remove_unknown()

@@ -42,12 +42,13 @@ RENEWED_SHARE = 0.85
 class RenewableConn:
     """A connection whose login expires: it must be replaced in time."""
 
-    __slots__ = ("_conn", "peer_host", "renew_at")
+    __slots__ = ("_conn", "peer_host", "peer_port", "renew_at")
 
     def __init__(self, conn: Conn, renew_at: float) -> None:
         self._conn = conn
         self.renew_at = renew_at
         self.peer_host = conn.peer_host
+        self.peer_port = conn.peer_port
 
     async def readable(self) -> None:
         await self._conn.readable()

@@ -72,6 +72,7 @@ class TlsConn:
         "_unsent",
         "overhead_left",
         "peer_host",
+        "peer_port",
     )
 
     def __init__(
@@ -105,6 +106,7 @@ class TlsConn:
         self.overhead_left: int | None = None
         """The encrypted bytes beyond the plain ones that the peer may still send; None: any number."""
         self.peer_host = conn.peer_host
+        self.peer_port = conn.peer_port
 
     def peer_certificate(self) -> bytes | None:
         """Return the peer's certificate as DER; None where it has shown none."""

@@ -18,6 +18,10 @@ from odradek.wire.messages.api_versions import (
 )
 from odradek.wire.schema.versions import API_VERSIONS_FEATURE_ZERO, API_VERSIONS_SOFTWARE
 
+SOFTWARE_LETTERS_MAX = 200
+"""A longer name or version of a client's library is cut."""
+SOFTWARE_MAX = 1_000
+"""So many pairs of name and version are kept once for all connections."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -48,13 +52,14 @@ class ApiVersionsHandler:
         self._supported = supported_features
         self._agreed = agreed
         self._quorum_levels = quorum_levels
+        self._software: dict[tuple[str, str], tuple[str, str]] = {}
 
     def handle(self, context: Context, request: ApiVersionsRequest) -> Result:
-        if context.api_version >= API_VERSIONS_SOFTWARE and not (
-            _SOFTWARE.fullmatch(request.client_software_name)
-            and _SOFTWARE.fullmatch(request.client_software_version)
-        ):
-            return ApiVersionsResponse(ErrorCode.INVALID_REQUEST, [])
+        if context.api_version >= API_VERSIONS_SOFTWARE:
+            name, version = request.client_software_name, request.client_software_version
+            if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+                return ApiVersionsResponse(ErrorCode.INVALID_REQUEST, [])
+            context.own.software = self._shared(name, version)
         agreed = self._agreed()
         supported = [
             SupportedFeatureKey(name, low, high)
@@ -66,6 +71,13 @@ class ApiVersionsHandler:
             FinalizedFeatureKey(name, level, level) for name, level in sorted(levels.items()) if level > 0
         ]
         return ApiVersionsResponse(ErrorCode.NONE, self._keys, 0, supported, agreed.offset, finalized)
+
+    def _shared(self, name: str, version: str) -> tuple[str, str]:
+        """Return the pair that all connections of the same library share."""
+        said = name[:SOFTWARE_LETTERS_MAX], version[:SOFTWARE_LETTERS_MAX]
+        if len(self._software) >= SOFTWARE_MAX:
+            self._software.clear()
+        return self._software.setdefault(said, said)
 
     def unsupported(self, context: Context, request: object) -> Result:
         """Answer a request of an unknown version: a version 0 body with the error, which lists only ApiVersions

@@ -28,6 +28,8 @@ from odradek.wire.structure import Message
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of clients that have not authenticated."""
+UNKNOWN_SOFTWARE = ("unknown", "unknown")
+"""Name and version of a library that has not said what it is."""
 
 
 class Login(Protocol):
@@ -189,19 +191,23 @@ class Context:
         "appended",
         "client_address",
         "client_id",
+        "client_port",
         "listener",
         "login",
         "number",
         "of_connection",
+        "on_end",
         "principal",
         "quota",
         "rights",
+        "software",
         "throttle_ms",
     )
 
-    def __init__(self, listener: str, client_address: str) -> None:
+    def __init__(self, listener: str, client_address: str, client_port: int = 0) -> None:
         self.listener = listener
         self.client_address = client_address
+        self.client_port = client_port
         self.principal = ANONYMOUS
         self.rights: ClientRights | None = None
         """The client's rights, which remember decisions; None without an authorizer."""
@@ -212,6 +218,10 @@ class Context:
         self.throttle_ms = 0
         """The time for which the client of the current request has to wait, in milliseconds."""
         self.client_id: str | None = None
+        self.software = UNKNOWN_SOFTWARE
+        """Name and version of the client's library, as it says in ApiVersions (KIP-511)."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when the connection has ended."""
         self.api_version = 0
         self.number = 0
         """The number of the current request: requests are counted as they are dispatched."""
@@ -223,14 +233,19 @@ class Context:
     def for_later(self) -> Context:
         """Copy the facts of the current request, for a handler that goes on with it after its dispatch."""
         later = copy(self)
-        later.of_connection = self if self.of_connection is None else self.of_connection
+        later.of_connection = self.own
         return later
+
+    @property
+    def own(self) -> Context:
+        """The connection's own context, also in a copy of it."""
+        return self if self.of_connection is None else self.of_connection
 
     def note_append(self) -> Context:
         """Record that the current request is about to append. Assert that its connection appends in the order of its
         requests, even when some are parked, suspended or handled beside the loop. Returns the connection's own
         context."""
-        connection = self if self.of_connection is None else self.of_connection
+        connection = self.own
         if self.number < connection.appended:
             raise AssertionError(
                 f"request {self.number} of a connection appends records after its later request "

@@ -210,7 +210,7 @@ class Broker:
         self.stopped_cleanly = True
         self.disk.crash("all")
 
-    # --- what a partition asks (partition.Cluster), answered from the newest metadata that this broker has heard of
+    # --- what a partition asks (PartitionCluster), answered from the newest metadata that this broker has heard of
 
     @property
     def lag_ms_max(self) -> int:

@@ -184,6 +184,8 @@ class SimConn:
         self.node = node
         self.name = name
         self.peer_host = peer_host.address
+        self.peer_port = 0
+        """No machine here tells ports of clients apart."""
         self._fabric = fabric
         self._weather = weather
         self._host = host

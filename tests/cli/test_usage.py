@@ -46,6 +46,8 @@ LEAVES = [
     *(("user", each) for each in ("list", "add", "password", "remove")),
     *(("token", each) for each in ("create", "list", "renew", "expire")),
     *(("quota", each) for each in ("list", "set", "remove", "explain")),
+    ("client", "list"),
+    ("client", "describe"),
 ]
 
 
@@ -72,6 +74,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "user",
             "token",
             "quota",
+            "client",
             "cluster",
             "broker",
             "partition",

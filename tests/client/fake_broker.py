@@ -143,8 +143,10 @@ class FakeBroker:
 
     def _metadata(self, request: Any, code: int) -> MetadataResponse:
         asked = list(self.topics) if request.topics is None else [topic.name for topic in request.topics]
+        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        asked += [names[topic.topic_id] for topic in request.topics or () if topic.topic_id in names]
         answers = []
-        for name in asked:
+        for name in filter(None, asked):
             topic = self.topics.get(name)
             if topic is None or code:
                 unknown = code or int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

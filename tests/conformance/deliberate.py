@@ -425,6 +425,26 @@ NOT_SEEN = {
             "of the wall clock aborts open transactions, or keeps them open for as long as it went back.",
         ),
     ),
+    "Client metrics": (
+        Remark(
+            "Subscriptions",
+            "(KIP-714) are served without a plugin. The node itself reads what clients push (docs/metrics.md).",
+        ),
+        Remark(
+            "The patterns of a subscription's `match`",
+            "are those of RE2, which knows neither looking around nor back references. Kafka takes Java's. Other patterns get "
+            "INVALID_CONFIG.",
+        ),
+        Remark(
+            "A push",
+            "that is no OTLP gets INVALID_RECORD. It may inflate to 16 times `telemetry.max.bytes`, to 32 MiB at most, and have "
+            "100,000 fields. Above that it gets TELEMETRY_TOO_LARGE. In Kafka all this is the plugin's affair.",
+        ),
+        Remark(
+            "Client instances",
+            "are kept for 5,000 clients of a broker; Kafka keeps 16,384. One that is dropped loses nothing.",
+        ),
+    ),
     "Quotas": (
         Remark(
             "A quota of an address",
@@ -485,11 +505,13 @@ NOT_SEEN = {
 
 @attrs.frozen
 class NotServed:
-    """APIs of Kafka 4.3 that we do not advertise."""
+    """APIs of Kafka 4.3 that the two do not both advertise in the corpus."""
 
     keys: tuple[int, ...]
     what: str
     until: str
+    needs_plugin: bool = False
+    """True if they are served here, and by Kafka with a plugin alone."""
 
 
 NOT_SERVED = (
@@ -499,9 +521,6 @@ NOT_SERVED = (
         "the quorum, registration, replication's decisions",
         "for the controllers' listener, as in Kafka",
     ),
-    NotServed(
-        (71, 72, 76, 77, 78, 79, *range(83, 93)),
-        "client telemetry, share groups, streams groups",
-        "not planned",
-    ),
+    NotServed((71, 72), "client telemetry", "in Kafka by a plugin alone", needs_plugin=True),
+    NotServed((76, 77, 78, 79, *range(83, 93)), "share groups, streams groups", "not planned"),
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odradek.wire.api import api_versions
+from odradek.wire.api import api_name, api_versions
 from tests.conformance.comparison import load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
 from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, OVER_BUDGET, Remark
+from tests.conformance.telemetry import recording as telemetry
 
 PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
 _TITLE = """# Compatibility with Apache Kafka
@@ -28,10 +29,15 @@ def render() -> str:
         "## What is served\n",
         "| key | API | versions | cases | answers |\n| ---: | --- | --- | ---: | ---: |",
         *(_served(api, answers[api]) for api in sorted(APIS, key=key_of)),
-        "\nFindCoordinator 6 answers for groups; share groups, which that version is about, are not served. Produce 0 to 2"
+        _with_a_plugin(),
+        "FindCoordinator 6 answers for groups; share groups, which that version is about, are not served. Produce 0 to 2"
         "\nare advertised and refused, as Kafka does for old clients' sake.\n",
         "## What is not\n",
-        *(f"- **{_ranges(group.keys)}** {group.what}: {group.until}." for group in NOT_SERVED),
+        *(
+            f"- **{_ranges(group.keys)}** {group.what}: {group.until}."
+            for group in NOT_SERVED
+            if not group.needs_plugin
+        ),
         "\n## Deliberate differences\n",
         "Every one that the corpus meets; a test fails when one is missing here, or no longer there.\n",
         *(f"- **{rule.api}**: Kafka {rule.kafka}. Here: {rule.here}. {rule.reason}" for rule in DELIBERATE),
@@ -50,6 +56,18 @@ def _served(api: str, answers: int) -> str:
     first, last = api_versions(key_of(api))
     title = "".join(word.capitalize() for word in api.split("_"))
     return f"| {int(key_of(api))} | {title} | {first} to {last} | {len(cases_of(api))} | {answers} |"
+
+
+def _with_a_plugin() -> str:
+    """Say what Kafka serves with a plugin alone, and how it was asked."""
+    recorded = telemetry.load()
+    answers = sum(map(len, recorded.values()))
+    (keys,) = (group.keys for group in NOT_SERVED if group.needs_plugin)
+    names = ", ".join(f"{api_name(key)} ({key})" for key in keys)
+    return (
+        f"\n{names} are served, too. Kafka 4.3 serves them with a plugin alone (KIP-714), so they have a recording of their own:\n"
+        f"{len(recorded)} conversations with {answers} answers (`tests/conformance/telemetry/`).\n"
+    )
 
 
 def _ranges(keys: tuple[int, ...]) -> str:

@@ -49,7 +49,7 @@ class Playbooks:
     log: Path
 
     def run(self, name: str, *words: str, fails: bool = False, **extra: str) -> Outcome:
-        """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail."""
+        """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail, and if it warns."""
         command, environment = self._command(name, *words, **extra), self.environment()
         begun = time.monotonic()
         done = subprocess.run(
@@ -66,6 +66,9 @@ class Playbooks:
             log.write(
                 f"\n$ ansible-playbook odradek.cluster.{name} {' '.join(words)} {extra}\n{outcome.output}"
             )
+        warnings = [line for line in outcome.output.splitlines() if line.startswith("[WARNING]")]
+        if warnings:
+            raise PlaybookFailed(f"{name} warned: {warnings}")
         if (done.returncode != 0) != fails:
             what = "should have failed" if fails else f"failed with status {done.returncode}"
             raise PlaybookFailed(f"{name} {what}:\n{outcome.output[-6000:]}")

@@ -67,6 +67,7 @@ VALUES: tuple[Class, ...] = (
     consumer_types.ConsumerGroupMetadata,
     consumer_types.RawBatch,
     odradek.RebalanceListener,
+    odradek.SubscriptionPattern,
     known_cluster.Broker,
     known_cluster.Topic,
     known_cluster.Partition,

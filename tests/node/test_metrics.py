@@ -10,6 +10,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from odradek.data_plane.telemetry.figures import FIGURES
 from odradek.env.ports import Clock, Conn, ConnectionLost
 from odradek.node.connections.complaints import PEERS_MAX, Complaints
 from odradek.node.metrics.metrics_page import TOPICS_MAX
@@ -61,6 +62,8 @@ NOT_ON_THIS_PAGE = {
     "odradek_quota": ["client_id", "key", "user"],
     "odradek_quota_used_total": ["client_id", "key", "user"],
     "odradek_quota_throttled_seconds_total": ["client_id", "key", "user"],
+    "odradek_client_info": ["client_id", "library", "user", "version"],
+    **{f"odradek_client_{figure.name}": ["client_id", "role", "user"] for figure in FIGURES},
     "odradek_follower_lag_max_records": ["leader"],
     "odradek_replication_in_bytes_total": ["leader"],
     "odradek_transaction_age_seconds": ["partition"],

@@ -291,6 +291,8 @@ class ReplicatedTopic:
         self.metadata_seconds = 0.02
         """The most seconds that an image takes to a broker."""
         self.answers_lost = 0.0
+        self.before_registration: Callable[[Broker], None] = lambda broker: None
+        """Called in the start of a broker that has applied the metadata, and is not registered yet."""
         self.racks: dict[int, str] = {}
         self._peers: PeerConnections | None = None
 
@@ -349,10 +351,16 @@ class ReplicatedTopic:
         tasks.start_soon(log_dir.run_background)
         tasks.start_soon(log_dir.run_log_starts, env.event)
         tasks.start_soon(broker.timers.run)
-        epoch = self.controller.register(node_id, log_dir.directory_id, self.racks.get(node_id))
+        # As a node does: what it finds at its start is older than its registration.
+        broker.hold_leadership()
         image = self.controller.image()
         broker.apply_metadata(image, MetadataDelta.everything(image))
+        self.before_registration(broker)
+        epoch = self.controller.register(node_id, log_dir.directory_id, self.racks.get(node_id))
         broker.replication.registered(epoch)
+        image = self.controller.image()
+        broker.apply_metadata(image, MetadataDelta.everything(image))
+        broker.release_leadership()
         tasks.start_soon(broker.assignments.run)
         self.members[node_id] = Member(env, broker)
         tasks.start_soon(self._feed, env, broker, image.offset)

@@ -12,6 +12,10 @@ from odradek.data_plane.replication.throttle import (
     replicas_key,
 )
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
+from odradek.metadata_quorum.image.metadata_image import MetadataDelta
+from odradek.wire.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from tests.replication.brokers import TOPIC as TOPIC_NAME
+from tests.replication.brokers import ReplicatedTopic
 
 TOPIC = bytes(15) + b"\x07"
 
@@ -70,3 +74,39 @@ def test_when_there_is_room_again() -> None:
     assert made.room_at_ms(0) == 2001
     assert not throttle(0, "*").has_room(0)
     assert throttle(0, "*").room_at_ms(0) > 0
+
+
+@pytest.mark.parametrize("lifted", ["rate", "no rate", "no list", "another broker's list"])
+def test_a_follower_that_waits_for_its_rate_goes_on_once_it_is_lifted(lifted: str) -> None:
+    """At 1 byte a second, what was fetched last has to be waited for by the hour."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.in_sync(1, 2, 3)
+        cluster.crash(3)
+        cluster.controller.fence(3)
+        await cluster.in_sync(1, 2)
+        for _ in range(10):
+            assert await cluster.produce(1, bytes(2000)) == (0, _)
+        controller = cluster.controller
+        controller.broker_configs = {rate_key(FOLLOWER): "1"}
+        controller.topic_configs = {replicas_key(FOLLOWER): "*"}
+        await cluster.start(3)
+        await cluster.world.sleep(20.0)
+        log = cluster.members[3].partition().log
+        assert 0 < log.log_end_offset < 10, "it has what one fetch brings"
+        match lifted:
+            case "rate":
+                controller.broker_configs = {rate_key(FOLLOWER): "1000000"}
+            case "no rate":
+                controller.broker_configs = {}
+            case "no list":
+                controller.topic_configs = {}
+            case _:
+                controller.topic_configs = {replicas_key(FOLLOWER): "0:2"}
+        # An image that changes a broker has all followers try again; this one changes configurations alone.
+        delta = MetadataDelta(changed_configs=((RESOURCE_TOPIC, TOPIC_NAME), (RESOURCE_BROKER, "")))
+        cluster.members[3].broker.apply_metadata(controller.image(), delta)
+        await cluster.in_sync(1, 2, 3)
+        assert log.log_end_offset == 10
+
+    ReplicatedTopic(replica_fetch_max_bytes="3000", replica_fetch_response_max_bytes="3000").play(script)

@@ -115,7 +115,8 @@ def min_isr_of_controller(image: MetadataImage) -> int:
 
 def in_force(broker: Broker, limits: ConnectionLimits) -> str:
     """The values that a broker acts by, as text: NaN is a value, too."""
-    throttles = [(each.is_set, each.applies_to(TOPIC_ID, 0)) for each in broker.replication.throttles]
+    both = broker.replication.leader_throttle, broker.replication.follower_throttle
+    throttles = [(each.is_set, each.applies_to(TOPIC_ID, 0)) for each in both]
     figures = (limits.connections_max, limits.per_ip_max, limits.creation_rate_max, limits.per_ip_overrides)
     return repr((broker.topics[TOPIC].config, throttles, figures))
 

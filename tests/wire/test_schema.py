@@ -79,8 +79,8 @@ def test_messages_of_an_api_have_its_versions() -> None:
 
 
 def test_api_keys_are_those_of_the_scope() -> None:
-    """All of Kafka 4.3's but telemetry (71, 72), share and streams groups (76-79, 83-92)."""
-    keys = {*range(4), *range(8, 71), 73, 74, 75, 80, 81, 82}
+    """All of Kafka 4.3's but share and streams groups (76-79, 83-92)."""
+    keys = {*range(4), *range(8, 76), 80, 81, 82}
     assert {int(key) for key in ApiKey} == keys
 
 

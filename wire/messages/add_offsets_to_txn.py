@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddOffsetsToTxnRequest(Message):
     """The request of API 25, versions 0 to 4."""
 
@@ -24,7 +25,7 @@ class AddOffsetsToTxnRequest(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddOffsetsToTxnResponse(Message):
     """The response of API 25, versions 0 to 4."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddPartitionsToTxnTopic(Structure):
     """A structure within AddPartitionsToTxnRequest."""
 
@@ -17,7 +18,7 @@ class AddPartitionsToTxnTopic(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddPartitionsToTxnTransaction(Structure):
     """A structure within AddPartitionsToTxnRequest."""
 
@@ -30,7 +31,7 @@ class AddPartitionsToTxnTransaction(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddPartitionsToTxnRequest(Message):
     """The request of API 24, versions 0 to 5."""
 
@@ -50,7 +51,7 @@ class AddPartitionsToTxnRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddPartitionsToTxnPartitionResult(Structure):
     """A structure within AddPartitionsToTxnResponse."""
 
@@ -58,7 +59,7 @@ class AddPartitionsToTxnPartitionResult(Structure):
     partition_error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddPartitionsToTxnTopicResult(Structure):
     """A structure within AddPartitionsToTxnResponse."""
 
@@ -68,7 +69,7 @@ class AddPartitionsToTxnTopicResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddPartitionsToTxnResult(Structure):
     """A structure within AddPartitionsToTxnResponse."""
 
@@ -78,7 +79,7 @@ class AddPartitionsToTxnResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddPartitionsToTxnResponse(Message):
     """The response of API 24, versions 0 to 5."""
 

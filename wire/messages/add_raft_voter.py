@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Listener(Structure):
     """A structure within AddRaftVoterRequest."""
 
@@ -18,7 +19,7 @@ class Listener(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddRaftVoterRequest(Message):
     """The request of API 80, versions 0 to 1."""
 
@@ -35,7 +36,7 @@ class AddRaftVoterRequest(Message):
     ack_when_committed: bool = attrs.field(default=True, metadata=kafka("bool", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AddRaftVoterResponse(Message):
     """The response of API 80, versions 0 to 1."""
 

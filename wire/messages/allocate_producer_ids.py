@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AllocateProducerIdsRequest(Message):
     """The request of API 67, version 0."""
 
@@ -22,7 +23,7 @@ class AllocateProducerIdsRequest(Message):
     broker_epoch: int = attrs.field(default=-1, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AllocateProducerIdsResponse(Message):
     """The response of API 67, version 0."""
 

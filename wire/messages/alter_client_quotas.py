@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EntityData(Structure):
     """A structure within AlterClientQuotasRequest."""
 
@@ -17,7 +18,7 @@ class EntityData(Structure):
     entity_name: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OpData(Structure):
     """A structure within AlterClientQuotasRequest."""
 
@@ -26,7 +27,7 @@ class OpData(Structure):
     remove: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterClientQuotasRequestEntryData(Structure):
     """A structure within AlterClientQuotasRequest."""
 
@@ -34,7 +35,7 @@ class AlterClientQuotasRequestEntryData(Structure):
     ops: list[OpData] = attrs.field(factory=list, metadata=kafka([OpData], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterClientQuotasRequest(Message):
     """The request of API 49, versions 0 to 1."""
 
@@ -49,7 +50,7 @@ class AlterClientQuotasRequest(Message):
     validate_only: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterClientQuotasResponseEntryData(Structure):
     """A structure within AlterClientQuotasResponse."""
 
@@ -58,7 +59,7 @@ class AlterClientQuotasResponseEntryData(Structure):
     entity: list[EntityData] = attrs.field(factory=list, metadata=kafka([EntityData], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterClientQuotasResponse(Message):
     """The response of API 49, versions 0 to 1."""
 

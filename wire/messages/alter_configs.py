@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterableConfig(Structure):
     """A structure within AlterConfigsRequest."""
 
@@ -17,7 +18,7 @@ class AlterableConfig(Structure):
     value: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterConfigsResource(Structure):
     """A structure within AlterConfigsRequest."""
 
@@ -26,7 +27,7 @@ class AlterConfigsResource(Structure):
     configs: list[AlterableConfig] = attrs.field(factory=list, metadata=kafka([AlterableConfig], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterConfigsRequest(Message):
     """The request of API 33, versions 0 to 2."""
 
@@ -41,7 +42,7 @@ class AlterConfigsRequest(Message):
     validate_only: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterConfigsResourceResponse(Structure):
     """A structure within AlterConfigsResponse."""
 
@@ -51,7 +52,7 @@ class AlterConfigsResourceResponse(Structure):
     resource_name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterConfigsResponse(Message):
     """The response of API 33, versions 0 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerState(Structure):
     """A structure within AlterPartitionRequest."""
 
@@ -17,7 +18,7 @@ class BrokerState(Structure):
     broker_epoch: int = attrs.field(default=-1, metadata=kafka("int64", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionRequestPartitionData(Structure):
     """A structure within AlterPartitionRequest."""
 
@@ -29,7 +30,7 @@ class AlterPartitionRequestPartitionData(Structure):
     partition_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionRequestTopicData(Structure):
     """A structure within AlterPartitionRequest."""
 
@@ -39,7 +40,7 @@ class AlterPartitionRequestTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionRequest(Message):
     """The request of API 56, versions 2 to 3."""
 
@@ -55,7 +56,7 @@ class AlterPartitionRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionResponsePartitionData(Structure):
     """A structure within AlterPartitionResponse."""
 
@@ -68,7 +69,7 @@ class AlterPartitionResponsePartitionData(Structure):
     partition_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionResponseTopicData(Structure):
     """A structure within AlterPartitionResponse."""
 
@@ -78,7 +79,7 @@ class AlterPartitionResponseTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionResponse(Message):
     """The response of API 56, versions 2 to 3."""
 

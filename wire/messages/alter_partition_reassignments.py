@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReassignablePartition(Structure):
     """A structure within AlterPartitionReassignmentsRequest."""
 
@@ -17,7 +18,7 @@ class ReassignablePartition(Structure):
     replicas: list[int] | None = attrs.field(default=None, metadata=kafka(["int32"], "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReassignableTopic(Structure):
     """A structure within AlterPartitionReassignmentsRequest."""
 
@@ -27,7 +28,7 @@ class ReassignableTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionReassignmentsRequest(Message):
     """The request of API 45, versions 0 to 1."""
 
@@ -41,7 +42,7 @@ class AlterPartitionReassignmentsRequest(Message):
     topics: list[ReassignableTopic] = attrs.field(factory=list, metadata=kafka([ReassignableTopic], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReassignablePartitionResponse(Structure):
     """A structure within AlterPartitionReassignmentsResponse."""
 
@@ -50,7 +51,7 @@ class ReassignablePartitionResponse(Structure):
     error_message: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReassignableTopicResponse(Structure):
     """A structure within AlterPartitionReassignmentsResponse."""
 
@@ -60,7 +61,7 @@ class ReassignableTopicResponse(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterPartitionReassignmentsResponse(Message):
     """The response of API 45, versions 0 to 1."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterReplicaLogDirTopic(Structure):
     """A structure within AlterReplicaLogDirsRequest."""
 
@@ -17,7 +18,7 @@ class AlterReplicaLogDirTopic(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterReplicaLogDir(Structure):
     """A structure within AlterReplicaLogDirsRequest."""
 
@@ -27,7 +28,7 @@ class AlterReplicaLogDir(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterReplicaLogDirsRequest(Message):
     """The request of API 34, versions 1 to 2."""
 
@@ -39,7 +40,7 @@ class AlterReplicaLogDirsRequest(Message):
     dirs: list[AlterReplicaLogDir] = attrs.field(factory=list, metadata=kafka([AlterReplicaLogDir], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterReplicaLogDirPartitionResult(Structure):
     """A structure within AlterReplicaLogDirsResponse."""
 
@@ -47,7 +48,7 @@ class AlterReplicaLogDirPartitionResult(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterReplicaLogDirTopicResult(Structure):
     """A structure within AlterReplicaLogDirsResponse."""
 
@@ -57,7 +58,7 @@ class AlterReplicaLogDirTopicResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterReplicaLogDirsResponse(Message):
     """The response of API 34, versions 1 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ScramCredentialDeletion(Structure):
     """A structure within AlterUserScramCredentialsRequest."""
 
@@ -17,7 +18,7 @@ class ScramCredentialDeletion(Structure):
     mechanism: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ScramCredentialUpsertion(Structure):
     """A structure within AlterUserScramCredentialsRequest."""
 
@@ -28,7 +29,7 @@ class ScramCredentialUpsertion(Structure):
     salted_password: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterUserScramCredentialsRequest(Message):
     """The request of API 51, version 0."""
 
@@ -45,7 +46,7 @@ class AlterUserScramCredentialsRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterUserScramCredentialsResult(Structure):
     """A structure within AlterUserScramCredentialsResponse."""
 
@@ -54,7 +55,7 @@ class AlterUserScramCredentialsResult(Structure):
     error_message: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterUserScramCredentialsResponse(Message):
     """The response of API 51, version 0."""
 

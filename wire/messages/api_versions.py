@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ApiVersionsRequest(Message):
     """The request of API 18, versions 0 to 4."""
 
@@ -22,7 +23,7 @@ class ApiVersionsRequest(Message):
     client_software_version: str = attrs.field(default="", metadata=kafka("string", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ApiVersion(Structure):
     """A structure within ApiVersionsResponse."""
 
@@ -31,7 +32,7 @@ class ApiVersion(Structure):
     max_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SupportedFeatureKey(Structure):
     """A structure within ApiVersionsResponse."""
 
@@ -40,7 +41,7 @@ class SupportedFeatureKey(Structure):
     max_version: int = attrs.field(default=0, metadata=kafka("int16", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FinalizedFeatureKey(Structure):
     """A structure within ApiVersionsResponse."""
 
@@ -49,7 +50,7 @@ class FinalizedFeatureKey(Structure):
     min_version_level: int = attrs.field(default=0, metadata=kafka("int16", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ApiVersionsResponse(Message):
     """The response of API 18, versions 0 to 4."""
 

@@ -6,17 +6,18 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsRequestPartitionData(Structure):
     """A structure within AssignReplicasToDirsRequest."""
 
     partition_index: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsRequestTopicData(Structure):
     """A structure within AssignReplicasToDirsRequest."""
 
@@ -26,7 +27,7 @@ class AssignReplicasToDirsRequestTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsRequestDirectoryData(Structure):
     """A structure within AssignReplicasToDirsRequest."""
 
@@ -36,7 +37,7 @@ class AssignReplicasToDirsRequestDirectoryData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsRequest(Message):
     """The request of API 73, version 0."""
 
@@ -52,7 +53,7 @@ class AssignReplicasToDirsRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsResponsePartitionData(Structure):
     """A structure within AssignReplicasToDirsResponse."""
 
@@ -60,7 +61,7 @@ class AssignReplicasToDirsResponsePartitionData(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsResponseTopicData(Structure):
     """A structure within AssignReplicasToDirsResponse."""
 
@@ -70,7 +71,7 @@ class AssignReplicasToDirsResponseTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsResponseDirectoryData(Structure):
     """A structure within AssignReplicasToDirsResponse."""
 
@@ -80,7 +81,7 @@ class AssignReplicasToDirsResponseDirectoryData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AssignReplicasToDirsResponse(Message):
     """The response of API 73, version 0."""
 

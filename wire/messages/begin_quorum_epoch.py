@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BeginQuorumEpochRequestPartitionData(Structure):
     """A structure within BeginQuorumEpochRequest."""
 
@@ -19,7 +20,7 @@ class BeginQuorumEpochRequestPartitionData(Structure):
     leader_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BeginQuorumEpochRequestTopicData(Structure):
     """A structure within BeginQuorumEpochRequest."""
 
@@ -29,7 +30,7 @@ class BeginQuorumEpochRequestTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaderEndpoint(Structure):
     """A structure within BeginQuorumEpochRequest."""
 
@@ -38,7 +39,7 @@ class LeaderEndpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BeginQuorumEpochRequest(Message):
     """The request of API 53, versions 0 to 1."""
 
@@ -55,7 +56,7 @@ class BeginQuorumEpochRequest(Message):
     leader_endpoints: list[LeaderEndpoint] = attrs.field(factory=list, metadata=kafka([LeaderEndpoint], "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BeginQuorumEpochResponsePartitionData(Structure):
     """A structure within BeginQuorumEpochResponse."""
 
@@ -65,7 +66,7 @@ class BeginQuorumEpochResponsePartitionData(Structure):
     leader_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BeginQuorumEpochResponseTopicData(Structure):
     """A structure within BeginQuorumEpochResponse."""
 
@@ -75,7 +76,7 @@ class BeginQuorumEpochResponseTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class NodeEndpoint(Structure):
     """A structure within BeginQuorumEpochResponse."""
 
@@ -84,7 +85,7 @@ class NodeEndpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BeginQuorumEpochResponse(Message):
     """The response of API 53, versions 0 to 1."""
 

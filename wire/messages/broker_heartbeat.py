@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionLogInfo(Structure):
     """A structure within BrokerHeartbeatRequest."""
 
@@ -20,7 +21,7 @@ class PartitionLogInfo(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartitionLogInfo(Structure):
     """A structure within BrokerHeartbeatRequest."""
 
@@ -30,7 +31,7 @@ class TopicPartitionLogInfo(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerHeartbeatRequest(Message):
     """The request of API 63, versions 0 to 2."""
 
@@ -55,7 +56,7 @@ class BrokerHeartbeatRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerHeartbeatResponse(Message):
     """The response of API 63, versions 0 to 2."""
 

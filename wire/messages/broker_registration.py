@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Listener(Structure):
     """A structure within BrokerRegistrationRequest."""
 
@@ -19,7 +20,7 @@ class Listener(Structure):
     security_protocol: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Feature(Structure):
     """A structure within BrokerRegistrationRequest."""
 
@@ -28,7 +29,7 @@ class Feature(Structure):
     max_supported_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerRegistrationRequest(Message):
     """The request of API 62, versions 0 to 4."""
 
@@ -48,7 +49,7 @@ class BrokerRegistrationRequest(Message):
     previous_broker_epoch: int = attrs.field(default=-1, metadata=kafka("int64", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerRegistrationResponse(Message):
     """The response of API 62, versions 0 to 4."""
 

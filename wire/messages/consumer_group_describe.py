@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupDescribeRequest(Message):
     """The request of API 69, versions 0 to 1."""
 
@@ -22,7 +23,7 @@ class ConsumerGroupDescribeRequest(Message):
     include_authorized_operations: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartitions(Structure):
     """A structure within ConsumerGroupDescribeResponse."""
 
@@ -31,7 +32,7 @@ class TopicPartitions(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Assignment(Structure):
     """A structure within ConsumerGroupDescribeResponse."""
 
@@ -40,7 +41,7 @@ class Assignment(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Member(Structure):
     """A structure within ConsumerGroupDescribeResponse."""
 
@@ -59,7 +60,7 @@ class Member(Structure):
     member_type: int = attrs.field(default=-1, metadata=kafka("int8", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribedGroup(Structure):
     """A structure within ConsumerGroupDescribeResponse."""
 
@@ -74,7 +75,7 @@ class DescribedGroup(Structure):
     authorized_operations: int = attrs.field(default=-2147483648, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupDescribeResponse(Message):
     """The response of API 69, versions 0 to 1."""
 

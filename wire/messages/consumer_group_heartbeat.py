@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartitions(Structure):
     """A structure within ConsumerGroupHeartbeatRequest."""
 
@@ -17,7 +18,7 @@ class TopicPartitions(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupHeartbeatRequest(Message):
     """The request of API 68, versions 0 to 1."""
 
@@ -44,7 +45,7 @@ class ConsumerGroupHeartbeatRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Assignment(Structure):
     """A structure within ConsumerGroupHeartbeatResponse."""
 
@@ -53,7 +54,7 @@ class Assignment(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupHeartbeatResponse(Message):
     """The response of API 68, versions 0 to 1."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ControlRecordTypeSchema(Message):
     """Kafka's ControlRecordTypeSchema, version 0."""
 
@@ -21,7 +22,7 @@ class ControlRecordTypeSchema(Message):
     type: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndTxnMarker(Message):
     """Kafka's EndTxnMarker, version 0."""
 
@@ -33,7 +34,7 @@ class EndTxnMarker(Message):
     coordinator_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class KRaftVersionRecord(Message):
     """Kafka's KRaftVersionRecord, version 0."""
 
@@ -46,7 +47,7 @@ class KRaftVersionRecord(Message):
     kraft_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaderChangeMessageVoter(Structure):
     """A structure within LeaderChangeMessage."""
 
@@ -54,7 +55,7 @@ class LeaderChangeMessageVoter(Structure):
     voter_directory_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaderChangeMessage(Message):
     """Kafka's LeaderChangeMessage, versions 0 to 1."""
 
@@ -73,7 +74,7 @@ class LeaderChangeMessage(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SnapshotFooterRecord(Message):
     """Kafka's SnapshotFooterRecord, version 0."""
 
@@ -85,7 +86,7 @@ class SnapshotFooterRecord(Message):
     version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SnapshotHeaderRecord(Message):
     """Kafka's SnapshotHeaderRecord, version 0."""
 
@@ -98,7 +99,7 @@ class SnapshotHeaderRecord(Message):
     last_contained_log_timestamp: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Endpoint(Structure):
     """A structure within VotersRecord."""
 
@@ -107,7 +108,7 @@ class Endpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class KRaftVersionFeature(Structure):
     """A structure within VotersRecord."""
 
@@ -115,7 +116,7 @@ class KRaftVersionFeature(Structure):
     max_supported_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VotersRecordVoter(Structure):
     """A structure within VotersRecord."""
 
@@ -127,7 +128,7 @@ class VotersRecordVoter(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VotersRecord(Message):
     """Kafka's VotersRecord, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Listener(Structure):
     """A structure within ControllerRegistrationRequest."""
 
@@ -19,7 +20,7 @@ class Listener(Structure):
     security_protocol: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Feature(Structure):
     """A structure within ControllerRegistrationRequest."""
 
@@ -28,7 +29,7 @@ class Feature(Structure):
     max_supported_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ControllerRegistrationRequest(Message):
     """The request of API 70, version 0."""
 
@@ -44,7 +45,7 @@ class ControllerRegistrationRequest(Message):
     features: list[Feature] = attrs.field(factory=list, metadata=kafka([Feature], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ControllerRegistrationResponse(Message):
     """The response of API 70, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LegacyOffsetCommitKey(Message):
     """The key of coordinator record 0, version 0."""
 
@@ -23,7 +24,7 @@ class LegacyOffsetCommitKey(Message):
     partition: int = attrs.field(default=0, metadata=kafka("int32", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TransactionLogKey(Message):
     """The key of coordinator record 0, version 0."""
 
@@ -35,7 +36,7 @@ class TransactionLogKey(Message):
     transactional_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitKey(Message):
     """The key of coordinator record 1, version 0."""
 
@@ -49,7 +50,7 @@ class OffsetCommitKey(Message):
     partition: int = attrs.field(default=0, metadata=kafka("int32", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class GroupMetadataKey(Message):
     """The key of coordinator record 2, version 0."""
 
@@ -61,7 +62,7 @@ class GroupMetadataKey(Message):
     group: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupMetadataKey(Message):
     """The key of coordinator record 3, version 0."""
 
@@ -73,7 +74,7 @@ class ConsumerGroupMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupPartitionMetadataKey(Message):
     """The key of coordinator record 4, version 0."""
 
@@ -85,7 +86,7 @@ class ConsumerGroupPartitionMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupMemberMetadataKey(Message):
     """The key of coordinator record 5, version 0."""
 
@@ -98,7 +99,7 @@ class ConsumerGroupMemberMetadataKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupTargetAssignmentMetadataKey(Message):
     """The key of coordinator record 6, version 0."""
 
@@ -110,7 +111,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupTargetAssignmentMemberKey(Message):
     """The key of coordinator record 7, version 0."""
 
@@ -123,7 +124,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
     """The key of coordinator record 8, version 0."""
 
@@ -136,7 +137,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupRegularExpressionKey(Message):
     """The key of coordinator record 16, version 0."""
 
@@ -149,7 +150,7 @@ class ConsumerGroupRegularExpressionKey(Message):
     regular_expression: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LegacyOffsetCommitValue(Message):
     """The value of coordinator record 0, version 0."""
 
@@ -163,7 +164,7 @@ class LegacyOffsetCommitValue(Message):
     commit_timestamp: int = attrs.field(default=0, metadata=kafka("int64", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionsSchema(Structure):
     """A structure within TransactionLogValue."""
 
@@ -171,7 +172,7 @@ class PartitionsSchema(Structure):
     partition_ids: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TransactionLogValue(Message):
     """The value of coordinator record 0, versions 0 to 1."""
 
@@ -197,7 +198,7 @@ class TransactionLogValue(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitValue(Message):
     """The value of coordinator record 1, versions 0 to 4."""
 
@@ -214,7 +215,7 @@ class OffsetCommitValue(Message):
     topic_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "4+", tagged="4+", tag=0))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MemberMetadata(Structure):
     """A structure within GroupMetadataValue."""
 
@@ -228,7 +229,7 @@ class MemberMetadata(Structure):
     assignment: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class GroupMetadataValue(Message):
     """The value of coordinator record 2, versions 0 to 4."""
 
@@ -245,7 +246,7 @@ class GroupMetadataValue(Message):
     members: list[MemberMetadata] = attrs.field(factory=list, metadata=kafka([MemberMetadata], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupMetadataValue(Message):
     """The value of coordinator record 3, version 0."""
 
@@ -258,7 +259,7 @@ class ConsumerGroupMetadataValue(Message):
     metadata_hash: int = attrs.field(default=0, metadata=kafka("int64", "0+", tagged="0+", tag=0))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionMetadata(Structure):
     """A structure within ConsumerGroupPartitionMetadataValue."""
 
@@ -266,7 +267,7 @@ class PartitionMetadata(Structure):
     racks: list[str] = attrs.field(factory=list, metadata=kafka(["string"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicMetadata(Structure):
     """A structure within ConsumerGroupPartitionMetadataValue."""
 
@@ -278,7 +279,7 @@ class TopicMetadata(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupPartitionMetadataValue(Message):
     """The value of coordinator record 4, version 0."""
 
@@ -290,7 +291,7 @@ class ConsumerGroupPartitionMetadataValue(Message):
     topics: list[TopicMetadata] = attrs.field(factory=list, metadata=kafka([TopicMetadata], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ClassicProtocol(Structure):
     """A structure within ConsumerGroupMemberMetadataValue."""
 
@@ -298,7 +299,7 @@ class ClassicProtocol(Structure):
     metadata: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ClassicMemberMetadata(Structure):
     """A structure within ConsumerGroupMemberMetadataValue."""
 
@@ -308,7 +309,7 @@ class ClassicMemberMetadata(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupMemberMetadataValue(Message):
     """The value of coordinator record 5, version 0."""
 
@@ -333,7 +334,7 @@ class ConsumerGroupMemberMetadataValue(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
     """The value of coordinator record 6, version 0."""
 
@@ -346,7 +347,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
     assignment_timestamp: int = attrs.field(default=0, metadata=kafka("int64", "0+", tagged="0+", tag=0))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartition(Structure):
     """A structure within ConsumerGroupTargetAssignmentMemberValue."""
 
@@ -354,7 +355,7 @@ class TopicPartition(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupTargetAssignmentMemberValue(Message):
     """The value of coordinator record 7, version 0."""
 
@@ -366,7 +367,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
     topic_partitions: list[TopicPartition] = attrs.field(factory=list, metadata=kafka([TopicPartition], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartitions(Structure):
     """A structure within ConsumerGroupCurrentMemberAssignmentValue."""
 
@@ -377,7 +378,7 @@ class TopicPartitions(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupCurrentMemberAssignmentValue(Message):
     """The value of coordinator record 8, version 0."""
 
@@ -397,7 +398,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerGroupRegularExpressionValue(Message):
     """The value of coordinator record 16, version 0."""
 

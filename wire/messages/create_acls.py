@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AclCreation(Structure):
     """A structure within CreateAclsRequest."""
 
@@ -22,7 +23,7 @@ class AclCreation(Structure):
     permission_type: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreateAclsRequest(Message):
     """The request of API 30, versions 1 to 3."""
 
@@ -34,7 +35,7 @@ class CreateAclsRequest(Message):
     creations: list[AclCreation] = attrs.field(factory=list, metadata=kafka([AclCreation], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AclCreationResult(Structure):
     """A structure within CreateAclsResponse."""
 
@@ -42,7 +43,7 @@ class AclCreationResult(Structure):
     error_message: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreateAclsResponse(Message):
     """The response of API 30, versions 1 to 3."""
 

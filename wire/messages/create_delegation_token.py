@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatableRenewers(Structure):
     """A structure within CreateDelegationTokenRequest."""
 
@@ -17,7 +18,7 @@ class CreatableRenewers(Structure):
     principal_name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreateDelegationTokenRequest(Message):
     """The request of API 38, versions 1 to 3."""
 
@@ -32,7 +33,7 @@ class CreateDelegationTokenRequest(Message):
     max_lifetime_ms: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreateDelegationTokenResponse(Message):
     """The response of API 38, versions 1 to 3."""
 

@@ -6,17 +6,18 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatePartitionsAssignment(Structure):
     """A structure within CreatePartitionsRequest."""
 
     broker_ids: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatePartitionsTopic(Structure):
     """A structure within CreatePartitionsRequest."""
 
@@ -27,7 +28,7 @@ class CreatePartitionsTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatePartitionsRequest(Message):
     """The request of API 37, versions 0 to 3."""
 
@@ -43,7 +44,7 @@ class CreatePartitionsRequest(Message):
     validate_only: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatePartitionsTopicResult(Structure):
     """A structure within CreatePartitionsResponse."""
 
@@ -52,7 +53,7 @@ class CreatePartitionsTopicResult(Structure):
     error_message: str | None = attrs.field(default=None, metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatePartitionsResponse(Message):
     """The response of API 37, versions 0 to 3."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatableReplicaAssignment(Structure):
     """A structure within CreateTopicsRequest."""
 
@@ -17,7 +18,7 @@ class CreatableReplicaAssignment(Structure):
     broker_ids: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatableTopicConfig(Structure):
     """A structure within CreateTopicsRequest."""
 
@@ -25,7 +26,7 @@ class CreatableTopicConfig(Structure):
     value: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatableTopic(Structure):
     """A structure within CreateTopicsRequest."""
 
@@ -40,7 +41,7 @@ class CreatableTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreateTopicsRequest(Message):
     """The request of API 19, versions 2 to 7."""
 
@@ -54,7 +55,7 @@ class CreateTopicsRequest(Message):
     validate_only: bool = attrs.field(default=False, metadata=kafka("bool", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatableTopicConfigs(Structure):
     """A structure within CreateTopicsResponse."""
 
@@ -65,7 +66,7 @@ class CreatableTopicConfigs(Structure):
     is_sensitive: bool = attrs.field(default=False, metadata=kafka("bool", "5+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreatableTopicResult(Structure):
     """A structure within CreateTopicsResponse."""
 
@@ -81,7 +82,7 @@ class CreatableTopicResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CreateTopicsResponse(Message):
     """The response of API 19, versions 2 to 7."""
 

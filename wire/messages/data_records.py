@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerProtocolAssignmentTopicPartition(Structure):
     """A structure within ConsumerProtocolAssignment."""
 
@@ -17,7 +18,7 @@ class ConsumerProtocolAssignmentTopicPartition(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerProtocolAssignment(Message):
     """Kafka's ConsumerProtocolAssignment, versions 0 to 3."""
 
@@ -32,7 +33,7 @@ class ConsumerProtocolAssignment(Message):
     user_data: bytes | None = attrs.field(default=None, metadata=kafka("bytes", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerProtocolSubscriptionTopicPartition(Structure):
     """A structure within ConsumerProtocolSubscription."""
 
@@ -40,7 +41,7 @@ class ConsumerProtocolSubscriptionTopicPartition(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConsumerProtocolSubscription(Message):
     """Kafka's ConsumerProtocolSubscription, versions 0 to 3."""
 
@@ -58,7 +59,7 @@ class ConsumerProtocolSubscription(Message):
     rack_id: str | None = attrs.field(default=None, metadata=kafka("string", "3+", nullable="3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DefaultPrincipalData(Message):
     """Kafka's DefaultPrincipalData, version 0."""
 
@@ -72,7 +73,7 @@ class DefaultPrincipalData(Message):
     token_authenticated: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ProducerEntry(Structure):
     """A structure within ProducerSnapshot."""
 
@@ -86,7 +87,7 @@ class ProducerEntry(Structure):
     current_txn_first_offset: int = attrs.field(default=0, metadata=kafka("int64", "1"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ProducerSnapshot(Message):
     """Kafka's ProducerSnapshot, version 1."""
 
@@ -99,14 +100,14 @@ class ProducerSnapshot(Message):
     producer_entries: list[ProducerEntry] = attrs.field(factory=list, metadata=kafka([ProducerEntry], "1"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Voter(Structure):
     """A structure within QuorumStateData."""
 
     voter_id: int = attrs.field(default=0, metadata=kafka("int32", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class QuorumStateData(Message):
     """Kafka's QuorumStateData, versions 0 to 1."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteAclsFilter(Structure):
     """A structure within DeleteAclsRequest."""
 
@@ -22,7 +23,7 @@ class DeleteAclsFilter(Structure):
     permission_type: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteAclsRequest(Message):
     """The request of API 31, versions 1 to 3."""
 
@@ -34,7 +35,7 @@ class DeleteAclsRequest(Message):
     filters: list[DeleteAclsFilter] = attrs.field(factory=list, metadata=kafka([DeleteAclsFilter], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteAclsMatchingAcl(Structure):
     """A structure within DeleteAclsResponse."""
 
@@ -49,7 +50,7 @@ class DeleteAclsMatchingAcl(Structure):
     permission_type: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteAclsFilterResult(Structure):
     """A structure within DeleteAclsResponse."""
 
@@ -60,7 +61,7 @@ class DeleteAclsFilterResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteAclsResponse(Message):
     """The response of API 31, versions 1 to 3."""
 

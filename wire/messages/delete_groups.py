@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteGroupsRequest(Message):
     """The request of API 42, versions 0 to 2."""
 
@@ -21,7 +22,7 @@ class DeleteGroupsRequest(Message):
     groups_names: list[str] = attrs.field(factory=list, metadata=kafka(["string"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeletableGroupResult(Structure):
     """A structure within DeleteGroupsResponse."""
 
@@ -29,7 +30,7 @@ class DeletableGroupResult(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteGroupsResponse(Message):
     """The response of API 42, versions 0 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteRecordsPartition(Structure):
     """A structure within DeleteRecordsRequest."""
 
@@ -17,7 +18,7 @@ class DeleteRecordsPartition(Structure):
     offset: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteRecordsTopic(Structure):
     """A structure within DeleteRecordsRequest."""
 
@@ -27,7 +28,7 @@ class DeleteRecordsTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteRecordsRequest(Message):
     """The request of API 21, versions 0 to 2."""
 
@@ -40,7 +41,7 @@ class DeleteRecordsRequest(Message):
     timeout_ms: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteRecordsPartitionResult(Structure):
     """A structure within DeleteRecordsResponse."""
 
@@ -49,7 +50,7 @@ class DeleteRecordsPartitionResult(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteRecordsTopicResult(Structure):
     """A structure within DeleteRecordsResponse."""
 
@@ -59,7 +60,7 @@ class DeleteRecordsTopicResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteRecordsResponse(Message):
     """The response of API 21, versions 0 to 2."""
 

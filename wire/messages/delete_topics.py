@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteTopicState(Structure):
     """A structure within DeleteTopicsRequest."""
 
@@ -17,7 +18,7 @@ class DeleteTopicState(Structure):
     topic_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "6+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteTopicsRequest(Message):
     """The request of API 20, versions 1 to 6."""
 
@@ -31,7 +32,7 @@ class DeleteTopicsRequest(Message):
     timeout_ms: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeletableTopicResult(Structure):
     """A structure within DeleteTopicsResponse."""
 
@@ -41,7 +42,7 @@ class DeletableTopicResult(Structure):
     error_message: str | None = attrs.field(default=None, metadata=kafka("string", "5+", nullable="5+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DeleteTopicsResponse(Message):
     """The response of API 20, versions 1 to 6."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeAclsRequest(Message):
     """The request of API 29, versions 1 to 3."""
 
@@ -27,7 +28,7 @@ class DescribeAclsRequest(Message):
     permission_type: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AclDescription(Structure):
     """A structure within DescribeAclsResponse."""
 
@@ -37,7 +38,7 @@ class AclDescription(Structure):
     permission_type: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeAclsResource(Structure):
     """A structure within DescribeAclsResponse."""
 
@@ -47,7 +48,7 @@ class DescribeAclsResource(Structure):
     acls: list[AclDescription] = attrs.field(factory=list, metadata=kafka([AclDescription], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeAclsResponse(Message):
     """The response of API 29, versions 1 to 3."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ComponentData(Structure):
     """A structure within DescribeClientQuotasRequest."""
 
@@ -18,7 +19,7 @@ class ComponentData(Structure):
     match: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeClientQuotasRequest(Message):
     """The request of API 48, versions 0 to 1."""
 
@@ -31,7 +32,7 @@ class DescribeClientQuotasRequest(Message):
     strict: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EntityData(Structure):
     """A structure within DescribeClientQuotasResponse."""
 
@@ -39,7 +40,7 @@ class EntityData(Structure):
     entity_name: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ValueData(Structure):
     """A structure within DescribeClientQuotasResponse."""
 
@@ -47,7 +48,7 @@ class ValueData(Structure):
     value: float = attrs.field(default=0.0, metadata=kafka("float64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EntryData(Structure):
     """A structure within DescribeClientQuotasResponse."""
 
@@ -55,7 +56,7 @@ class EntryData(Structure):
     values: list[ValueData] = attrs.field(factory=list, metadata=kafka([ValueData], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeClientQuotasResponse(Message):
     """The response of API 48, versions 0 to 1."""
 

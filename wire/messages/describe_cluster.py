@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeClusterRequest(Message):
     """The request of API 60, versions 0 to 2."""
 
@@ -23,7 +24,7 @@ class DescribeClusterRequest(Message):
     include_fenced_brokers: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeClusterBroker(Structure):
     """A structure within DescribeClusterResponse."""
 
@@ -34,7 +35,7 @@ class DescribeClusterBroker(Structure):
     is_fenced: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeClusterResponse(Message):
     """The response of API 60, versions 0 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeConfigsResource(Structure):
     """A structure within DescribeConfigsRequest."""
 
@@ -20,7 +21,7 @@ class DescribeConfigsResource(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeConfigsRequest(Message):
     """The request of API 32, versions 1 to 4."""
 
@@ -36,7 +37,7 @@ class DescribeConfigsRequest(Message):
     include_documentation: bool = attrs.field(default=False, metadata=kafka("bool", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeConfigsSynonym(Structure):
     """A structure within DescribeConfigsResponse."""
 
@@ -45,7 +46,7 @@ class DescribeConfigsSynonym(Structure):
     source: int = attrs.field(default=0, metadata=kafka("int8", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeConfigsResourceResult(Structure):
     """A structure within DescribeConfigsResponse."""
 
@@ -61,7 +62,7 @@ class DescribeConfigsResourceResult(Structure):
     documentation: str | None = attrs.field(default="", metadata=kafka("string", "3+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeConfigsResult(Structure):
     """A structure within DescribeConfigsResponse."""
 
@@ -74,7 +75,7 @@ class DescribeConfigsResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeConfigsResponse(Message):
     """The response of API 32, versions 1 to 4."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeDelegationTokenOwner(Structure):
     """A structure within DescribeDelegationTokenRequest."""
 
@@ -17,7 +18,7 @@ class DescribeDelegationTokenOwner(Structure):
     principal_name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeDelegationTokenRequest(Message):
     """The request of API 41, versions 1 to 3."""
 
@@ -31,7 +32,7 @@ class DescribeDelegationTokenRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribedDelegationTokenRenewer(Structure):
     """A structure within DescribeDelegationTokenResponse."""
 
@@ -39,7 +40,7 @@ class DescribedDelegationTokenRenewer(Structure):
     principal_name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribedDelegationToken(Structure):
     """A structure within DescribeDelegationTokenResponse."""
 
@@ -57,7 +58,7 @@ class DescribedDelegationToken(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeDelegationTokenResponse(Message):
     """The response of API 41, versions 1 to 3."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeGroupsRequest(Message):
     """The request of API 15, versions 0 to 6."""
 
@@ -22,7 +23,7 @@ class DescribeGroupsRequest(Message):
     include_authorized_operations: bool = attrs.field(default=False, metadata=kafka("bool", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribedGroupMember(Structure):
     """A structure within DescribeGroupsResponse."""
 
@@ -34,7 +35,7 @@ class DescribedGroupMember(Structure):
     member_assignment: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribedGroup(Structure):
     """A structure within DescribeGroupsResponse."""
 
@@ -50,7 +51,7 @@ class DescribedGroup(Structure):
     authorized_operations: int = attrs.field(default=-2147483648, metadata=kafka("int32", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeGroupsResponse(Message):
     """The response of API 15, versions 0 to 6."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribableLogDirTopic(Structure):
     """A structure within DescribeLogDirsRequest."""
 
@@ -17,7 +18,7 @@ class DescribableLogDirTopic(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeLogDirsRequest(Message):
     """The request of API 35, versions 1 to 5."""
 
@@ -32,7 +33,7 @@ class DescribeLogDirsRequest(Message):
     include_cleaning: bool = attrs.field(default=False, metadata=kafka("bool", "2+", tagged="2+", tag=79))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LogCleaning(Structure):
     """A structure within DescribeLogDirsResponse."""
 
@@ -47,7 +48,7 @@ class LogCleaning(Structure):
     last_pass_bytes_after: int = attrs.field(default=-1, metadata=kafka("int64", "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeLogDirsPartition(Structure):
     """A structure within DescribeLogDirsResponse."""
 
@@ -60,7 +61,7 @@ class DescribeLogDirsPartition(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeLogDirsTopic(Structure):
     """A structure within DescribeLogDirsResponse."""
 
@@ -70,7 +71,7 @@ class DescribeLogDirsTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DiskHealth(Structure):
     """A structure within DescribeLogDirsResponse."""
 
@@ -89,7 +90,7 @@ class DiskHealth(Structure):
     is_released: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeLogDirsResult(Structure):
     """A structure within DescribeLogDirsResponse."""
 
@@ -106,7 +107,7 @@ class DescribeLogDirsResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeLogDirsResponse(Message):
     """The response of API 35, versions 1 to 5."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicRequest(Structure):
     """A structure within DescribeProducersRequest."""
 
@@ -17,7 +18,7 @@ class TopicRequest(Structure):
     partition_indexes: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeProducersRequest(Message):
     """The request of API 61, version 0."""
 
@@ -29,7 +30,7 @@ class DescribeProducersRequest(Message):
     topics: list[TopicRequest] = attrs.field(factory=list, metadata=kafka([TopicRequest], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ProducerState(Structure):
     """A structure within DescribeProducersResponse."""
 
@@ -41,7 +42,7 @@ class ProducerState(Structure):
     current_txn_start_offset: int = attrs.field(default=-1, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionResponse(Structure):
     """A structure within DescribeProducersResponse."""
 
@@ -51,7 +52,7 @@ class PartitionResponse(Structure):
     active_producers: list[ProducerState] = attrs.field(factory=list, metadata=kafka([ProducerState], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicResponse(Structure):
     """A structure within DescribeProducersResponse."""
 
@@ -59,7 +60,7 @@ class TopicResponse(Structure):
     partitions: list[PartitionResponse] = attrs.field(factory=list, metadata=kafka([PartitionResponse], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeProducersResponse(Message):
     """The response of API 61, version 0."""
 

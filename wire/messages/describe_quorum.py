@@ -6,17 +6,18 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeQuorumRequestPartitionData(Structure):
     """A structure within DescribeQuorumRequest."""
 
     partition_index: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeQuorumRequestTopicData(Structure):
     """A structure within DescribeQuorumRequest."""
 
@@ -26,7 +27,7 @@ class DescribeQuorumRequestTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeQuorumRequest(Message):
     """The request of API 55, versions 0 to 2."""
 
@@ -40,7 +41,7 @@ class DescribeQuorumRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReplicaState(Structure):
     """A structure within DescribeQuorumResponse."""
 
@@ -51,7 +52,7 @@ class ReplicaState(Structure):
     last_caught_up_timestamp: int = attrs.field(default=-1, metadata=kafka("int64", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeQuorumResponsePartitionData(Structure):
     """A structure within DescribeQuorumResponse."""
 
@@ -65,7 +66,7 @@ class DescribeQuorumResponsePartitionData(Structure):
     observers: list[ReplicaState] = attrs.field(factory=list, metadata=kafka([ReplicaState], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeQuorumResponseTopicData(Structure):
     """A structure within DescribeQuorumResponse."""
 
@@ -75,7 +76,7 @@ class DescribeQuorumResponseTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Listener(Structure):
     """A structure within DescribeQuorumResponse."""
 
@@ -84,7 +85,7 @@ class Listener(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Node(Structure):
     """A structure within DescribeQuorumResponse."""
 
@@ -92,7 +93,7 @@ class Node(Structure):
     listeners: list[Listener] = attrs.field(factory=list, metadata=kafka([Listener], "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeQuorumResponse(Message):
     """The response of API 55, versions 0 to 2."""
 

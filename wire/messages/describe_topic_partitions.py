@@ -6,17 +6,18 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicRequest(Structure):
     """A structure within DescribeTopicPartitionsRequest."""
 
     name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Cursor(Structure):
     """A structure within DescribeTopicPartitionsRequest."""
 
@@ -24,7 +25,7 @@ class Cursor(Structure):
     partition_index: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeTopicPartitionsRequest(Message):
     """The request of API 75, version 0."""
 
@@ -38,7 +39,7 @@ class DescribeTopicPartitionsRequest(Message):
     cursor: Cursor | None = attrs.field(default=None, metadata=kafka(Cursor, "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeTopicPartitionsResponsePartition(Structure):
     """A structure within DescribeTopicPartitionsResponse."""
 
@@ -57,7 +58,7 @@ class DescribeTopicPartitionsResponsePartition(Structure):
     offline_replicas: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeTopicPartitionsResponseTopic(Structure):
     """A structure within DescribeTopicPartitionsResponse."""
 
@@ -71,7 +72,7 @@ class DescribeTopicPartitionsResponseTopic(Structure):
     topic_authorized_operations: int = attrs.field(default=-2147483648, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeTopicPartitionsResponse(Message):
     """The response of API 75, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeTransactionsRequest(Message):
     """The request of API 65, version 0."""
 
@@ -21,7 +22,7 @@ class DescribeTransactionsRequest(Message):
     transactional_ids: list[str] = attrs.field(factory=list, metadata=kafka(["string"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicData(Structure):
     """A structure within DescribeTransactionsResponse."""
 
@@ -29,7 +30,7 @@ class TopicData(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TransactionState(Structure):
     """A structure within DescribeTransactionsResponse."""
 
@@ -43,7 +44,7 @@ class TransactionState(Structure):
     topics: list[TopicData] = attrs.field(factory=list, metadata=kafka([TopicData], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeTransactionsResponse(Message):
     """The response of API 65, version 0."""
 

@@ -6,17 +6,18 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UserName(Structure):
     """A structure within DescribeUserScramCredentialsRequest."""
 
     name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeUserScramCredentialsRequest(Message):
     """The request of API 50, version 0."""
 
@@ -28,7 +29,7 @@ class DescribeUserScramCredentialsRequest(Message):
     users: list[UserName] | None = attrs.field(factory=list, metadata=kafka([UserName], "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CredentialInfo(Structure):
     """A structure within DescribeUserScramCredentialsResponse."""
 
@@ -36,7 +37,7 @@ class CredentialInfo(Structure):
     iterations: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeUserScramCredentialsResult(Structure):
     """A structure within DescribeUserScramCredentialsResponse."""
 
@@ -46,7 +47,7 @@ class DescribeUserScramCredentialsResult(Structure):
     credential_infos: list[CredentialInfo] = attrs.field(factory=list, metadata=kafka([CredentialInfo], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DescribeUserScramCredentialsResponse(Message):
     """The response of API 50, version 0."""
 

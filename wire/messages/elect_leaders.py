@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartitions(Structure):
     """A structure within ElectLeadersRequest."""
 
@@ -17,7 +18,7 @@ class TopicPartitions(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ElectLeadersRequest(Message):
     """The request of API 43, versions 0 to 2."""
 
@@ -33,7 +34,7 @@ class ElectLeadersRequest(Message):
     timeout_ms: int = attrs.field(default=60000, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionResult(Structure):
     """A structure within ElectLeadersResponse."""
 
@@ -42,7 +43,7 @@ class PartitionResult(Structure):
     error_message: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReplicaElectionResult(Structure):
     """A structure within ElectLeadersResponse."""
 
@@ -52,7 +53,7 @@ class ReplicaElectionResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ElectLeadersResponse(Message):
     """The response of API 43, versions 0 to 2."""
 

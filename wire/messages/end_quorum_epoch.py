@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReplicaInfo(Structure):
     """A structure within EndQuorumEpochRequest."""
 
@@ -17,7 +18,7 @@ class ReplicaInfo(Structure):
     candidate_directory_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndQuorumEpochRequestPartitionData(Structure):
     """A structure within EndQuorumEpochRequest."""
 
@@ -28,7 +29,7 @@ class EndQuorumEpochRequestPartitionData(Structure):
     preferred_candidates: list[ReplicaInfo] = attrs.field(factory=list, metadata=kafka([ReplicaInfo], "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndQuorumEpochRequestTopicData(Structure):
     """A structure within EndQuorumEpochRequest."""
 
@@ -38,7 +39,7 @@ class EndQuorumEpochRequestTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaderEndpoint(Structure):
     """A structure within EndQuorumEpochRequest."""
 
@@ -47,7 +48,7 @@ class LeaderEndpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndQuorumEpochRequest(Message):
     """The request of API 54, versions 0 to 1."""
 
@@ -63,7 +64,7 @@ class EndQuorumEpochRequest(Message):
     leader_endpoints: list[LeaderEndpoint] = attrs.field(factory=list, metadata=kafka([LeaderEndpoint], "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndQuorumEpochResponsePartitionData(Structure):
     """A structure within EndQuorumEpochResponse."""
 
@@ -73,7 +74,7 @@ class EndQuorumEpochResponsePartitionData(Structure):
     leader_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndQuorumEpochResponseTopicData(Structure):
     """A structure within EndQuorumEpochResponse."""
 
@@ -83,7 +84,7 @@ class EndQuorumEpochResponseTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class NodeEndpoint(Structure):
     """A structure within EndQuorumEpochResponse."""
 
@@ -92,7 +93,7 @@ class NodeEndpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndQuorumEpochResponse(Message):
     """The response of API 54, versions 0 to 1."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndTxnRequest(Message):
     """The request of API 26, versions 0 to 5."""
 
@@ -24,7 +25,7 @@ class EndTxnRequest(Message):
     committed: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndTxnResponse(Message):
     """The response of API 26, versions 0 to 5."""
 

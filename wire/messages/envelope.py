@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EnvelopeRequest(Message):
     """The request of API 58, version 0."""
 
@@ -23,7 +24,7 @@ class EnvelopeRequest(Message):
     client_host_address: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EnvelopeResponse(Message):
     """The response of API 58, version 0."""
 

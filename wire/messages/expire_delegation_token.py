@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ExpireDelegationTokenRequest(Message):
     """The request of API 40, versions 1 to 2."""
 
@@ -22,7 +23,7 @@ class ExpireDelegationTokenRequest(Message):
     expiry_time_period_ms: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ExpireDelegationTokenResponse(Message):
     """The response of API 40, versions 1 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Records, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ReplicaState(Structure):
     """A structure within FetchRequest."""
 
@@ -17,7 +18,7 @@ class ReplicaState(Structure):
     replica_epoch: int = attrs.field(default=-1, metadata=kafka("int64", "15+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchPartition(Structure):
     """A structure within FetchRequest."""
 
@@ -35,7 +36,7 @@ class FetchPartition(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchTopic(Structure):
     """A structure within FetchRequest."""
 
@@ -44,7 +45,7 @@ class FetchTopic(Structure):
     partitions: list[FetchPartition] = attrs.field(factory=list, metadata=kafka([FetchPartition], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ForgottenTopic(Structure):
     """A structure within FetchRequest."""
 
@@ -53,7 +54,7 @@ class ForgottenTopic(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "7+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchRequest(Message):
     """The request of API 1, versions 4 to 18."""
 
@@ -82,7 +83,7 @@ class FetchRequest(Message):
     rack_id: str = attrs.field(default="", metadata=kafka("string", "11+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EpochEndOffset(Structure):
     """A structure within FetchResponse."""
 
@@ -90,7 +91,7 @@ class EpochEndOffset(Structure):
     end_offset: int = attrs.field(default=-1, metadata=kafka("int64", "12+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaderIdAndEpoch(Structure):
     """A structure within FetchResponse."""
 
@@ -98,7 +99,7 @@ class LeaderIdAndEpoch(Structure):
     leader_epoch: int = attrs.field(default=-1, metadata=kafka("int32", "12+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SnapshotId(Structure):
     """A structure within FetchResponse."""
 
@@ -106,7 +107,7 @@ class SnapshotId(Structure):
     epoch: int = attrs.field(default=-1, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AbortedTransaction(Structure):
     """A structure within FetchResponse."""
 
@@ -114,7 +115,7 @@ class AbortedTransaction(Structure):
     first_offset: int = attrs.field(default=0, metadata=kafka("int64", "4+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionData(Structure):
     """A structure within FetchResponse."""
 
@@ -139,7 +140,7 @@ class PartitionData(Structure):
     records: Records | None = attrs.field(default=None, metadata=kafka("records", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchableTopicResponse(Structure):
     """A structure within FetchResponse."""
 
@@ -148,7 +149,7 @@ class FetchableTopicResponse(Structure):
     partitions: list[PartitionData] = attrs.field(factory=list, metadata=kafka([PartitionData], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class NodeEndpoint(Structure):
     """A structure within FetchResponse."""
 
@@ -158,7 +159,7 @@ class NodeEndpoint(Structure):
     rack: str | None = attrs.field(default=None, metadata=kafka("string", "16+", nullable="16+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchResponse(Message):
     """The response of API 1, versions 4 to 18."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Records, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SnapshotId(Structure):
     """A structure within FetchSnapshotRequest."""
 
@@ -17,7 +18,7 @@ class SnapshotId(Structure):
     epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchSnapshotRequestPartitionSnapshot(Structure):
     """A structure within FetchSnapshotRequest."""
 
@@ -30,7 +31,7 @@ class FetchSnapshotRequestPartitionSnapshot(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchSnapshotRequestTopicSnapshot(Structure):
     """A structure within FetchSnapshotRequest."""
 
@@ -40,7 +41,7 @@ class FetchSnapshotRequestTopicSnapshot(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchSnapshotRequest(Message):
     """The request of API 59, versions 0 to 1."""
 
@@ -59,7 +60,7 @@ class FetchSnapshotRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaderIdAndEpoch(Structure):
     """A structure within FetchSnapshotResponse."""
 
@@ -67,7 +68,7 @@ class LeaderIdAndEpoch(Structure):
     leader_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchSnapshotResponsePartitionSnapshot(Structure):
     """A structure within FetchSnapshotResponse."""
 
@@ -82,7 +83,7 @@ class FetchSnapshotResponsePartitionSnapshot(Structure):
     unaligned_records: Records | None = attrs.field(default=None, metadata=kafka("records", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchSnapshotResponseTopicSnapshot(Structure):
     """A structure within FetchSnapshotResponse."""
 
@@ -92,7 +93,7 @@ class FetchSnapshotResponseTopicSnapshot(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class NodeEndpoint(Structure):
     """A structure within FetchSnapshotResponse."""
 
@@ -101,7 +102,7 @@ class NodeEndpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FetchSnapshotResponse(Message):
     """The response of API 59, versions 0 to 1."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FindCoordinatorRequest(Message):
     """The request of API 10, versions 0 to 6."""
 
@@ -23,7 +24,7 @@ class FindCoordinatorRequest(Message):
     coordinator_keys: list[str] = attrs.field(factory=list, metadata=kafka(["string"], "4+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Coordinator(Structure):
     """A structure within FindCoordinatorResponse."""
 
@@ -35,7 +36,7 @@ class Coordinator(Structure):
     error_message: str | None = attrs.field(default="", metadata=kafka("string", "4+", nullable="4+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FindCoordinatorResponse(Message):
     """The response of API 10, versions 0 to 6."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RequestHeader(Message):
     """Kafka's RequestHeader, versions 1 to 2."""
 
@@ -26,7 +27,7 @@ class RequestHeader(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ResponseHeader(Message):
     """Kafka's ResponseHeader, versions 0 to 1."""
 

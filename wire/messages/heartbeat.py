@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class HeartbeatRequest(Message):
     """The request of API 12, versions 0 to 4."""
 
@@ -24,7 +25,7 @@ class HeartbeatRequest(Message):
     group_instance_id: str | None = attrs.field(default=None, metadata=kafka("string", "3+", nullable="3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class HeartbeatResponse(Message):
     """The response of API 12, versions 0 to 4."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterableConfig(Structure):
     """A structure within IncrementalAlterConfigsRequest."""
 
@@ -18,7 +19,7 @@ class AlterableConfig(Structure):
     value: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterConfigsResource(Structure):
     """A structure within IncrementalAlterConfigsRequest."""
 
@@ -27,7 +28,7 @@ class AlterConfigsResource(Structure):
     configs: list[AlterableConfig] = attrs.field(factory=list, metadata=kafka([AlterableConfig], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class IncrementalAlterConfigsRequest(Message):
     """The request of API 44, versions 0 to 1."""
 
@@ -42,7 +43,7 @@ class IncrementalAlterConfigsRequest(Message):
     validate_only: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AlterConfigsResourceResponse(Structure):
     """A structure within IncrementalAlterConfigsResponse."""
 
@@ -52,7 +53,7 @@ class AlterConfigsResourceResponse(Structure):
     resource_name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class IncrementalAlterConfigsResponse(Message):
     """The response of API 44, versions 0 to 1."""
 

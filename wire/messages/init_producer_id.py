@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class InitProducerIdRequest(Message):
     """The request of API 22, versions 0 to 6."""
 
@@ -26,7 +27,7 @@ class InitProducerIdRequest(Message):
     keep_prepared_txn: bool = attrs.field(default=False, metadata=kafka("bool", "6+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class InitProducerIdResponse(Message):
     """The response of API 22, versions 0 to 6."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class JoinGroupRequestProtocol(Structure):
     """A structure within JoinGroupRequest."""
 
@@ -17,7 +18,7 @@ class JoinGroupRequestProtocol(Structure):
     metadata: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class JoinGroupRequest(Message):
     """The request of API 11, versions 0 to 9."""
 
@@ -38,7 +39,7 @@ class JoinGroupRequest(Message):
     reason: str | None = attrs.field(default=None, metadata=kafka("string", "8+", nullable="8+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class JoinGroupResponseMember(Structure):
     """A structure within JoinGroupResponse."""
 
@@ -47,7 +48,7 @@ class JoinGroupResponseMember(Structure):
     metadata: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class JoinGroupResponse(Message):
     """The response of API 11, versions 0 to 9."""
 

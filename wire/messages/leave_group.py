@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MemberIdentity(Structure):
     """A structure within LeaveGroupRequest."""
 
@@ -18,7 +19,7 @@ class MemberIdentity(Structure):
     reason: str | None = attrs.field(default=None, metadata=kafka("string", "5+", nullable="5+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaveGroupRequest(Message):
     """The request of API 13, versions 0 to 5."""
 
@@ -32,7 +33,7 @@ class LeaveGroupRequest(Message):
     members: list[MemberIdentity] = attrs.field(factory=list, metadata=kafka([MemberIdentity], "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MemberResponse(Structure):
     """A structure within LeaveGroupResponse."""
 
@@ -41,7 +42,7 @@ class MemberResponse(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "3+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaveGroupResponse(Message):
     """The response of API 13, versions 0 to 5."""
 

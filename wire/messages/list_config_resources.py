@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListConfigResourcesRequest(Message):
     """The request of API 74, versions 0 to 1."""
 
@@ -21,7 +22,7 @@ class ListConfigResourcesRequest(Message):
     resource_types: list[int] = attrs.field(factory=list, metadata=kafka(["int8"], "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConfigResource(Structure):
     """A structure within ListConfigResourcesResponse."""
 
@@ -29,7 +30,7 @@ class ConfigResource(Structure):
     resource_type: int = attrs.field(default=16, metadata=kafka("int8", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListConfigResourcesResponse(Message):
     """The response of API 74, versions 0 to 1."""
 

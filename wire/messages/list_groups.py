@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListGroupsRequest(Message):
     """The request of API 16, versions 0 to 5."""
 
@@ -22,7 +23,7 @@ class ListGroupsRequest(Message):
     types_filter: list[str] = attrs.field(factory=list, metadata=kafka(["string"], "5+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListedGroup(Structure):
     """A structure within ListGroupsResponse."""
 
@@ -32,7 +33,7 @@ class ListedGroup(Structure):
     group_type: str = attrs.field(default="", metadata=kafka("string", "5+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListGroupsResponse(Message):
     """The response of API 16, versions 0 to 5."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListOffsetsPartition(Structure):
     """A structure within ListOffsetsRequest."""
 
@@ -18,7 +19,7 @@ class ListOffsetsPartition(Structure):
     timestamp: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListOffsetsTopic(Structure):
     """A structure within ListOffsetsRequest."""
 
@@ -28,7 +29,7 @@ class ListOffsetsTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListOffsetsRequest(Message):
     """The request of API 2, versions 1 to 11."""
 
@@ -43,7 +44,7 @@ class ListOffsetsRequest(Message):
     timeout_ms: int = attrs.field(default=0, metadata=kafka("int32", "10+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListOffsetsPartitionResponse(Structure):
     """A structure within ListOffsetsResponse."""
 
@@ -54,7 +55,7 @@ class ListOffsetsPartitionResponse(Structure):
     leader_epoch: int = attrs.field(default=-1, metadata=kafka("int32", "4+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListOffsetsTopicResponse(Structure):
     """A structure within ListOffsetsResponse."""
 
@@ -64,7 +65,7 @@ class ListOffsetsTopicResponse(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListOffsetsResponse(Message):
     """The response of API 2, versions 1 to 11."""
 

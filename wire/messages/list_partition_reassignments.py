@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListPartitionReassignmentsTopics(Structure):
     """A structure within ListPartitionReassignmentsRequest."""
 
@@ -17,7 +18,7 @@ class ListPartitionReassignmentsTopics(Structure):
     partition_indexes: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListPartitionReassignmentsRequest(Message):
     """The request of API 46, version 0."""
 
@@ -32,7 +33,7 @@ class ListPartitionReassignmentsRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OngoingPartitionReassignment(Structure):
     """A structure within ListPartitionReassignmentsResponse."""
 
@@ -42,7 +43,7 @@ class OngoingPartitionReassignment(Structure):
     removing_replicas: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OngoingTopicReassignment(Structure):
     """A structure within ListPartitionReassignmentsResponse."""
 
@@ -52,7 +53,7 @@ class OngoingTopicReassignment(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListPartitionReassignmentsResponse(Message):
     """The response of API 46, version 0."""
 

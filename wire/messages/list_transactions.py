@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListTransactionsRequest(Message):
     """The request of API 66, versions 0 to 2."""
 
@@ -26,7 +27,7 @@ class ListTransactionsRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TransactionState(Structure):
     """A structure within ListTransactionsResponse."""
 
@@ -35,7 +36,7 @@ class TransactionState(Structure):
     transaction_state: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ListTransactionsResponse(Message):
     """The response of API 66, versions 0 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MetadataRequestTopic(Structure):
     """A structure within MetadataRequest."""
 
@@ -17,7 +18,7 @@ class MetadataRequestTopic(Structure):
     name: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="10+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MetadataRequest(Message):
     """The request of API 3, versions 0 to 13."""
 
@@ -34,7 +35,7 @@ class MetadataRequest(Message):
     include_topic_authorized_operations: bool = attrs.field(default=False, metadata=kafka("bool", "8+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MetadataResponseBroker(Structure):
     """A structure within MetadataResponse."""
 
@@ -44,7 +45,7 @@ class MetadataResponseBroker(Structure):
     rack: str | None = attrs.field(default=None, metadata=kafka("string", "1+", nullable="1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MetadataResponsePartition(Structure):
     """A structure within MetadataResponse."""
 
@@ -57,7 +58,7 @@ class MetadataResponsePartition(Structure):
     offline_replicas: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "5+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MetadataResponseTopic(Structure):
     """A structure within MetadataResponse."""
 
@@ -71,7 +72,7 @@ class MetadataResponseTopic(Structure):
     topic_authorized_operations: int = attrs.field(default=-2147483648, metadata=kafka("int32", "8+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class MetadataResponse(Message):
     """The response of API 3, versions 0 to 13."""
 

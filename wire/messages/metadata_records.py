@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerEndpoint(Structure):
     """A structure within RegisterBrokerRecord."""
 
@@ -19,7 +20,7 @@ class BrokerEndpoint(Structure):
     security_protocol: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerFeature(Structure):
     """A structure within RegisterBrokerRecord."""
 
@@ -28,7 +29,7 @@ class BrokerFeature(Structure):
     max_supported_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RegisterBrokerRecord(Message):
     """Metadata record 0, versions 0 to 4."""
 
@@ -52,7 +53,7 @@ class RegisterBrokerRecord(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UnregisterBrokerRecord(Message):
     """Metadata record 1, version 0."""
 
@@ -65,7 +66,7 @@ class UnregisterBrokerRecord(Message):
     broker_epoch: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicRecord(Message):
     """Metadata record 2, version 0."""
 
@@ -78,7 +79,7 @@ class TopicRecord(Message):
     topic_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionRecord(Message):
     """Metadata record 3, versions 0 to 2."""
 
@@ -106,7 +107,7 @@ class PartitionRecord(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ConfigRecord(Message):
     """Metadata record 4, version 0."""
 
@@ -121,7 +122,7 @@ class ConfigRecord(Message):
     value: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionChangeRecord(Message):
     """Metadata record 5, versions 0 to 2."""
 
@@ -157,7 +158,7 @@ class PartitionChangeRecord(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FenceBrokerRecord(Message):
     """Metadata record 7, version 0."""
 
@@ -170,7 +171,7 @@ class FenceBrokerRecord(Message):
     epoch: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UnfenceBrokerRecord(Message):
     """Metadata record 8, version 0."""
 
@@ -183,7 +184,7 @@ class UnfenceBrokerRecord(Message):
     epoch: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RemoveTopicRecord(Message):
     """Metadata record 9, version 0."""
 
@@ -195,7 +196,7 @@ class RemoveTopicRecord(Message):
     topic_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class DelegationTokenRecord(Message):
     """Metadata record 10, version 0."""
 
@@ -213,7 +214,7 @@ class DelegationTokenRecord(Message):
     token_id: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UserScramCredentialRecord(Message):
     """Metadata record 11, version 0."""
 
@@ -230,7 +231,7 @@ class UserScramCredentialRecord(Message):
     iterations: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FeatureLevelRecord(Message):
     """Metadata record 12, version 0."""
 
@@ -243,7 +244,7 @@ class FeatureLevelRecord(Message):
     feature_level: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EntityData(Structure):
     """A structure within ClientQuotaRecord."""
 
@@ -251,7 +252,7 @@ class EntityData(Structure):
     entity_name: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ClientQuotaRecord(Message):
     """Metadata record 14, version 0."""
 
@@ -266,7 +267,7 @@ class ClientQuotaRecord(Message):
     remove: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ProducerIdsRecord(Message):
     """Metadata record 15, version 0."""
 
@@ -280,7 +281,7 @@ class ProducerIdsRecord(Message):
     next_producer_id: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BrokerRegistrationChangeRecord(Message):
     """Metadata record 17, versions 0 to 3."""
 
@@ -299,7 +300,7 @@ class BrokerRegistrationChangeRecord(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AccessControlEntryRecord(Message):
     """Metadata record 18, version 0."""
 
@@ -318,7 +319,7 @@ class AccessControlEntryRecord(Message):
     permission_type: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RemoveAccessControlEntryRecord(Message):
     """Metadata record 19, version 0."""
 
@@ -330,7 +331,7 @@ class RemoveAccessControlEntryRecord(Message):
     id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class NoOpRecord(Message):
     """Metadata record 20, version 0."""
 
@@ -340,7 +341,7 @@ class NoOpRecord(Message):
     LATEST_VERSION_UNSTABLE: ClassVar[bool] = False
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ZkMigrationStateRecord(Message):
     """Metadata record 21, version 0."""
 
@@ -352,7 +353,7 @@ class ZkMigrationStateRecord(Message):
     zk_migration_state: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RemoveUserScramCredentialRecord(Message):
     """Metadata record 22, version 0."""
 
@@ -365,7 +366,7 @@ class RemoveUserScramCredentialRecord(Message):
     mechanism: int = attrs.field(default=0, metadata=kafka("int8", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BeginTransactionRecord(Message):
     """Metadata record 23, version 0."""
 
@@ -379,7 +380,7 @@ class BeginTransactionRecord(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EndTransactionRecord(Message):
     """Metadata record 24, version 0."""
 
@@ -389,7 +390,7 @@ class EndTransactionRecord(Message):
     LATEST_VERSION_UNSTABLE: ClassVar[bool] = False
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class AbortTransactionRecord(Message):
     """Metadata record 25, version 0."""
 
@@ -403,7 +404,7 @@ class AbortTransactionRecord(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RemoveDelegationTokenRecord(Message):
     """Metadata record 26, version 0."""
 
@@ -415,7 +416,7 @@ class RemoveDelegationTokenRecord(Message):
     token_id: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ControllerEndpoint(Structure):
     """A structure within RegisterControllerRecord."""
 
@@ -425,7 +426,7 @@ class ControllerEndpoint(Structure):
     security_protocol: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ControllerFeature(Structure):
     """A structure within RegisterControllerRecord."""
 
@@ -434,7 +435,7 @@ class ControllerFeature(Structure):
     max_supported_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RegisterControllerRecord(Message):
     """Metadata record 27, version 0."""
 
@@ -452,7 +453,7 @@ class RegisterControllerRecord(Message):
     features: list[ControllerFeature] = attrs.field(factory=list, metadata=kafka([ControllerFeature], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ClearElrRecord(Message):
     """Metadata record 28, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitRequestPartition(Structure):
     """A structure within OffsetCommitRequest."""
 
@@ -19,7 +20,7 @@ class OffsetCommitRequestPartition(Structure):
     committed_metadata: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitRequestTopic(Structure):
     """A structure within OffsetCommitRequest."""
 
@@ -30,7 +31,7 @@ class OffsetCommitRequestTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitRequest(Message):
     """The request of API 8, versions 2 to 10."""
 
@@ -49,7 +50,7 @@ class OffsetCommitRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitResponsePartition(Structure):
     """A structure within OffsetCommitResponse."""
 
@@ -57,7 +58,7 @@ class OffsetCommitResponsePartition(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitResponseTopic(Structure):
     """A structure within OffsetCommitResponse."""
 
@@ -68,7 +69,7 @@ class OffsetCommitResponseTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetCommitResponse(Message):
     """The response of API 8, versions 2 to 10."""
 

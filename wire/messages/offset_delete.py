@@ -6,17 +6,18 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetDeleteRequestPartition(Structure):
     """A structure within OffsetDeleteRequest."""
 
     partition_index: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetDeleteRequestTopic(Structure):
     """A structure within OffsetDeleteRequest."""
 
@@ -26,7 +27,7 @@ class OffsetDeleteRequestTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetDeleteRequest(Message):
     """The request of API 47, version 0."""
 
@@ -41,7 +42,7 @@ class OffsetDeleteRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetDeleteResponsePartition(Structure):
     """A structure within OffsetDeleteResponse."""
 
@@ -49,7 +50,7 @@ class OffsetDeleteResponsePartition(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetDeleteResponseTopic(Structure):
     """A structure within OffsetDeleteResponse."""
 
@@ -59,7 +60,7 @@ class OffsetDeleteResponseTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetDeleteResponse(Message):
     """The response of API 47, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchRequestTopic(Structure):
     """A structure within OffsetFetchRequest."""
 
@@ -17,7 +18,7 @@ class OffsetFetchRequestTopic(Structure):
     partition_indexes: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0-7"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchRequestTopics(Structure):
     """A structure within OffsetFetchRequest."""
 
@@ -26,7 +27,7 @@ class OffsetFetchRequestTopics(Structure):
     partition_indexes: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "8+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchRequestGroup(Structure):
     """A structure within OffsetFetchRequest."""
 
@@ -38,7 +39,7 @@ class OffsetFetchRequestGroup(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchRequest(Message):
     """The request of API 9, versions 1 to 10."""
 
@@ -57,7 +58,7 @@ class OffsetFetchRequest(Message):
     require_stable: bool = attrs.field(default=False, metadata=kafka("bool", "7+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchResponsePartition(Structure):
     """A structure within OffsetFetchResponse."""
 
@@ -68,7 +69,7 @@ class OffsetFetchResponsePartition(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0-7"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchResponseTopic(Structure):
     """A structure within OffsetFetchResponse."""
 
@@ -78,7 +79,7 @@ class OffsetFetchResponseTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchResponsePartitions(Structure):
     """A structure within OffsetFetchResponse."""
 
@@ -89,7 +90,7 @@ class OffsetFetchResponsePartitions(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "8+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchResponseTopics(Structure):
     """A structure within OffsetFetchResponse."""
 
@@ -100,7 +101,7 @@ class OffsetFetchResponseTopics(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchResponseGroup(Structure):
     """A structure within OffsetFetchResponse."""
 
@@ -111,7 +112,7 @@ class OffsetFetchResponseGroup(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "8+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetFetchResponse(Message):
     """The response of API 9, versions 1 to 10."""
 

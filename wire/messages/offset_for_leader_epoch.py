@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetForLeaderPartition(Structure):
     """A structure within OffsetForLeaderEpochRequest."""
 
@@ -18,7 +19,7 @@ class OffsetForLeaderPartition(Structure):
     leader_epoch: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetForLeaderTopic(Structure):
     """A structure within OffsetForLeaderEpochRequest."""
 
@@ -28,7 +29,7 @@ class OffsetForLeaderTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetForLeaderEpochRequest(Message):
     """The request of API 23, versions 2 to 4."""
 
@@ -43,7 +44,7 @@ class OffsetForLeaderEpochRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class EpochEndOffset(Structure):
     """A structure within OffsetForLeaderEpochResponse."""
 
@@ -53,7 +54,7 @@ class EpochEndOffset(Structure):
     end_offset: int = attrs.field(default=-1, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetForLeaderTopicResult(Structure):
     """A structure within OffsetForLeaderEpochResponse."""
 
@@ -61,7 +62,7 @@ class OffsetForLeaderTopicResult(Structure):
     partitions: list[EpochEndOffset] = attrs.field(factory=list, metadata=kafka([EpochEndOffset], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class OffsetForLeaderEpochResponse(Message):
     """The response of API 23, versions 2 to 4."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Records, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionProduceData(Structure):
     """A structure within ProduceRequest."""
 
@@ -17,7 +18,7 @@ class PartitionProduceData(Structure):
     records: Records | None = attrs.field(default=None, metadata=kafka("records", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicProduceData(Structure):
     """A structure within ProduceRequest."""
 
@@ -28,7 +29,7 @@ class TopicProduceData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ProduceRequest(Message):
     """The request of API 0, versions 3 to 13."""
 
@@ -43,7 +44,7 @@ class ProduceRequest(Message):
     topic_data: list[TopicProduceData] = attrs.field(factory=list, metadata=kafka([TopicProduceData], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class BatchIndexAndErrorMessage(Structure):
     """A structure within ProduceResponse."""
 
@@ -53,7 +54,7 @@ class BatchIndexAndErrorMessage(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LeaderIdAndEpoch(Structure):
     """A structure within ProduceResponse."""
 
@@ -61,7 +62,7 @@ class LeaderIdAndEpoch(Structure):
     leader_epoch: int = attrs.field(default=-1, metadata=kafka("int32", "10+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class PartitionProduceResponse(Structure):
     """A structure within ProduceResponse."""
 
@@ -79,7 +80,7 @@ class PartitionProduceResponse(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicProduceResponse(Structure):
     """A structure within ProduceResponse."""
 
@@ -90,7 +91,7 @@ class TopicProduceResponse(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class NodeEndpoint(Structure):
     """A structure within ProduceResponse."""
 
@@ -100,7 +101,7 @@ class NodeEndpoint(Structure):
     rack: str | None = attrs.field(default=None, metadata=kafka("string", "10+", nullable="10+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ProduceResponse(Message):
     """The response of API 0, versions 3 to 13."""
 

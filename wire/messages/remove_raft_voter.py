@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RemoveRaftVoterRequest(Message):
     """The request of API 81, version 0."""
 
@@ -23,7 +24,7 @@ class RemoveRaftVoterRequest(Message):
     voter_directory_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RemoveRaftVoterResponse(Message):
     """The response of API 81, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RenewDelegationTokenRequest(Message):
     """The request of API 39, versions 1 to 2."""
 
@@ -22,7 +23,7 @@ class RenewDelegationTokenRequest(Message):
     renew_period_ms: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class RenewDelegationTokenResponse(Message):
     """The response of API 39, versions 1 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SaslAuthenticateRequest(Message):
     """The request of API 36, versions 0 to 2."""
 
@@ -21,7 +22,7 @@ class SaslAuthenticateRequest(Message):
     auth_bytes: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SaslAuthenticateResponse(Message):
     """The response of API 36, versions 0 to 2."""
 

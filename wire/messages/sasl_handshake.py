@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SaslHandshakeRequest(Message):
     """The request of API 17, versions 0 to 1."""
 
@@ -21,7 +22,7 @@ class SaslHandshakeRequest(Message):
     mechanism: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SaslHandshakeResponse(Message):
     """The response of API 17, versions 0 to 1."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupMemberMetadataKey(Message):
     """The key of coordinator record 10, version 0."""
 
@@ -22,7 +23,7 @@ class ShareGroupMemberMetadataKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupMetadataKey(Message):
     """The key of coordinator record 11, version 0."""
 
@@ -34,7 +35,7 @@ class ShareGroupMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupTargetAssignmentMetadataKey(Message):
     """The key of coordinator record 12, version 0."""
 
@@ -46,7 +47,7 @@ class ShareGroupTargetAssignmentMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupTargetAssignmentMemberKey(Message):
     """The key of coordinator record 13, version 0."""
 
@@ -59,7 +60,7 @@ class ShareGroupTargetAssignmentMemberKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupCurrentMemberAssignmentKey(Message):
     """The key of coordinator record 14, version 0."""
 
@@ -72,7 +73,7 @@ class ShareGroupCurrentMemberAssignmentKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupStatePartitionMetadataKey(Message):
     """The key of coordinator record 15, version 0."""
 
@@ -84,7 +85,7 @@ class ShareGroupStatePartitionMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupMemberMetadataValue(Message):
     """The value of coordinator record 10, version 0."""
 
@@ -99,7 +100,7 @@ class ShareGroupMemberMetadataValue(Message):
     subscribed_topic_names: list[str] = attrs.field(factory=list, metadata=kafka(["string"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupMetadataValue(Message):
     """The value of coordinator record 11, version 0."""
 
@@ -112,7 +113,7 @@ class ShareGroupMetadataValue(Message):
     metadata_hash: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupTargetAssignmentMetadataValue(Message):
     """The value of coordinator record 12, version 0."""
 
@@ -125,7 +126,7 @@ class ShareGroupTargetAssignmentMetadataValue(Message):
     assignment_timestamp: int = attrs.field(default=0, metadata=kafka("int64", "0+", tagged="0+", tag=0))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartition(Structure):
     """A structure within ShareGroupTargetAssignmentMemberValue."""
 
@@ -133,7 +134,7 @@ class TopicPartition(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupTargetAssignmentMemberValue(Message):
     """The value of coordinator record 13, version 0."""
 
@@ -145,7 +146,7 @@ class ShareGroupTargetAssignmentMemberValue(Message):
     topic_partitions: list[TopicPartition] = attrs.field(factory=list, metadata=kafka([TopicPartition], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartitions(Structure):
     """A structure within ShareGroupCurrentMemberAssignmentValue."""
 
@@ -153,7 +154,7 @@ class TopicPartitions(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupCurrentMemberAssignmentValue(Message):
     """The value of coordinator record 14, version 0."""
 
@@ -170,7 +171,7 @@ class ShareGroupCurrentMemberAssignmentValue(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicPartitionsInfo(Structure):
     """A structure within ShareGroupStatePartitionMetadataValue."""
 
@@ -179,7 +180,7 @@ class TopicPartitionsInfo(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicInfo(Structure):
     """A structure within ShareGroupStatePartitionMetadataValue."""
 
@@ -187,7 +188,7 @@ class TopicInfo(Structure):
     topic_name: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class ShareGroupStatePartitionMetadataValue(Message):
     """The value of coordinator record 15, version 0."""
 

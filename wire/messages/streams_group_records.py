@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupMetadataKey(Message):
     """The key of coordinator record 17, version 0."""
 
@@ -21,7 +22,7 @@ class StreamsGroupMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupMemberMetadataKey(Message):
     """The key of coordinator record 19, version 0."""
 
@@ -34,7 +35,7 @@ class StreamsGroupMemberMetadataKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupTargetAssignmentMetadataKey(Message):
     """The key of coordinator record 20, version 0."""
 
@@ -46,7 +47,7 @@ class StreamsGroupTargetAssignmentMetadataKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupTargetAssignmentMemberKey(Message):
     """The key of coordinator record 21, version 0."""
 
@@ -59,7 +60,7 @@ class StreamsGroupTargetAssignmentMemberKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupCurrentMemberAssignmentKey(Message):
     """The key of coordinator record 22, version 0."""
 
@@ -72,7 +73,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Message):
     member_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupTopologyKey(Message):
     """The key of coordinator record 23, version 0."""
 
@@ -84,7 +85,7 @@ class StreamsGroupTopologyKey(Message):
     group_id: str = attrs.field(default="", metadata=kafka("string", "0"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class LastAssignmentConfig(Structure):
     """A structure within StreamsGroupMetadataValue."""
 
@@ -92,7 +93,7 @@ class LastAssignmentConfig(Structure):
     value: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupMetadataValue(Message):
     """The value of coordinator record 17, version 0."""
 
@@ -109,7 +110,7 @@ class StreamsGroupMetadataValue(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Endpoint(Structure):
     """A structure within StreamsGroupMemberMetadataValue."""
 
@@ -117,7 +118,7 @@ class Endpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class KeyValue(Structure):
     """A structure within StreamsGroupMemberMetadataValue."""
 
@@ -125,7 +126,7 @@ class KeyValue(Structure):
     value: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupMemberMetadataValue(Message):
     """The value of coordinator record 19, version 0."""
 
@@ -145,7 +146,7 @@ class StreamsGroupMemberMetadataValue(Message):
     client_tags: list[KeyValue] = attrs.field(factory=list, metadata=kafka([KeyValue], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupTargetAssignmentMetadataValue(Message):
     """The value of coordinator record 20, version 0."""
 
@@ -158,7 +159,7 @@ class StreamsGroupTargetAssignmentMetadataValue(Message):
     assignment_timestamp: int = attrs.field(default=0, metadata=kafka("int64", "0+", tagged="0+", tag=0))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupTargetAssignmentMemberValueTaskIds(Structure):
     """A structure within StreamsGroupTargetAssignmentMemberValue."""
 
@@ -166,7 +167,7 @@ class StreamsGroupTargetAssignmentMemberValueTaskIds(Structure):
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupTargetAssignmentMemberValue(Message):
     """The value of coordinator record 21, version 0."""
 
@@ -186,7 +187,7 @@ class StreamsGroupTargetAssignmentMemberValue(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupCurrentMemberAssignmentValueTaskIds(Structure):
     """A structure within StreamsGroupCurrentMemberAssignmentValue."""
 
@@ -197,7 +198,7 @@ class StreamsGroupCurrentMemberAssignmentValueTaskIds(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupCurrentMemberAssignmentValue(Message):
     """The value of coordinator record 22, version 0."""
 
@@ -229,7 +230,7 @@ class StreamsGroupCurrentMemberAssignmentValue(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicConfig(Structure):
     """A structure within StreamsGroupTopologyValue."""
 
@@ -237,7 +238,7 @@ class TopicConfig(Structure):
     value: str = attrs.field(default="", metadata=kafka("string", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TopicInfo(Structure):
     """A structure within StreamsGroupTopologyValue."""
 
@@ -247,7 +248,7 @@ class TopicInfo(Structure):
     topic_configs: list[TopicConfig] = attrs.field(factory=list, metadata=kafka([TopicConfig], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CopartitionGroup(Structure):
     """A structure within StreamsGroupTopologyValue."""
 
@@ -256,7 +257,7 @@ class CopartitionGroup(Structure):
     repartition_source_topics: list[int] = attrs.field(factory=list, metadata=kafka(["int16"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Subtopology(Structure):
     """A structure within StreamsGroupTopologyValue."""
 
@@ -271,7 +272,7 @@ class Subtopology(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class StreamsGroupTopologyValue(Message):
     """The value of coordinator record 23, version 0."""
 

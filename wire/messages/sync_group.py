@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SyncGroupRequestAssignment(Structure):
     """A structure within SyncGroupRequest."""
 
@@ -17,7 +18,7 @@ class SyncGroupRequestAssignment(Structure):
     assignment: bytes = attrs.field(default=b"", metadata=kafka("bytes", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SyncGroupRequest(Message):
     """The request of API 14, versions 0 to 5."""
 
@@ -37,7 +38,7 @@ class SyncGroupRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class SyncGroupResponse(Message):
     """The response of API 14, versions 0 to 5."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TxnOffsetCommitRequestPartition(Structure):
     """A structure within TxnOffsetCommitRequest."""
 
@@ -19,7 +20,7 @@ class TxnOffsetCommitRequestPartition(Structure):
     committed_metadata: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TxnOffsetCommitRequestTopic(Structure):
     """A structure within TxnOffsetCommitRequest."""
 
@@ -29,7 +30,7 @@ class TxnOffsetCommitRequestTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TxnOffsetCommitRequest(Message):
     """The request of API 28, versions 0 to 5."""
 
@@ -50,7 +51,7 @@ class TxnOffsetCommitRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TxnOffsetCommitResponsePartition(Structure):
     """A structure within TxnOffsetCommitResponse."""
 
@@ -58,7 +59,7 @@ class TxnOffsetCommitResponsePartition(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TxnOffsetCommitResponseTopic(Structure):
     """A structure within TxnOffsetCommitResponse."""
 
@@ -68,7 +69,7 @@ class TxnOffsetCommitResponseTopic(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class TxnOffsetCommitResponse(Message):
     """The response of API 28, versions 0 to 5."""
 

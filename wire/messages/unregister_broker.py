@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UnregisterBrokerRequest(Message):
     """The request of API 64, version 0."""
 
@@ -21,7 +22,7 @@ class UnregisterBrokerRequest(Message):
     broker_id: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UnregisterBrokerResponse(Message):
     """The response of API 64, version 0."""
 

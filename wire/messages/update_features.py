@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FeatureUpdateKey(Structure):
     """A structure within UpdateFeaturesRequest."""
 
@@ -19,7 +20,7 @@ class FeatureUpdateKey(Structure):
     upgrade_type: int = attrs.field(default=1, metadata=kafka("int8", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UpdateFeaturesRequest(Message):
     """The request of API 57, versions 0 to 2."""
 
@@ -35,7 +36,7 @@ class UpdateFeaturesRequest(Message):
     validate_only: bool = attrs.field(default=False, metadata=kafka("bool", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UpdatableFeatureResult(Structure):
     """A structure within UpdateFeaturesResponse."""
 
@@ -44,7 +45,7 @@ class UpdatableFeatureResult(Structure):
     error_message: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UpdateFeaturesResponse(Message):
     """The response of API 57, versions 0 to 2."""
 

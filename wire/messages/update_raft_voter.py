@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class Listener(Structure):
     """A structure within UpdateRaftVoterRequest."""
 
@@ -18,7 +19,7 @@ class Listener(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class KRaftVersionFeature(Structure):
     """A structure within UpdateRaftVoterRequest."""
 
@@ -26,7 +27,7 @@ class KRaftVersionFeature(Structure):
     max_supported_version: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UpdateRaftVoterRequest(Message):
     """The request of API 82, version 0."""
 
@@ -45,7 +46,7 @@ class UpdateRaftVoterRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class CurrentLeader(Structure):
     """A structure within UpdateRaftVoterResponse."""
 
@@ -55,7 +56,7 @@ class CurrentLeader(Structure):
     port: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class UpdateRaftVoterResponse(Message):
     """The response of API 82, version 0."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import ZERO_UUID, Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VoteRequestPartitionData(Structure):
     """A structure within VoteRequest."""
 
@@ -23,7 +24,7 @@ class VoteRequestPartitionData(Structure):
     pre_vote: bool = attrs.field(default=False, metadata=kafka("bool", "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VoteRequestTopicData(Structure):
     """A structure within VoteRequest."""
 
@@ -33,7 +34,7 @@ class VoteRequestTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VoteRequest(Message):
     """The request of API 52, versions 0 to 2."""
 
@@ -49,7 +50,7 @@ class VoteRequest(Message):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VoteResponsePartitionData(Structure):
     """A structure within VoteResponse."""
 
@@ -60,7 +61,7 @@ class VoteResponsePartitionData(Structure):
     vote_granted: bool = attrs.field(default=False, metadata=kafka("bool", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VoteResponseTopicData(Structure):
     """A structure within VoteResponse."""
 
@@ -70,7 +71,7 @@ class VoteResponseTopicData(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class NodeEndpoint(Structure):
     """A structure within VoteResponse."""
 
@@ -79,7 +80,7 @@ class NodeEndpoint(Structure):
     port: int = attrs.field(default=0, metadata=kafka("uint16", "1+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class VoteResponse(Message):
     """The response of API 52, versions 0 to 2."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.structure import Message, Structure, kafka
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class WritableTxnMarkerTopic(Structure):
     """A structure within WriteTxnMarkersRequest."""
 
@@ -17,7 +18,7 @@ class WritableTxnMarkerTopic(Structure):
     partition_indexes: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class WritableTxnMarker(Structure):
     """A structure within WriteTxnMarkersRequest."""
 
@@ -31,7 +32,7 @@ class WritableTxnMarker(Structure):
     transaction_version: int = attrs.field(default=0, metadata=kafka("int8", "2+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class WriteTxnMarkersRequest(Message):
     """The request of API 27, versions 1 to 2."""
 
@@ -43,7 +44,7 @@ class WriteTxnMarkersRequest(Message):
     markers: list[WritableTxnMarker] = attrs.field(factory=list, metadata=kafka([WritableTxnMarker], "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class WritableTxnMarkerPartitionResult(Structure):
     """A structure within WriteTxnMarkersResponse."""
 
@@ -51,7 +52,7 @@ class WritableTxnMarkerPartitionResult(Structure):
     error_code: int = attrs.field(default=0, metadata=kafka("int16", "0+"))
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class WritableTxnMarkerTopicResult(Structure):
     """A structure within WriteTxnMarkersResponse."""
 
@@ -61,7 +62,7 @@ class WritableTxnMarkerTopicResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class WritableTxnMarkerResult(Structure):
     """A structure within WriteTxnMarkersResponse."""
 
@@ -71,7 +72,7 @@ class WritableTxnMarkerResult(Structure):
     )
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class WriteTxnMarkersResponse(Message):
     """The response of API 27, versions 1 to 2."""
 

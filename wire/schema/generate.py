@@ -145,7 +145,7 @@ def _class_lines(
     yield from (
         "",
         "",
-        "@attrs.define(eq=False, repr=False)",
+        "@structure",
         f"class {name}({base}):",
         f'    """{docstring}"""',
     )
@@ -231,6 +231,7 @@ def messages_source(group: list[MessageFact]) -> str:
         "",
         "import attrs",
         "",
+        "from odradek.wire.schema.lazy_attrs import structure",
         f"from odradek.wire.structure import {', '.join(used)}",
     ]
     return "\n".join(header) + "\n" + text + "\n"

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
 from odradek.security.acls.rules import Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked
 from odradek.serving.contract import CLOSE, Outcome
@@ -81,8 +79,7 @@ def produce_again(asked: Asked, response: Any) -> Any:
         response.responses = [
             each
             if _write_refused(asked, each) != _DENIED
-            else attrs.evolve(
-                each,
+            else each.replaced(
                 partition_responses=[
                     PartitionProduceResponse(p.index, _DENIED, -1, -1, -1) for p in each.partition_responses
                 ],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
-
 from odradek.metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.security.acls.rules import CLUSTER_NAME, Operation, ResourceType
 from odradek.security.doors.door import Admitted, Asked, Door, operations_of, split
@@ -82,7 +80,7 @@ def metadata_door(creates_topics: Callable[[], bool]) -> Door:
             return with_operations(response)
 
         # An empty list means all topics in version 0; the answer to it is replaced.
-        return Admitted(attrs.evolve(request, topics=allowed), merge) if refused else Admitted(request, merge)
+        return Admitted(request.replaced(topics=allowed), merge) if refused else Admitted(request, merge)
 
     return door
 
@@ -160,7 +158,7 @@ def describe_topic_partitions_door(asked: Asked, request: DescribeTopicPartition
         response.topics = [*response.topics, *refused]
         return response
 
-    return Admitted(attrs.evolve(request, topics=topics), merge)
+    return Admitted(request.replaced(topics=topics), merge)
 
 
 def refuse_moves(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from odradek.data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.fetching.empty_batches import read_records
@@ -46,6 +44,7 @@ from odradek.wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
+from odradek.wire.schema.lazy_attrs import structure
 from odradek.wire.schema.versions import (
     FETCH_FROM_FOLLOWERS,
     FETCH_LEADER_HINTS,
@@ -68,7 +67,7 @@ _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 _NONE_ABORTED: list[Any] = shared([])
 
 
-@attrs.define(eq=False, repr=False)
+@structure
 class FileFetchResponse(FetchResponse, PinsFiles):
     """A response whose records may be ranges of segment files."""
 

@@ -1,4 +1,4 @@
-"""`odradek config get|set|unset`: the configuration of brokers, topics and groups."""
+"""`odradek config get|set|unset`: the configuration of brokers, topics, groups and subscriptions of client metrics."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _SOURCES = {
     "DYNAMIC_BROKER_LOGGER_CONFIG": "logger",
     "TOPIC_CONFIG": "topic",
     "GROUP_CONFIG": "group",
+    "CLIENT_METRICS_CONFIG": "client-metrics",
 }
-_KINDS = ("broker", "topic", "group")
+_KINDS = ("broker", "topic", "group", "client-metrics")
 
 
 def register(groups: Groups) -> None:
@@ -82,14 +83,14 @@ def _add_resource(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help=f"a broker id ({ALL_BROKERS}: the default of every broker), a topic, a group",
+        help=f"a broker id ({ALL_BROKERS}: the default of every broker), a topic, a group, a subscription of client metrics",
     )
 
 
 def _resource(args: argparse.Namespace) -> ConfigResource:
     from odradek.client.admin import ConfigResource, ResourceType
 
-    kind = ResourceType[args.kind.upper()]
+    kind = ResourceType[args.kind.upper().replace("-", "_")]
     if kind is not ResourceType.BROKER:
         return ConfigResource(kind, args.name)
     if args.name == ALL_BROKERS:

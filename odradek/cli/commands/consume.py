@@ -252,6 +252,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
     from odradek.client.shells.consumer import Consumer
 
     limit = args.max_messages or _RECORDS_PER_POLL
+    # The member joins a group as it is; --command-config may say otherwise.
+    defaults = {"group.protocol": "auto"} if args.group is not None else {}
     own = {
         "bootstrap.servers": bootstrap_of(args),
         "client.id": "odradek-cli",
@@ -264,7 +266,7 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
         "isolation.level": args.isolation,
     }
     with keys_judged():
-        consumer = Consumer({**security_properties(args), **own, **settings})
+        consumer = Consumer({**defaults, **security_properties(args), **own, **settings})
     try:
         yield consumer
     except BaseException:
@@ -415,7 +417,8 @@ class _Member:
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """Read new partitions to their present ends."""
-        self._was_assigned = True
+        # The coordinator of a group of the new protocol begins with nothing while others give partitions up.
+        self._was_assigned |= bool(partitions) or self._consumer.statistics()["group_protocol"] == "classic"
         if not self._args.follow:
             with self._ending.waiting():
                 found = self._consumer.end_offsets(partitions)
@@ -447,7 +450,13 @@ def _refusals_noted() -> Iterator[None]:
     """Go on after a commit that the group refuses because other members have the partitions, or will soon have them."""
     from odradek.wire.errors import ErrorCode, KafkaError
 
-    passing = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+    passing = (
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+    )
     try:
         yield
     except KafkaError as error:

@@ -14,13 +14,21 @@ from odradek.cli.parsing import Groups, add_command, add_connection_options, id_
 from odradek.cli.times import TIME_HELP, moment, span
 
 if TYPE_CHECKING:
-    from odradek.client.admin import GroupDescription, OffsetReset, PartitionLag, ResetTarget
+    from odradek.client.admin import GroupDescription, GroupMember, OffsetReset, PartitionLag, ResetTarget
     from odradek.client.shells.blocking import Client
     from odradek.wire.topic_partition import TopicPartition
 
 __all__ = ["register"]
 
-_STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
+_STATES = (
+    "Stable",
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Dead",
+)
 
 
 def register(groups: Groups) -> None:
@@ -35,6 +43,13 @@ def register(groups: Groups) -> None:
         default=[],
         metavar="STATE",
         help=f"only groups in this state: {', '.join(_STATES)} (repeat for more)",
+    )
+    listing.add_argument(
+        "--type",
+        action="append",
+        default=[],
+        choices=("classic", "consumer"),
+        help="only groups of this type: consumer is the one of the new protocol (repeat for more)",
     )
     add_connection_options(listing)
 
@@ -96,7 +111,7 @@ def _topic(text: str) -> tuple[str, tuple[int, ...] | None]:
 
 def _list(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        found = client.admin.list_groups(states=args.state)
+        found = client.admin.list_groups(states=args.state, types=args.type)
     if args.json:
         documents = [
             {
@@ -148,7 +163,9 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
         [
             ("group", group.group_id),
             ("state", group.state),
+            ("type", group.group_type),
             ("protocol", ", ".join(part for part in (group.protocol_type, group.protocol) if part)),
+            *_epochs(group),
             ("coordinator", group.coordinator),
             ("members", len(group.members)),
             ("lag", paint(YELLOW, total) if lag or uncommitted else total),
@@ -174,28 +191,50 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
         )
     if group.members:
         say()
-        print_table(
-            ("MEMBER", "CLIENT", "HOST", "INSTANCE", "PARTITIONS"),
-            [
-                (
-                    number,
-                    member.client_id,
-                    member.client_host.removeprefix("/"),
-                    member.group_instance_id,
-                    _partitions_text(member.partitions),
-                )
-                for number, member in enumerate(group.members, 1)
-            ],
+        _print_members(group)
+
+
+def _epochs(group: GroupDescription) -> list[tuple[str, object]]:
+    """Return the line about epochs, which a classic group does not have."""
+    if group.group_type != "consumer":
+        return []
+    epochs = f"group {group.group_epoch}, assignment {group.assignment_epoch}"
+    moving = sum(member.partitions != member.target for member in group.members)
+    if moving:
+        epochs = paint(YELLOW, f"{epochs}; {_count(moving, 'member')} still moving to the target")
+    return [("epochs", epochs)]
+
+
+def _print_members(group: GroupDescription) -> None:
+    """Print the members; those of a group of the new protocol with epochs and targets."""
+    has_epochs = group.group_type == "consumer"
+    header = ("MEMBER", "CLIENT", "HOST", "INSTANCE")
+    rows = [
+        (
+            number,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            member.group_instance_id,
+            *((member.protocol, member.member_epoch) if has_epochs else ()),
+            _partitions_text(member.partitions),
+            *((_partitions_text(member.target),) if has_epochs else ()),
         )
+        for number, member in enumerate(group.members, 1)
+    ]
+    more = ("PROTOCOL", "EPOCH", "PARTITIONS", "TARGET") if has_epochs else ("PARTITIONS",)
+    print_table((*header, *more), rows)
 
 
 def _document(group: GroupDescription, lags: list[PartitionLag]) -> dict[str, Any]:
     owners = _owners(group)
+    has_epochs = group.group_type == "consumer"
     return {
         "group": group.group_id,
         "state": group.state,
         "protocol_type": group.protocol_type,
         "protocol": group.protocol,
+        "type": group.group_type,
+        **({"epoch": group.group_epoch, "assignment_epoch": group.assignment_epoch} if has_epochs else {}),
         "coordinator": group.coordinator,
         "lag": sum(each.lag or 0 for each in lags),
         "behind_ms": max((each.behind_ms for each in lags if each.behind_ms is not None), default=None),
@@ -212,19 +251,32 @@ def _document(group: GroupDescription, lags: list[PartitionLag]) -> dict[str, An
             }
             for each in lags
         ],
-        "members": [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.group_instance_id,
-                "client_id": member.client_id,
-                "host": member.client_host,
-                "partitions": [
-                    {"topic": topic, "partition": partition} for topic, partition in member.partitions
-                ],
-            }
-            for member in group.members
-        ],
+        "members": [_member_document(member, has_epochs) for member in group.members],
     }
+
+
+def _member_document(member: GroupMember, has_epochs: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "member_id": member.member_id,
+        "instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host,
+        "partitions": _listed(member.partitions),
+    }
+    if has_epochs:
+        document |= {
+            "epoch": member.member_epoch,
+            "protocol": member.protocol,
+            "target": _listed(member.target),
+            "topics": list(member.subscribed_topics),
+            "pattern": member.subscribed_pattern,
+            "rack": member.rack,
+        }
+    return document
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in partitions]
 
 
 def _owners(group: GroupDescription) -> dict[TopicPartition, int]:

@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_acls import create_acls, delete_acls, describe_acls
+    from odradek.client.admin.admin_clients import (
+        BrokerClients,
+        ClientDescription,
+        ClientFigure,
+        describe_clients,
+    )
     from odradek.client.admin.admin_configs import (
         AlterConfig,
         ConfigDescription,
@@ -149,7 +155,10 @@ __all__ = [
     "TO_HIGH_WATERMARK",
     "ActiveProducer",
     "AlterConfig",
+    "BrokerClients",
     "BrokerLogDirs",
+    "ClientDescription",
+    "ClientFigure",
     "ClusterDescription",
     "ClusterSurvey",
     "CommittedOffset",
@@ -215,6 +224,7 @@ __all__ = [
     "delete_topics",
     "describe_acls",
     "describe_client_quotas",
+    "describe_clients",
     "describe_cluster",
     "describe_configs",
     "describe_controllers",
@@ -258,6 +268,7 @@ _HOMES = {
     name: f"odradek.client.admin.{module}"
     for module, names in {
         "admin_acls": "create_acls delete_acls describe_acls",
+        "admin_clients": "BrokerClients ClientDescription ClientFigure describe_clients",
         "admin_configs": "AlterConfig ConfigDescription ConfigEntry ConfigOperation ConfigResource ConfigSource ConfigSynonym ConfigType ResourceType describe_configs incremental_alter_configs list_config_resources",
         "admin_groups": "GroupDescription GroupListing GroupMember delete_groups describe_groups list_groups",
         "admin_hanging": "HangingSearch OldTransaction Prospect RefusedMarker find_hanging_transactions",

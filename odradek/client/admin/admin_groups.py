@@ -34,6 +34,8 @@ __all__ = [
 
 _CONSUMER_PROTOCOL = "consumer"
 _DEAD = "Dead"
+_MEMBER_PROTOCOLS = {0: "classic", 1: "consumer"}
+"""The protocols of members, as ConsumerGroupDescribe numbers them."""
 
 
 @attrs.frozen
@@ -49,7 +51,11 @@ class GroupListing:
 
 @attrs.frozen
 class GroupMember:
-    """A member of a group. `partitions` is its assignment, where the group speaks the consumers' protocol."""
+    """A member of a group. `partitions` is its assignment, where the group speaks the consumers' protocol.
+
+    Only a group of the new protocol (KIP-848) has the fields behind `assignment`. `target` is the assignment that the member
+    moves to. `protocol` is "classic", "consumer", or empty where the broker does not say.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -58,12 +64,21 @@ class GroupMember:
     partitions: tuple[TopicPartition, ...]
     metadata: bytes
     assignment: bytes
+    member_epoch: int = -1
+    target: tuple[TopicPartition, ...] = ()
+    subscribed_topics: tuple[str, ...] = ()
+    subscribed_pattern: str | None = None
+    rack: str | None = None
+    protocol: str = ""
 
 
 @attrs.frozen
 class GroupDescription:
-    """A group and its members. `protocol` is the assignor that they agreed on. With an `error`, all but the
-    id is empty."""
+    """A group and its members. `protocol` is the assignor that they agreed on, or that the coordinator uses.
+
+    `group_type` is "classic" or "consumer". Only a group of the second type has epochs: that of the group, and that of the
+    target assignment. They differ while the coordinator computes. With an `error`, all but the id is empty.
+    """
 
     group_id: str
     state: str = ""
@@ -72,6 +87,9 @@ class GroupDescription:
     coordinator: int = -1
     members: tuple[GroupMember, ...] = ()
     error: CallError | None = None
+    group_type: str = ""
+    group_epoch: int = -1
+    assignment_epoch: int = -1
 
 
 def list_groups(
@@ -177,35 +195,7 @@ def _describe_newer_groups(
     def take(response: Any, _: list[str]) -> Iterable[tuple[str, GroupDescription | CallError]]:
         for answer in response.groups:
             error = item_error(answer.error_code, answer.error_message, f"group {answer.group_id}")
-            members = [
-                GroupMember(
-                    each.member_id,
-                    each.instance_id,
-                    each.client_id,
-                    each.client_host,
-                    tuple(
-                        sorted(
-                            TopicPartition(topic.topic_name, index)
-                            for topic in each.assignment.topic_partitions
-                            for index in topic.partitions
-                        )
-                    ),
-                    b"",
-                    b"",
-                )
-                for each in answer.members
-            ]
-            yield (
-                answer.group_id,
-                error
-                or GroupDescription(
-                    answer.group_id,
-                    answer.group_state,
-                    _CONSUMER_PROTOCOL,
-                    answer.assignor_name,
-                    members=_in_order(members),
-                ),
-            )
+            yield answer.group_id, error or _newer_description(answer)
 
     return (yield from scatter(core, group_ids, to_coordinators, message, take, deadline=deadline))
 
@@ -273,7 +263,48 @@ def _description(answer: Any) -> GroupDescription:
         answer.protocol_type,
         answer.protocol_data,
         members=_in_order(members),
+        group_type="classic",
     )
+
+
+def _newer_description(answer: Any) -> GroupDescription:
+    members = [
+        GroupMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            _partitions_of(each.assignment),
+            b"",
+            b"",
+            member_epoch=each.member_epoch,
+            target=_partitions_of(each.target_assignment),
+            subscribed_topics=tuple(each.subscribed_topic_names),
+            subscribed_pattern=each.subscribed_topic_regex or None,
+            rack=each.rack_id,
+            protocol=_MEMBER_PROTOCOLS.get(each.member_type, ""),
+        )
+        for each in answer.members
+    ]
+    return GroupDescription(
+        answer.group_id,
+        answer.group_state,
+        _CONSUMER_PROTOCOL,
+        answer.assignor_name,
+        members=_in_order(members),
+        group_type="consumer",
+        group_epoch=answer.group_epoch,
+        assignment_epoch=answer.assignment_epoch,
+    )
+
+
+def _partitions_of(assignment: Any) -> tuple[TopicPartition, ...]:
+    found = (
+        TopicPartition(topic.topic_name, index)
+        for topic in assignment.topic_partitions
+        for index in topic.partitions
+    )
+    return tuple(sorted(found))
 
 
 def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:

@@ -120,6 +120,7 @@ class BlockingAdminMethods:
     delete_acls = _blocking(lambda: admin.delete_acls)
     describe_client_quotas = _blocking(lambda: admin.describe_client_quotas)
     alter_client_quotas = _blocking(lambda: admin.alter_client_quotas)
+    describe_clients = _blocking(lambda: admin.describe_clients)
 
     # Users and delegation tokens
     describe_user_scram_credentials = _blocking(lambda: admin.describe_user_scram_credentials)
@@ -201,6 +202,7 @@ class AsyncAdminMethods:
     delete_acls = _async(lambda: admin.delete_acls)
     describe_client_quotas = _async(lambda: admin.describe_client_quotas)
     alter_client_quotas = _async(lambda: admin.alter_client_quotas)
+    describe_clients = _async(lambda: admin.describe_clients)
 
     # Users and delegation tokens
     describe_user_scram_credentials = _async(lambda: admin.describe_user_scram_credentials)

@@ -12,6 +12,8 @@ A commit beside a rebalance
   So are all partitions if a generation passed without this member.
 * Between JoinGroup and SyncGroup the coordinator takes no commit (REBALANCE_IN_PROGRESS). So a commit waits for the
   answers of both, at most until its own deadline.
+* In a group of the new protocol a commit carries the member epoch. A coordinator that has a later one refuses it
+  (STALE_MEMBER_EPOCH). A heartbeat brings that epoch; then the offsets of partitions that the member kept are sent again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import attrs
 
 from odradek.client.consumer.consumer_types import CommitCallback, CommitRefused, OffsetAndMetadata, TopicGone
 from odradek.client.consumer.group_calls import Coordinator, Member
-from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.consumer.membership import Membership
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.notes import WARNING
 from odradek.client.core.operation import Operation, Signal, Wait
@@ -45,7 +47,9 @@ _REBALANCE_SECONDS_MAX = 10.0
 """The time for which a member that is not joining repeats a commit that was refused for a rebalance. Kafka's
 coordinator refuses until the group's leader has assigned; other coordinators may wait for this member to join.
 """
-_GROUP_MOVES = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS})
+_GROUP_MOVES = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH}
+)
 _NEVER = float("inf")
 
 
@@ -73,7 +77,7 @@ class Commits:
         settings: ConsumerSettings,
         subscription: Subscription,
         coordinator: Coordinator | None,
-        membership: GroupMembership | None,
+        membership: Membership | None,
         *,
         arrived: Signal,
         positions: Callable[[Iterable[TopicPartition] | None], dict[TopicPartition, OffsetAndMetadata]],
@@ -83,7 +87,8 @@ class Commits:
         self._settings = settings
         self._subscription = subscription
         self._coordinator = coordinator
-        self._membership = membership
+        self.membership = membership
+        """The membership of the protocol in use."""
         self._arrived = arrived
         self._positions = positions
         self.due_at = _NEVER
@@ -216,7 +221,7 @@ class Commits:
         if refused:
             reached("client.commit_refused")
             error = CommitRefused(refused)
-            membership = self._membership
+            membership = self.membership
             if membership is not None and who.generation >= 0 and who == membership.member:
                 membership.refused(error)
             raise error
@@ -236,7 +241,7 @@ class Commits:
     def _wait_for_assignment(self, batch: _Batch) -> Operation[None]:
         """Wait while this member has joined a generation and knows no assignment yet. Raises `KafkaError`
         REBALANCE_IN_PROGRESS when the time is up."""
-        membership = self._membership
+        membership = self.membership
         while membership is not None and membership.awaits_assignment and self._are_held(batch, batch.held):
             if self._core.now >= batch.deadline:
                 reached("client.commit_gave_up_on_assignment")
@@ -248,7 +253,7 @@ class Commits:
         self, batch: _Batch, who: Member, keys: Iterable[TopicPartition]
     ) -> tuple[Member, dict[TopicPartition, KafkaError]]:
         """Return the member to send a batch in the name of, and the refusals of partitions that it did not keep."""
-        membership = self._membership
+        membership = self.membership
         if membership is None or membership.member == who or not membership.goes_on_from(who):
             return who, {}
         given_up = {}
@@ -270,25 +275,41 @@ class Commits:
         self, batch: _Batch, who: Member, kept_out: dict[TopicPartition, KafkaError], patient_until: float
     ) -> Operation[bool]:
         """Wait for the join that decides on refused offsets. Returns True if they are to be sent again."""
-        membership, core = self._membership, self._core
+        membership, core = self.membership, self._core
         if membership is None or who.generation < 0:
             return False
         if membership.member != who:
             return membership.goes_on_from(who) and self._are_held(batch, kept_out)
-        if membership.state is MembershipState.JOINING:
+        if membership.awaits_join:
             reached("client.commit_waits_for_join")
-            while membership.member == who and membership.state is MembershipState.JOINING:
+            while membership.member == who and membership.awaits_join:
                 if core.now >= batch.deadline or not self._are_held(batch, kept_out):
                     return False
                 yield Wait(until=batch.deadline, signals=(self._arrived,))
             return membership.goes_on_from(who)
-        if any(error.code is ErrorCode.ILLEGAL_GENERATION for error in kept_out.values()):
+        codes = {error.code for error in kept_out.values()}
+        if ErrorCode.ILLEGAL_GENERATION in codes:
             return False
+        if ErrorCode.STALE_MEMBER_EPOCH in codes:
+            again = yield from self._wait_for_epoch(membership, batch, who, patient_until)
+            return again
         wake_at = core.now + core.backoff(0)
         if wake_at >= patient_until:
             return False
         yield Wait(until=wake_at)
         return True
+
+    def _wait_for_epoch(
+        self, membership: Membership, batch: _Batch, who: Member, patient_until: float
+    ) -> Operation[bool]:
+        """Wait until a heartbeat has brought another epoch. Return True if the offsets are to be sent again."""
+        reached("client.commit_waits_for_epoch")
+        membership.renew_epoch()
+        while membership.member == who:
+            if self._core.now >= patient_until or not self._are_held(batch, batch.held):
+                return False
+            yield Wait(until=patient_until, signals=(self._arrived,))
+        return membership.goes_on_from(who)
 
     def _topic_ids(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
         """Return the ids of the topics that these partitions were read from, or else their present ids."""
@@ -328,7 +349,7 @@ class Commits:
         """Return the member in whose name to commit now. Raises `KafkaError`: UNKNOWN_MEMBER_ID outside of the group,
         FENCED_INSTANCE_ID."""
         self._the_coordinator()
-        membership = self._membership
+        membership = self.membership
         if not self._subscription.grouped or membership is None:
             return Member()
         if membership.fenced is not None:
@@ -346,16 +367,14 @@ class Commits:
         self.due_at = self._core.now + max(1, self._settings.auto_commit_interval_ms) / 1000
         # All positions, also unchanged ones: a commit that is not repeated expires (KIP-211).
         offsets = self._automatic(None)
-        membership = self._membership
-        idle = self._subscription.grouped and (
-            membership is None or membership.state is not MembershipState.STABLE
-        )
+        membership = self.membership
+        idle = self._subscription.grouped and (membership is None or not membership.may_commit_automatically)
         if offsets and not idle:
             self._core.start(self.commit_later(offsets, None), self._core.now)
 
     def commit_before_rebalance(self, keys: Iterable[TopicPartition]) -> Operation[None]:
         """Commit these positions before other members get the partitions, if commits are automatic."""
-        if self._membership is not None and self._membership.is_member:
+        if self.membership is not None and self.membership.is_member:
             yield from self.commit_at_the_end(keys, _SECONDS_BEFORE_REBALANCE)
 
     def commit_at_the_end(self, keys: Iterable[TopicPartition], timeout: float) -> Operation[None]:

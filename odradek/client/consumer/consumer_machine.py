@@ -26,24 +26,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.client.consumer.commits import Commits
+from odradek.client.consumer.consumer_membership import ConsumerMembership
 from odradek.client.consumer.consumer_types import (
     ConsumerGroupMetadata,
     ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     RebalanceEvent,
-    RebalanceKind,
+    SubscriptionPattern,
     Wakeup,
 )
 from odradek.client.consumer.delivery import Delivery
 from odradek.client.consumer.fetch_loop import Fetching
 from odradek.client.consumer.group_calls import Coordinator
-from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.consumer.group_membership import GroupMembership
 from odradek.client.consumer.handout import Handout
+from odradek.client.consumer.membership import AUTO, CLASSIC, CONSUMER, KindChooser, MemberContext, Membership
 from odradek.client.consumer.positions import Positions
+from odradek.client.consumer.rebalances import Rebalances
 from odradek.client.consumer.subscription import PartitionState, Subscription
 from odradek.client.core.metadata_keeper import MetadataKeeper
-from odradek.client.core.notes import INFO, WARNING
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.core.requests import topics_with_metadata
@@ -59,8 +61,6 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerMachine"]
 
 T = TypeVar("T")
-_NAMED_MAX = 20
-"""The most partitions that a line of the log names."""
 
 
 class ConsumerMachine:
@@ -109,7 +109,8 @@ class ConsumerMachine:
         self.delivery = Delivery(settings, self._fetching.ready)
         self.handout: Handout | None = None
         """The records that an iterator is yielding."""
-        self.membership = self._new_membership()
+        self._chooser: KindChooser | None = None
+        self.membership = self._first_membership()
         self.commits = Commits(
             core,
             settings,
@@ -119,28 +120,48 @@ class ConsumerMachine:
             arrived=self._arrived,
             positions=self.positions,
         )
-        self._event: RebalanceEvent | None = None
-        self._on_notified: Callable[[], None] | None = None
-        self._gave_up = False
+        self._rebalances = Rebalances(self.subscription, self.commits, core.notes, self._stir)
         self.records_taken = 0
 
-    def _new_membership(self) -> GroupMembership | None:
-        if self.coordinator is None:
-            return None
-        return GroupMembership(
+    def _first_membership(self) -> Membership | None:
+        """Make the membership that the configuration asks for; with `auto`, the classic one begins."""
+        protocol = self.settings.group_protocol
+        return None if self.coordinator is None else self._new_membership(protocol == CONSUMER)
+
+    def _new_membership(self, is_new: bool) -> Membership:
+        """Make a membership, by the new protocol or by the classic one."""
+        assert self.coordinator is not None
+        if self.settings.group_protocol == AUTO and self._chooser is None:
+            self._chooser = KindChooser(self.core, self.settings, self.coordinator)
+        context = MemberContext(
             self.core,
             self.settings,
             self.subscription,
             self.coordinator,
             changed=self._arrived,
             failed=self._refused,
+            ask_metadata=self._metadata.ask,
+            chooser=self._chooser,
         )
+        made: Membership = ConsumerMembership(context) if is_new else GroupMembership(context)
+        self.coordinator.reader = made.reader
+        self.coordinator.reader_refused = made.reader_refused
+        return made
+
+    def _be_member(self, membership: Membership) -> Operation[None]:
+        """Be a member of the group, by one protocol after the other."""
+        while True:
+            yield from membership.run()
+            former, membership = membership, self._new_membership(membership.protocol == CLASSIC)
+            self.membership = self.commits.membership = membership
+            membership.take_over(former)
+            self._arrived.notify()
 
     def background(self) -> list[Operation[None]]:
         """List the operations to start once."""
         running = [self._fetching.run(), self._positions.run(), self._metadata.run()]
         if self.membership is not None:
-            running.append(self.membership.run())
+            running.append(self._be_member(self.membership))
         return [self._guarded(operation) for operation in running]
 
     def _guarded(self, operation: Operation[None]) -> Operation[None]:
@@ -185,7 +206,7 @@ class ConsumerMachine:
         changed = self.subscription.match(names)
         if self.membership is not None:
             if changed:
-                self.membership.want_rejoin("other topics match the subscription now")
+                self.membership.subscription_changed("other topics match the subscription now")
                 self._arrived.notify()
             self.membership.topics_updated()
 
@@ -266,12 +287,7 @@ class ConsumerMachine:
         )
 
     def _group_is_due(self) -> bool:
-        membership = self.membership
-        if membership is None:
-            return False
-        if membership.state in (MembershipState.IDLE, MembershipState.PREPARING, MembershipState.ADOPTING):
-            return True
-        return membership.state is MembershipState.JOINING and not membership.cooperative
+        return self.membership is not None and self.membership.needs_application
 
     def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
         """Wait until there are records to take, or the time is up: the second step of a poll.
@@ -317,104 +333,12 @@ class ConsumerMachine:
         membership = self.membership
         if membership is None or not self.subscription.grouped:
             return None
-        if self._event is not None:
-            return self._event
-        if membership.fenced is not None:
-            if self.subscription.partitions:
-                owned = list(self.subscription.partitions)
-                return self._begin_event(RebalanceKind.LOST, owned, lambda: self.subscription.assign([]))
-            raise membership.fenced.with_traceback(None)
-        membership.polled()
-        if membership.state is MembershipState.PREPARING:
-            event = yield from self._prepare(membership)
-            return event
-        if membership.state is MembershipState.ADOPTING:
-            event = yield from self._adopt(membership)
-            return event
-        return None
-
-    def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Prepare a join: commit, and give up partitions as the protocol demands."""
-        owned = list(self.subscription.partitions)
-        if membership.lost:
-            return self._begin_event(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
-        yield from self.commits.commit_before_rebalance(owned)
-        if membership.state is not MembershipState.PREPARING or membership.lost:
-            reached("client.rebalance_moved_on")
-            return None  # the state changed meanwhile: the next turn handles it
-        if not membership.cooperative:
-            return self._begin_event(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
-        kept = [key for key in owned if key.topic in self.subscription.topics]
-        gone = [key for key in owned if key.topic not in self.subscription.topics]
-
-        def give_up() -> None:
-            self.subscription.assign(kept)
-            if membership.state is MembershipState.PREPARING:
-                membership.prepared()
-
-        return self._begin_event(RebalanceKind.REVOKED, gone, give_up)
-
-    def _give_up_all(self, membership: GroupMembership) -> None:
-        self.subscription.assign([])
-        if membership.state is MembershipState.PREPARING:
-            membership.prepared()
-
-    def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
-        """Adopt an assignment after a join: give up partitions that it lacks (cooperative), take up new ones."""
-        owned = self.subscription.partitions
-        given = dict.fromkeys(membership.assignment)
-        gone = [key for key in owned if key not in given]
-        if gone and membership.cooperative:
-            yield from self.commits.commit_before_rebalance(gone)
-            if membership.state is not MembershipState.ADOPTING:
-                return None
-            kept = [key for key in owned if key in given]
-
-            def give_up() -> None:
-                self.subscription.assign(kept)
-                self._gave_up = True
-
-            return self._begin_event(RebalanceKind.REVOKED, gone, give_up)
-        new = [key for key in given if key not in owned]
-        self.subscription.assign(given)
-        self._stir()
-
-        def adopted() -> None:
-            gave_up, self._gave_up = self._gave_up, False
-            if membership.state is MembershipState.ADOPTING:
-                membership.adopted()
-                if gave_up:
-                    membership.want_rejoin("this member gave up partitions for other members")
-
-        return self._begin_event(RebalanceKind.ASSIGNED, new, adopted, always=True)
-
-    def _begin_event(
-        self,
-        kind: RebalanceKind,
-        keys: list[TopicPartition],
-        then: Callable[[], None],
-        *,
-        always: bool = False,
-    ) -> RebalanceEvent | None:
-        """Let the shell call the listener, then go on with `then`. Without partitions there is no call, unless `always`."""
-        if not keys and not always:
-            then()
-            return None
-        if keys:
-            named = ", ".join(map(str, keys[:_NAMED_MAX])) + (", ..." if len(keys) > _NAMED_MAX else "")
-            level = WARNING if kind is RebalanceKind.LOST else INFO
-            self.core.notes.add(level, f"partitions {kind.value}: {named}")
-        self._event = RebalanceEvent(kind, keys)
-        self._on_notified = then
-        return self._event
+        event = yield from self._rebalances.turn(membership)
+        return event
 
     def notified(self, event: RebalanceEvent) -> None:
         """Called when the listener has returned from this event (even if it raised)."""
-        if event is self._event:
-            then, self._event, self._on_notified = self._on_notified, None, None
-            if then is not None:
-                then()
-            self._stir()
+        self._rebalances.notified(event)
 
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
         """Do a last automatic commit before `close` and `unsubscribe`. Returns the event for the listener, if there is
@@ -424,21 +348,18 @@ class ConsumerMachine:
         yield from self.commits.commit_at_the_end(owned, timeout)
         if membership is None or not self.subscription.grouped:
             return None
-        kind = RebalanceKind.LOST if membership.lost else RebalanceKind.REVOKED
-        self._event = None
-        return self._begin_event(kind, owned, lambda: None)
+        return self._rebalances.give_up_all(membership)
 
     def leave(self, reason: str, timeout: float) -> Operation[None]:
         """Wait for commits that were asked for, stop reading, and leave the group."""
         deadline = self.core.now + timeout
         yield from self.commits.finish(timeout)
         grouped = self.subscription.grouped
-        self._event = None
+        self._rebalances.forget()
         self.subscription.unsubscribe()
         self._fetching.ready.clear()
         if self.membership is not None and grouped:
             yield from self.membership.leave(reason, timeout=max(0.0, deadline - self.core.now))
-            self.membership.lost = False
 
     def close_sessions(self, timeout: float) -> Operation[None]:
         """Close the fetch sessions at the brokers."""
@@ -446,13 +367,15 @@ class ConsumerMachine:
 
     # Subscriptions
 
-    def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
+    def subscribe(self, topics: Sequence[str] | re.Pattern[str] | SubscriptionPattern) -> None:
         """Let the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
-        Raises `ValueError` without a group, and while partitions are assigned by hand.
+        Raises `ValueError` without a group, and `RuntimeError` while partitions are assigned by hand.
         """
         if isinstance(topics, re.Pattern):
             self.subscription.subscribe_pattern(topics)
+        elif isinstance(topics, SubscriptionPattern):
+            self.subscription.subscribe_remotely(topics.pattern)
         else:
             self.subscription.subscribe(topics)
         if self.membership is None:
@@ -460,7 +383,7 @@ class ConsumerMachine:
             raise ValueError("subscribe needs the configuration key group.id (assign does not)")
         if self.subscription.pattern is not None:
             self._metadata.ask()
-        self.membership.want_rejoin("the application has changed the subscription")
+        self.membership.subscription_changed("the application has changed the subscription")
         self._stir()
 
     def assign_manually(self, keys: Iterable[TopicPartition]) -> None:
@@ -562,6 +485,15 @@ class ConsumerMachine:
         found = self.core.cluster.topic(topic)
         return [found.partitions[index] for index in sorted(found.partitions)]
 
+    def member_id(self) -> str:
+        """Return the id of this member; empty outside of a group."""
+        return "" if self.membership is None else self.membership.member_id
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Make the group assign its partitions again, where members can do that."""
+        if self.membership is not None:
+            self.membership.enforce_rebalance(reason)
+
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Describe the member's place in the group as of its last join; before any join, the place of an outsider.
 
@@ -603,5 +535,6 @@ class ConsumerMachine:
             "records_taken": self.records_taken,
             "rebalances": membership.rebalances if membership is not None else 0,
             "generation": membership.generation if membership is not None else -1,
+            "group_protocol": membership.protocol if membership is not None else "",
             "member_state": membership.state.value if membership is not None else "",
         }

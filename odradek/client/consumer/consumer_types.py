@@ -30,6 +30,7 @@ __all__ = [
     "RebalanceEvent",
     "RebalanceKind",
     "RebalanceListener",
+    "SubscriptionPattern",
     "TopicGone",
     "TopicPartition",
     "TruncationDetected",
@@ -118,6 +119,20 @@ class ConsumerGroupMetadata:
     def __attrs_post_init__(self) -> None:
         if self.generation_id > 0 and not self.member_id:
             raise ValueError(f"generation {self.generation_id} of group {self.group_id} needs a member id")
+
+
+@attrs.frozen
+class SubscriptionPattern:
+    """A pattern in RE2's syntax, for a subscription that the coordinator matches: whole names of topics.
+
+    It takes a group of the new protocol. With the classic one the client matches the pattern itself, as one of Python's.
+    """
+
+    pattern: str = attrs.field()
+
+    @pattern.validator
+    def _check(self, _attribute: Any, value: Any) -> None:
+        as_text("pattern", value)
 
 
 class OffsetAndTimestamp(NamedTuple):

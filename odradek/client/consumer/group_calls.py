@@ -7,7 +7,7 @@ A topic that the coordinator does not know may be too new for it, or gone. Fresh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -17,6 +17,7 @@ from odradek.client.core.coordinator_finder import CoordinatorFinder, Coordinato
 from odradek.client.core.operation import Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.schema.versions import OFFSET_COMMIT_TOPIC_IDS, OFFSET_FETCH_TOPIC_IDS
 from odradek.wire.structure import ZERO_UUID
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Coordinator", "Member", "TopicIds"]
 
+_MEMBER_REFUSED = frozenset(
+    {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
+)
 _TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
 """The id of the topic that a partition is of; where it is not known, the partition is left out."""
@@ -50,6 +54,10 @@ class Coordinator(CoordinatorFinder):
     def __init__(self, core: ClientCore, group_id: str) -> None:
         super().__init__(core, CoordinatorKind.GROUP, group_id)
         self.group_id = group_id
+        self.reader: Callable[[], Member] = Member
+        """Returns the member in whose name commits are fetched: one of the new protocol, or nobody."""
+        self.reader_refused: Callable[[Member, KafkaError], None] = _ignore
+        """Called when the coordinator does not know such a member, or knows it by another epoch."""
 
     # Offsets
 
@@ -135,13 +143,20 @@ class Coordinator(CoordinatorFinder):
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         attempt = 0
         while pending:
-            message = self._fetch_request(pending, topic_ids)
+            who = self.reader()
+            message = self._fetch_request(pending, topic_ids, who)
             response = yield from self.request(message, deadline=deadline, version_max=version_max)
             answer = response.groups[0] if response.groups else response
             errors: dict[TopicPartition, KafkaError] = {}
             if answer.error_code:
                 refusal = self._noted_error(answer.error_code, f"group {self.group_id}")
                 errors = dict.fromkeys(pending, refusal)
+                if who.member_id and refusal.code in _MEMBER_REFUSED:
+                    reached("client.reader_refused")
+                    self.reader_refused(who, refusal)
+                    yield from self._pause(refusal, attempt, deadline)
+                    attempt += 1
+                    continue
             for topic in answer.topics if not answer.error_code else ():
                 for partition in topic.partitions:
                     # Before version 8 a request has one group, and its topics have names only.
@@ -169,7 +184,9 @@ class Coordinator(CoordinatorFinder):
                 attempt += 1
         return found
 
-    def _fetch_request(self, keys: Iterable[TopicPartition], topic_ids: TopicIds) -> OffsetFetchRequest:
+    def _fetch_request(
+        self, keys: Iterable[TopicPartition], topic_ids: TopicIds, member: Member
+    ) -> OffsetFetchRequest:
         from odradek.wire.messages.offset_fetch import (
             OffsetFetchRequest,
             OffsetFetchRequestGroup,
@@ -186,6 +203,8 @@ class Coordinator(CoordinatorFinder):
             groups=[
                 OffsetFetchRequestGroup(
                     self.group_id,
+                    member.member_id or None,
+                    member.generation,
                     topics=[
                         OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=indexes)
                         for (name, topic_id), indexes in topics.items()
@@ -194,6 +213,25 @@ class Coordinator(CoordinatorFinder):
             ],
             require_stable=True,
         )
+
+    def classic_state(self, *, deadline: float) -> Operation[str]:
+        """Ask for the state of the classic group of this name; Dead where there is none, or a group of another kind."""
+        from odradek.wire.messages.describe_groups import DescribeGroupsRequest
+
+        attempt = 0
+        while True:
+            response = yield from self.request(DescribeGroupsRequest([self.group_id]), deadline=deadline)
+            (group,) = response.groups
+            code = error_code(group.error_code)
+            if code is ErrorCode.NONE:
+                return str(group.group_state)
+            if code is ErrorCode.GROUP_ID_NOT_FOUND:
+                return "Dead"
+            error = self._noted_error(group.error_code, f"group {self.group_id}")
+            if not _passing(error):
+                raise error
+            yield from self._pause(error, attempt, deadline)
+            attempt += 1
 
     def _noted_error(self, number: int, subject: str) -> KafkaError:
         """Make the error of an answer; a coordinator that has moved is looked for again."""
@@ -206,6 +244,10 @@ class Coordinator(CoordinatorFinder):
         if wake_at >= deadline:
             raise RequestTimedOut(f"{error}, until the time was up") from error
         yield Wait(until=wake_at)
+
+
+def _ignore(_member: Member, _error: KafkaError) -> None:
+    """Called when a reader is refused that has no membership."""
 
 
 class _UnknownTopics:

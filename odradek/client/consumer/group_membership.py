@@ -30,13 +30,12 @@ Rules
   firewall silently drops its connection, that costs two request timeouts. A JoinGroup then costs the rebalance
   timeout, as in Kafka's client.
 
-Deliberately absent: KIP-848, where the coordinator assigns partitions. It would be another class with the same
-methods.
+Deliberately absent: KIP-848, where the coordinator assigns partitions (`consumer_membership.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,11 +49,11 @@ from odradek.client.consumer.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from odradek.client.consumer.group_calls import Coordinator, Member
-from odradek.client.consumer.subscription import Subscription
+from odradek.client.consumer.group_calls import Member
+from odradek.client.consumer.membership import CLASSIC, MemberContext, Membership
 from odradek.client.core.coordinator_finder import BESIDE_JOIN_LANE, COORDINATOR_LANE
-from odradek.client.core.notes import ERROR, INFO, WARNING
-from odradek.client.core.operation import Call, Operation, Signal, Wait
+from odradek.client.core.notes import INFO, WARNING
+from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
 from odradek.named_states import reached
@@ -66,8 +65,7 @@ from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestA
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.client.core.client_core import ClientCore
-    from odradek.client.core.client_keys import ConsumerSettings
+    pass
 
 __all__ = ["GroupMembership", "MembershipState"]
 
@@ -111,52 +109,29 @@ class _Rejoin(Exception):
     """Begin the join anew, now."""
 
 
-class GroupMembership:
-    """A consumer's membership in its group.
+class GroupMembership(Membership):
+    """A consumer's membership in its group, by the classic protocol."""
 
-    `changed` is notified for the application's side. `failed(error)` gets errors that the application must know.
-    """
+    protocol = CLASSIC
+    state: MembershipState
+    member_id: str
+    generation: int
 
-    def __init__(
-        self,
-        core: ClientCore,
-        settings: ConsumerSettings,
-        subscription: Subscription,
-        coordinator: Coordinator,
-        *,
-        changed: Signal,
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._core = core
-        self._settings = settings
-        self._subscription = subscription
-        self._coordinator = coordinator
-        self._changed = changed
-        self._failed = failed
-        self._turned = core.signal()
+    def __init__(self, context: MemberContext) -> None:
+        super().__init__(context)
+        settings = context.settings
         self.assignors: list[Assignor] = [assignor_for(a) for a in settings.partition_assignment_strategy]
         self.cooperative = all(assignor.cooperative for assignor in self.assignors)
         """True if members keep their partitions in a rebalance: only when every assignor can do it."""
         self.state = _IDLE
         self.member_id = ""
         self.generation = -1
-        self.known_as = Member(group_instance_id=settings.group_instance_id)
-        """This member as of its last join. It outlives the membership. Records that were read as this member are
-        committed as this member, so the coordinator refuses offsets of partitions that other members have by now.
-        """
-        self.is_leader = False
         self.lost = False
         """The partitions were lost, not given up, and the listener has yet to be called."""
-        self.fenced: KafkaError | None = None
-        """The refusal after which this consumer can be no member any more."""
         self.assignment: list[TopicPartition] = []
         """The partitions that ADOPTING is to adopt."""
         self.assignor_name: str | None = None
         self.rejoin_reason = ""
-        self.last_poll = core.now
-        self.rebalances = 0
-        self.group_topics: tuple[str, ...] = ()
-        """The topics of all members, on the leader: it watches their partitions."""
         self._partition_counts: dict[str, int] = {}
         self._rejoin_wanted = False
         self._answered = False
@@ -175,9 +150,26 @@ class GroupMembership:
         return self.generation >= 0
 
     @property
-    def member(self) -> Member:
-        """The member id, generation and instance id that a commit carries."""
-        return Member(self.member_id, self.generation, self._settings.group_instance_id)
+    def has_lost(self) -> bool:
+        """True if the partitions were lost, not given up, and the listener has yet to be called."""
+        return self.lost
+
+    @property
+    def needs_application(self) -> bool:
+        """True if the application has to act, or has no partitions until the join under way has ended."""
+        return self.state in (_IDLE, _PREPARING, _ADOPTING) or (
+            self.state is _JOINING and not self.cooperative
+        )
+
+    @property
+    def may_commit_automatically(self) -> bool:
+        """True if an automatic commit may begin now: between rebalances."""
+        return self.state is _STABLE
+
+    @property
+    def awaits_join(self) -> bool:
+        """True while the answer to a join will say under which generation commits are taken."""
+        return self.state is _JOINING
 
     @property
     def awaits_assignment(self) -> bool:
@@ -197,9 +189,18 @@ class GroupMembership:
     def polled(self) -> None:
         """Note that the application is alive; a consumer that has subscribed, and is no member, joins."""
         self.last_poll = self._core.now
-        if self.state is _IDLE and self._subscription.topics and self.fenced is None:
+        wanted = self._subscription.topics or self._subscription.remote_pattern
+        if self.state is _IDLE and wanted and self.fenced is None:
             self._poll_interval_exceeded = False
             self._become(_PREPARING)
+
+    def subscription_changed(self, reason: str) -> None:
+        """Join again, with the changed subscription."""
+        self.want_rejoin(reason)
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Join again, so that the group's leader assigns anew (KIP-568)."""
+        self.want_rejoin(reason)
 
     def want_rejoin(self, reason: str) -> None:
         """Join again because the subscription or its topics changed: at once, or after the join under way."""
@@ -237,12 +238,31 @@ class GroupMembership:
         """Stop being a member; `leave` also sends a LeaveGroup."""
         self._become(_IDLE)
 
+    def renew_epoch(self) -> None:
+        """Do nothing: a classic member learns its generation by joining."""
+
+    def reader(self) -> Member:
+        """Return the member in whose name commits are fetched: nobody."""
+        return Member()
+
+    def reader_refused(self, who: Member, error: KafkaError) -> None:
+        """Do nothing: classic members fetch commits as strangers do."""
+
     # In the background
 
     def run(self) -> Operation[None]:
-        """Be a member until the operation is ended."""
+        """Be a member until the operation is ended. Return when the membership of the new protocol has to take over."""
         while True:
             try:
+                if self.state is _JOINING and not self.is_member:
+                    moves_on = yield from self._other_kind()
+                    if self.state is not _JOINING:
+                        continue
+                    if moves_on:
+                        self._become(_IDLE)
+                        return
+                    if self._matches_remotely():
+                        continue
                 if self.state is _JOINING:
                     yield from self._join()
                 elif self.is_member and self.state is not _IDLE:
@@ -257,9 +277,17 @@ class GroupMembership:
                 self._become(_IDLE)
                 self._failed(error)
 
+    def _matches_remotely(self) -> bool:
+        """Match a pattern for the coordinator in this client instead. Return False if the subscription has none."""
+        if self._subscription.remote_pattern is None:
+            return False
+        self._become(_IDLE)
+        self._subscription.match_locally()
+        self._ask_metadata()
+        return True
+
     def _fence(self, error: KafkaError) -> None:
-        self.fenced = error
-        self._core.notes.add(ERROR, f"this consumer has left its group for good: {error}")
+        self._note_lasting(error)
         self._forget(keep_id=False)
         self._become(_IDLE)
 
@@ -373,10 +401,16 @@ class GroupMembership:
             WARNING, "the consumer leaves its group, because it has not polled for max.poll.interval.ms"
         )
         self._become(_IDLE)
-        yield from self.leave("the consumer has not polled for max.poll.interval.ms", timeout=_GRACE_SECONDS)
+        yield from self._send_leave(
+            "the consumer has not polled for max.poll.interval.ms", timeout=_GRACE_SECONDS
+        )
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
         """Leave the group; errors are ignored. Static members send no request."""
+        self.lost = False
+        yield from self._send_leave(reason, timeout=timeout)
+
+    def _send_leave(self, reason: str, *, timeout: float) -> Operation[None]:
         if self.state is not _IDLE:
             self._become(_IDLE)
         member_id, self.member_id, self.generation = self.member_id, "", -1

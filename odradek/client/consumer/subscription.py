@@ -19,6 +19,7 @@ import attrs
 
 from odradek.client.consumer.consumer_records import BatchRecords
 from odradek.client.consumer.consumer_types import ConsumerRecord
+from odradek.client.errors import ClientError
 from odradek.named_states import reached
 from odradek.wire.topic_partition import TopicPartition
 
@@ -128,18 +129,20 @@ class Subscription:
     def __init__(self) -> None:
         self.topics: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
+        self.remote_pattern: str | None = None
+        """A pattern that the coordinator matches."""
         self.manual = False
         self.partitions: dict[TopicPartition, PartitionState] = {}
 
     @property
     def grouped(self) -> bool:
         """True if the group assigns the partitions."""
-        return bool(self.topics) or self.pattern is not None
+        return bool(self.topics) or self.pattern is not None or self.remote_pattern is not None
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Subscribe to topics; the group assigns their partitions."""
         self._only(grouped=True)
-        self.pattern = None
+        self.pattern = self.remote_pattern = None
         self.topics = tuple(sorted(set(topics)))
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
@@ -148,6 +151,26 @@ class Subscription:
         if self.pattern is None:
             self.topics = ()
         self.pattern = pattern
+        self.remote_pattern = None
+
+    def subscribe_remotely(self, pattern: str) -> None:
+        """Subscribe to all topics whose whole name matches a pattern, which the coordinator looks for."""
+        self._only(grouped=True)
+        self.topics = ()
+        self.pattern = None
+        self.remote_pattern = pattern
+
+    def match_locally(self) -> None:
+        """Match the coordinator's pattern in this client. Raises `ClientError` if Python's patterns are others."""
+        assert self.remote_pattern is not None
+        try:
+            pattern = re.compile(self.remote_pattern)
+        except re.error as error:
+            raise ClientError(
+                f"the group uses the classic protocol, where this client matches the pattern "
+                f"{self.remote_pattern!r} itself, and Python cannot: {error}"
+            ) from error
+        self.subscribe_pattern(pattern)
 
     def match(self, names: Iterable[str]) -> bool:
         """Match the pattern against the existing topics. Returns whether the subscription changes by that."""
@@ -162,7 +185,7 @@ class Subscription:
     def unsubscribe(self) -> None:
         """Drop the subscription and all partitions."""
         self.topics = ()
-        self.pattern = None
+        self.pattern = self.remote_pattern = None
         self.manual = False
         self._replace((), committed=False)
 

@@ -9,7 +9,7 @@ Three kinds of keys:
 * with an effect: the fields of the classes below;
 * `WITHOUT_EFFECT`: they tune what this client does not have (metric samples, socket buffers); any value is accepted, and a
   warning names those that were set. docs/client.md says why each has none;
-* `NEUTRAL_ONLY`: they switch on what this client does not have, such as KIP-848. Only the value that leaves it
+* `NEUTRAL_ONLY`: they switch on what this client does not have, such as interceptors. Only the value that leaves it
   off is accepted: otherwise a user might rely on something that is missing.
 
 Anything else is a `ValueError` that names the key and the nearest known ones.
@@ -70,8 +70,6 @@ WITHOUT_EFFECT = frozenset(
 
 NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "bootstrap.controllers": ("",),
-    "group.protocol": ("classic",),
-    "group.remote.assignor": ("",),
     "interceptor.classes": ("",),
     "sasl.client.callback.handler.class": ("",),
     "sasl.login.callback.handler.class": (
@@ -91,6 +89,9 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
 }
 """Keys that are accepted only with these values (in lower case; empty also stands for None)."""
 
+
+_CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")
+"""Keys of consumers that Kafka's client refuses beside `group.protocol=consumer`."""
 
 # Settings
 
@@ -432,8 +433,13 @@ class ConsumerSettings(CommonSettings):
     """The name of the group; None: a consumer without a group."""
     group_instance_id: str | None = _key(None, parse.optional_text)
     """A name that stays when the process is started again: a static member (KIP-345)."""
+    group_protocol: str = _key("classic", parse.one_of_lower("classic", "consumer", "auto"))
+    """`classic`: the members assign partitions. `consumer`: the coordinator assigns (KIP-848). `auto`: `consumer` where the
+    cluster serves it, but never in a group that has classic members."""
+    group_remote_assignor: str | None = _key(None, parse.optional_text)
+    """The coordinator's assignor (`uniform`, `range`) for a group of the new protocol; None: its default."""
     heartbeat_interval_ms: int = _key(3_000, parse.AT_LEAST_1)
-    """The time between heartbeats to the coordinator."""
+    """The time between heartbeats to the coordinator; with the new protocol the coordinator sets it."""
     isolation_level: str = _key("read_uncommitted", parse.one_of("read_uncommitted", "read_committed"))
     """`read_committed`: records of open and aborted transactions are left out; or `read_uncommitted`."""
     key_deserializer: Callable[[bytes | None], Any] | None = attrs.field(
@@ -467,6 +473,16 @@ class ConsumerSettings(CommonSettings):
             if values.get("enable_auto_commit"):
                 raise ValueError("enable.auto.commit=true needs a group.id")
             values["enable_auto_commit"] = False
+        protocol = cls._value(values, "group_protocol")
+        if protocol == "consumer":
+            for name in _CLASSIC_ONLY:
+                if name in values:
+                    key = name.replace("_", ".")
+                    raise ValueError(
+                        f"{key} must not be set with group.protocol=consumer: the coordinator decides"
+                    )
+        elif protocol == "classic" and values.get("group_remote_assignor") is not None:
+            raise ValueError("group.remote.assignor needs group.protocol=consumer or auto")
         if cls._value(values, "heartbeat_interval_ms") >= cls._value(values, "session_timeout_ms"):
             raise ValueError("heartbeat.interval.ms must be below session.timeout.ms")
         if cls._value(values, "fetch_max_wait_ms") > cls._value(values, "request_timeout_ms"):

@@ -70,6 +70,12 @@ def one_of(*names: str) -> Parser:
     return parse
 
 
+def one_of_lower(*names: str) -> Parser:
+    """Make a parser that takes one of these names in any case."""
+    parse = one_of(*names)
+    return lambda value: str(parse(value.lower() if isinstance(value, str) else value))
+
+
 def compression(value: Any) -> str:
     """Take the name of a codec; None is `none`."""
     names = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -10,6 +10,7 @@ from odradek.client.core.operation import Operation, Wait
 from odradek.client.errors import BrokerUnavailable, error_code, is_retriable
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.wire.schema.versions import METADATA_QUERY_BY_ID
 from odradek.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = [
     "all_topics",
     "in_parts",
     "known_leaders",
+    "refresh_by_id",
     "refresh_metadata",
     "request",
     "topics_with_metadata",
@@ -33,6 +35,7 @@ def request(
     node: int | None = None,
     timeout: float,
     version_max: int | None = None,
+    version_min: int = 0,
     repeat_after_loss: bool = True,
 ) -> Operation[Any]:
     """Send one request and return its response, with any error codes that it holds.
@@ -45,7 +48,9 @@ def request(
     deadline = core.now + timeout
     attempt = 0
     while True:
-        call = core.call(message, node=node, deadline=deadline, version_max=version_max)
+        call = core.call(
+            message, node=node, deadline=deadline, version_max=version_max, version_min=version_min
+        )
         yield Wait([call])
         if call.error is None:
             return call.response
@@ -74,18 +79,36 @@ def refresh_metadata(
     """
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     message = MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create)
+    return (yield from _refresh(core, message, timeout=timeout, complete=topics is None))
+
+
+def refresh_by_id(core: ClientCore, topic_ids: Iterable[bytes], *, timeout: float) -> Operation[Cluster]:
+    """Ask any broker about the topics with these ids, and return the core's cluster. Unknown ids are passed over."""
+    wanted = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids]
+    message = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+    return (yield from _refresh(core, message, timeout=timeout, version_min=METADATA_QUERY_BY_ID))
+
+
+def _refresh(
+    core: ClientCore,
+    message: MetadataRequest,
+    *,
+    timeout: float,
+    complete: bool = False,
+    version_min: int = 0,
+) -> Operation[Cluster]:
     deadline = core.now + timeout
     core.metadata_asked()
-    response = yield from request(core, message, timeout=timeout)
+    response = yield from request(core, message, timeout=timeout, version_min=version_min)
     code = error_code(response.error_code)
     if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
         core.rebootstrap("a broker asks its clients to look for the cluster again")
-        response = yield from request(core, message, timeout=deadline - core.now)
+        response = yield from request(core, message, timeout=deadline - core.now, version_min=version_min)
         code = error_code(response.error_code)
     core.metadata_came()
     if code is not ErrorCode.NONE:
         raise KafkaError(code)
-    core.cluster.update(response, complete=topics is None)
+    core.cluster.update(response, complete=complete)
     return core.cluster
 
 

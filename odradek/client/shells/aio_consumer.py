@@ -23,6 +23,7 @@ from odradek.client.consumer.consumer_types import (
     RawBatch,
     RebalanceEvent,
     RebalanceListener,
+    SubscriptionPattern,
 )
 from odradek.client.core.arguments import as_callback, as_text, as_topic_partition, as_topic_partitions
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
@@ -107,7 +108,9 @@ class AsyncConsumer(ConsumerSteering):
     # What to read
 
     @knows_other_names("Consumer.subscribe")
-    def subscribe(self, topics: Iterable[str] | str | re.Pattern[str], *, listener: Any = None) -> None:
+    def subscribe(
+        self, topics: Iterable[str] | str | re.Pattern[str] | SubscriptionPattern, *, listener: Any = None
+    ) -> None:
         """Subscribe to topics, or to all topics whose whole name matches a pattern: the group assigns partitions of them.
 
         `listener` is a `RebalanceListener`, or has methods of the same names that are async. The subscription takes effect

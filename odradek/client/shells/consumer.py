@@ -35,6 +35,7 @@ from odradek.client.consumer.consumer_types import (
     RawBatch,
     RebalanceEvent,
     RebalanceListener,
+    SubscriptionPattern,
 )
 from odradek.client.core.arguments import as_callback, as_text, as_topic_partition, as_topic_partitions
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
@@ -186,12 +187,15 @@ class Consumer(ConsumerSteering):
     @knows_other_names("Consumer.subscribe")
     @_alone
     def subscribe(
-        self, topics: Iterable[str] | str | re.Pattern[str], *, listener: RebalanceListener | None = None
+        self,
+        topics: Iterable[str] | str | re.Pattern[str] | SubscriptionPattern,
+        *,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """Subscribe to topics, or to all topics whose whole name matches a pattern: the group assigns partitions of them.
 
-        A string names one topic; a pattern comes from `re.compile`. The subscription takes effect with the next
-        `poll`, and replaces the former one.
+        A string names one topic. A pattern comes from `re.compile`, or is a `SubscriptionPattern` for the coordinator. The
+        subscription takes effect with the next `poll`, and replaces the former one.
         """
         wanted, heard_by = topics_of(topics), listener_of(listener)
         self._settle()

@@ -18,6 +18,7 @@ from odradek.client.consumer.consumer_types import (
     ConsumerRecord,
     OffsetAndMetadata,
     RebalanceListener,
+    SubscriptionPattern,
     judged_offsets,
 )
 from odradek.client.core.arguments import (
@@ -72,7 +73,8 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._look(lambda: set(self._machine.subscription.partitions))
 
     def subscription(self) -> set[str]:
-        """Return the topics subscribed to, or those that match the pattern."""
+        """Return the topics subscribed to, or those that match the pattern. Topics that the coordinator matches are not
+        known here."""
         return self._look(lambda: set(self._machine.subscription.topics))
 
     # Positions
@@ -117,9 +119,8 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
 
     @property
     def member_id(self) -> str:
-        """The id that the coordinator gave this member; empty outside of a group."""
-        membership = self._machine.membership
-        return "" if membership is None else self._peek(lambda: membership.member_id)
+        """The id of this member, made by the coordinator or, with the new protocol, by this client. Empty outside of a group."""
+        return self._peek(self._machine.member_id)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Return this member's place in its group, for `Producer.send_offsets_to_transaction` (KIP-447).
@@ -129,11 +130,12 @@ class ConsumerSteering(FamiliarFace, ABC, known_as="Consumer"):
         return self._peek(self._machine.group_metadata)
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
-        """Make the group assign its partitions again, beginning with the next poll."""
+        """Make the group assign its partitions again, beginning with the next poll.
+
+        It has no effect in a group of the new protocol, where the coordinator decides.
+        """
         reason = as_text("reason", reason, may_be_empty=True)
-        membership = self._machine.membership
-        if membership is not None:
-            self._change(lambda: membership.want_rejoin(reason), settles=False)
+        self._change(lambda: self._machine.enforce_rebalance(reason), settles=False)
 
     def statistics(self) -> dict[str, int | str]:
         """Return figures of this moment. May be called from any thread."""
@@ -193,8 +195,12 @@ def poll_seconds(timeout: float) -> float:
     return seconds
 
 
-def topics_of(topics: Iterable[str] | str | re.Pattern[str]) -> list[str] | re.Pattern[str]:
+def topics_of(
+    topics: Iterable[str] | str | re.Pattern[str] | SubscriptionPattern,
+) -> list[str] | re.Pattern[str] | SubscriptionPattern:
     """Check the topics or the pattern to subscribe to, read once. Raises `TypeError` and `ValueError`."""
+    if isinstance(topics, SubscriptionPattern):
+        return topics
     if isinstance(topics, re.Pattern):
         if not isinstance(topics.pattern, str):
             raise TypeError("topics is a pattern of bytes, expected a pattern of text")
@@ -221,4 +227,11 @@ def times_of(times_ms: ByPartition[int]) -> dict[TopicPartition, int]:
     return by_partition("times_ms", times_ms, partial(as_integer, most=INT64_MAX))
 
 
-__all__ = ["Committable", "ConsumerSteering", "listener_of", "poll_seconds", "times_of", "topics_of"]
+__all__ = [
+    "Committable",
+    "ConsumerSteering",
+    "listener_of",
+    "poll_seconds",
+    "times_of",
+    "topics_of",
+]

@@ -136,7 +136,6 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "metrics.num.samples",
         "metrics.recording.level",
         "metrics.sample.window.ms",
-        "telemetry.max.bytes",
     ),
     "a controller writes what has gathered while the sync before it was under way, so nothing waits": (
         "controller.quorum.append.linger.ms",

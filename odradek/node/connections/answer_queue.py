@@ -73,7 +73,7 @@ class AnswerQueue:
     def __init__(self, services: ConnectionServices, conn: Conn, listener: str) -> None:
         self.services = services
         self.conn = conn
-        self.context = Context(listener, conn.peer_host)
+        self.context = Context(listener, conn.peer_host, conn.peer_port)
         self.send_queue = SendQueue()
         self.slots: deque[Slot] | None = None
         self.held_bytes = 0

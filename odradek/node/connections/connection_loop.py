@@ -407,3 +407,6 @@ class Connection(AnswerQueue):
         self.conn.close()
         self._give_own()
         self._release_answers()
+        on_end = self.context.on_end
+        if on_end is not None:
+            on_end()

@@ -17,6 +17,7 @@ from odradek.node.auditing import Auditing
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.entrances import Entrances
+from odradek.node.metrics.client_metrics import CLIENTS_SHOWN_MAX, client_metrics
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
@@ -89,7 +90,9 @@ def metrics_page(sources: MetricsSources) -> bytes:
         _groups(page, statistics["groups"])
         transaction_metrics(page, sources.broker, statistics["transactions"])
         quota_metrics(page, sources.broker.quotas, SHOWN_MAX if sources.has_names else 0)
-        shown = ("topics", "partitions", "groups", "transactions", "cleaner")
+        shown_max = CLIENTS_SHOWN_MAX if sources.has_names else 0
+        client_metrics(page, sources.broker.telemetry, sources.env.clock.monotonic(), shown_max)
+        shown = ("topics", "partitions", "groups", "transactions", "cleaner", "telemetry")
         _parts(page, "broker", statistics, skip=shown)
     _not_encoded(page, sources)
     controller_metrics(page, sources.controller)

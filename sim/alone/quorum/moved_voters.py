@@ -24,8 +24,8 @@ import attrs
 
 from odradek.metadata_quorum.raft.roles import Leader
 from odradek.metadata_quorum.raft.voters import VoterSet
-from odradek.metadata_quorum.replica import wire_messages
 from odradek.wire.errors import ErrorCode
+from odradek.wire.schema.anatomy import refuse
 from odradek.wire.structure import Message
 from sim.alone.quorum.quorum_network import Network, NetworkPlan
 from sim.alone.quorum.quorum_node import PORT, RAFT, Node, NodePlan, voter_of
@@ -83,8 +83,8 @@ class _Stranger:
         self.name = name
 
     def receive(self, message: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """Refuse a voter's request, as a node of another cluster does."""
-        respond(wire_messages.refuse(message, ErrorCode.INCONSISTENT_CLUSTER_ID))
+        """Refuse any request of a voter, as a node of another cluster does."""
+        respond(refuse(message, ErrorCode.INCONSISTENT_CLUSTER_ID))
 
 
 def run(seed: int, plan: MovePlan | None = None) -> Mapping[str, int]:

@@ -13,10 +13,10 @@ from typing import Any, cast
 import attrs
 
 from odradek.data_plane.newest_image import NewestImage
-from odradek.data_plane.producer_ids import ProducerIds
 from odradek.data_plane.replication.hosted_topics import HostedTopic
 from odradek.data_plane.transactions.coordinator import TransactionCoordinator, TransactionShard
 from odradek.data_plane.transactions.peers import BrokerPeers
+from odradek.data_plane.transactions.producer_ids import ProducerIds
 from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC, TransactionSettings
 from odradek.metadata_quorum.features import TRANSACTION_VERSION
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage

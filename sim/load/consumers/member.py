@@ -63,7 +63,7 @@ class MemberLife:
             env, tasks, {**settings, "client.id": self._name, **self._plan.settings, **static}
         )
         machine = consumer._machine
-        assert machine.membership is not None
+        assert isinstance(machine.membership, GroupMembership)
         assert machine.coordinator is not None
         self._membership: GroupMembership = machine.membership
         self._coordinator = machine.coordinator

@@ -171,9 +171,9 @@ def test_server_with_a_bad_configuration(tmp_path: Path) -> None:
 def test_server_on_a_directory_that_was_never_formatted(tmp_path: Path) -> None:
     """The line says what to do."""
     properties = write_properties(tmp_path)
-    for code in (1, 78):  # a mount may come yet; a directory that is there lacks its format
+    for _ in range(2):  # a mount may come yet, also in an empty directory
         outcome = odradek("server", properties)
-        assert outcome.code == code
+        assert outcome.code == 1
         assert "format" in outcome.err.splitlines()[-1]
         (tmp_path / "a").mkdir(exist_ok=True)
 

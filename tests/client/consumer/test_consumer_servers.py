@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from odradek import Consumer
-from odradek.client.admin import NewTopic
 from odradek.client.consumer.consumer_types import (
     ConsumerRecord,
     NoOffsetForPartition,
@@ -20,58 +18,13 @@ from odradek.client.consumer.consumer_types import (
     RebalanceListener,
     Wakeup,
 )
-from odradek.client.shells.blocking import Client
 from odradek.wire.batches.records import records
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
-from sim.load.producing import ProduceConfig, Producing, RecordToSend
-from tests.client.fresh_topics import wait_until_known
+from tests.client.consumer.clusters import PATIENCE_SECONDS, TIME, Cluster, Told, keys, poll_until, read
 
 pytestmark = pytest.mark.long
 """Servers of their own: left out of `make quick`."""
-
-TIME = 1_700_000_000_000
-PATIENCE_SECONDS = 60.0
-
-
-class Cluster:
-    """A server with what tests do to it beside the consumer."""
-
-    def __init__(self, bootstrap: str, fresh_topic: Callable[[str], str]) -> None:
-        self.bootstrap = bootstrap
-        self.client = Client(bootstrap, timeout_ms=20_000)
-        self.name = fresh_topic("consumer")
-        self.opened: list[Consumer] = []
-
-    def topic(self, partitions: int, suffix: str = "") -> str:
-        """Create a new topic."""
-        name = self.name + suffix
-        (created,) = self.client.admin.create_topics([NewTopic(name, partitions)])
-        assert created.error is None
-        wait_until_known(self.client, name)
-        return name
-
-    def produce(self, topic: str, count: int, partitions: int, *, first: int = 0, **config: Any) -> None:
-        """Produce records `first` to `first + count - 1`, over the partitions in turn, a millisecond apart."""
-        wanted = [
-            RecordToSend(topic, b"%d" % n, b"key", (), n % partitions, TIME + n)
-            for n in range(first, first + count)
-        ]
-        producing = Producing(self.client.core, ProduceConfig(auto_create=False, **config))
-        deliveries = self.client.run(producing.produce(wanted, timeout=20))
-        assert [delivery.error for delivery in deliveries if delivery.error is not None] == []
-
-    def consumer(self, **keys: Any) -> Consumer:
-        """Open a consumer, closed at the end of the test."""
-        settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100, "heartbeat_interval_ms": 300}
-        found = Consumer(bootstrap_servers=self.bootstrap, **{**settings, **keys})
-        self.opened.append(found)
-        return found
-
-    def close(self) -> None:
-        for consumer in self.opened:
-            consumer.close(5)
-        self.client.close()
 
 
 @pytest.fixture(
@@ -85,49 +38,6 @@ def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -
     found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
     yield found
     found.close()
-
-
-def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    """Read at least this number of records."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    found: list[ConsumerRecord] = []
-    while len(found) < count:
-        found += consumer.poll(1)
-        assert time.monotonic() < deadline, (len(found), consumer.statistics())
-    return found
-
-
-def poll_until(
-    consumers: Iterable[Consumer], done: Callable[[], bool], keep: list[ConsumerRecord] | None = None
-) -> None:
-    """Poll all in turn until something has become true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not done():
-        for consumer in consumers:
-            found = consumer.poll(0.05)
-            if keep is not None:
-                keep += found
-        assert time.monotonic() < deadline, [consumer.statistics() for consumer in consumers]
-
-
-def keys(topic: str, count: int) -> list[TopicPartition]:
-    return [TopicPartition(topic, index) for index in range(count)]
-
-
-class Told(RebalanceListener):
-    """Remembers the calls of a listener."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, list[TopicPartition]]] = []
-
-    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self.events.append(("revoked", sorted(partitions)))
-
-    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self.events.append(("assigned", sorted(partitions)))
-
-    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        self.events.append(("lost", sorted(partitions)))
 
 
 # Without a group

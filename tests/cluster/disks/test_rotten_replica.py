@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -87,10 +87,10 @@ def test_a_leader_whose_segment_rots(tmp_path: Path) -> None:
         command, *words = shlex.split(hint)
         with running(*words, command=command) as server:
             assert line(server.stdout) == "ready"
-            writer = threading.Thread(target=produce, args=(bootstrap, TOPIC, range(200, 300)))
-            writer.start()
-            until("another leader", partial(leads_not, alive, rotten))
-            writer.join()
+            with ThreadPoolExecutor(1) as writers:
+                written = writers.submit(produce, bootstrap, TOPIC, range(200, 300))
+                until("another leader", partial(leads_not, alive, rotten))
+                written.result()
             until("all in sync", partial(in_sync, bootstrap, TOPIC, 3))
             assert values(bootstrap, TOPIC) == list(range(300))
             replicas = [found for found in tmp_path.glob(f"**/{TOPIC}-0") if found.is_dir()]

@@ -130,3 +130,36 @@ def test_pages_of_the_archive_are_those_of_the_repository() -> None:
     for path in (CLUSTER / "docs").iterdir():
         assert path.is_symlink()
         assert path.resolve() == ROOT / "docs" / path.name
+
+
+def _keys_below(lines: list[str], at: int) -> set[str]:
+    """Return the keys of the block that line `at` opens: those one step further in."""
+    depth = len(lines[at]) - len(lines[at].lstrip())
+    keys: set[str] = set()
+    inside = 0
+    for line in lines[at + 1 :]:
+        indent = len(line) - len(line.lstrip())
+        if indent <= depth:
+            break
+        inside = inside or indent
+        found = re.match(r" *([\w.]+):", line)
+        if found is not None and indent == inside:
+            keys.add(found[1])
+    return keys
+
+
+@pytest.mark.parametrize("path", sorted(CLUSTER.rglob("*.yml")), ids=lambda path: path.name)
+def test_no_key_comes_twice_by_a_merge(path: Path) -> None:
+    """Ansible warns of a key that is merged and written, too: only common keys are merged."""
+    lines = path.read_text().splitlines()
+    anchors = {found[1]: at for at, line in enumerate(lines) if (found := re.search(r": &(\w+)$", line))}
+    for at, line in enumerate(lines):
+        found = re.fullmatch(r" *<<: ([*&])(\w+)", line)
+        if found is not None:
+            opened = max(i for i in range(at) if lines[i].rstrip().endswith(":") and _opens(lines, i, at))
+            assert not _keys_below(lines, anchors[found[2]]) & _keys_below(lines, opened), (path, at + 1)
+
+
+def _opens(lines: list[str], begin: int, at: int) -> bool:
+    """True if the line `begin` is less indented than `at`."""
+    return len(lines[begin]) - len(lines[begin].lstrip()) < len(lines[at]) - len(lines[at].lstrip())

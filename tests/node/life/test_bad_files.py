@@ -271,6 +271,38 @@ def test_meta_properties_that_do_not_fit(take: Callable[[str], Path]) -> None:
     assert str(data) in refusal(directory, ENDED), "its mount may be late"
 
 
+def test_a_mount_point_without_its_disk(take: Callable[[str], Path]) -> None:
+    """An empty directory may be a mount point whose disk comes late, so the start is worth repeating; a blank disk is not."""
+    directory = take("clean")
+    data = directory / "data"
+    data.rename(directory / "elsewhere")
+    data.mkdir()
+    said = refusal(directory, ENDED)
+    assert f"{data} is empty: mount its disk, or format the directory if it is new" in said
+    assert list(data.iterdir()) == [], "a mount point stays as it was"
+    (data / "notes.txt").write_text("not a log")
+    assert "has no file meta.properties" in refusal(directory)
+
+
+def test_a_separate_mount_point_of_the_metadata_log(take: Callable[[str], Path]) -> None:
+    """The same holds for a `metadata.log.dir` of its own."""
+    directory = take("clean")
+    place = directory / "metadata"
+    place.mkdir()
+    properties = directory / "server.properties"
+    properties.write_text(f"{properties.read_text()}metadata.log.dir={place}\n")
+    assert f"{place} is empty" in refusal(directory, ENDED)
+    assert list(place.iterdir()) == []
+
+
+def test_a_blank_disk_has_to_be_formatted(take: Callable[[str], Path], small_disk: Path) -> None:
+    """A blank disk that is mounted is not late: only an operator can go on."""
+    directory = take("clean")
+    properties = directory / "server.properties"
+    properties.write_text(properties.read_text().replace(f"{directory / 'data'}", str(small_disk)))
+    assert f"{small_disk} is empty" in refusal(directory)
+
+
 def test_directories_of_two_clusters(take: Callable[[str], Path]) -> None:
     """A foreign cluster id in one of two directories stops the start."""
     directory = take("clean")

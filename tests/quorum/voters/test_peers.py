@@ -117,6 +117,7 @@ class Endless:
     """A connection whose peer always has more of one large answer; it counts receives without a wait."""
 
     peer_host = "server"
+    peer_port = 0
 
     def __init__(self) -> None:
         self.in_a_row = 0

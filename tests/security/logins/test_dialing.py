@@ -24,6 +24,7 @@ class OtherNode:
     """The other end of a connection: takes a login by PLAIN in the versions that it serves."""
 
     peer_host = "other"
+    peer_port = 0
 
     def __init__(self, version_max: int | None) -> None:
         self._keys = [] if version_max is None else [ApiVersion(ApiKey.SASL_AUTHENTICATE, 0, version_max)]

@@ -19,6 +19,7 @@ class Peer:
 
     def __init__(self, host: str, gate: threading.Event) -> None:
         self.peer_host = host
+        self.peer_port = 0
         self._gate = gate
         self.at_once = 0
 
@@ -158,6 +159,7 @@ async def test_a_busy_loop_keeps_its_share() -> None:
 
     class Step:
         peer_host = "a"
+        peer_port = 0
         cpu_seconds = 0.0
 
         def handshake(self) -> bool:

@@ -39,6 +39,7 @@ class Below:
     """A connection in memory that takes and gives as much as it likes."""
 
     peer_host = "below"
+    peer_port = 0
     waits = 0
     """Waits for bytes."""
 

@@ -34,8 +34,10 @@ SENTINELS = "stands for no value, or is the end of a type's range"
 NAMED: Mapping[str, str] = {
     "a number, a version or a size of Kafka's protocol, or of a format on disk": """
         client.consumer.assignors _PROTOCOL_VERSION_MAX
+        client.consumer.consumer_membership _PATTERN_VERSION
         client.consumer.delivery _ABORT
         client.consumer.fetch_loop _READ_COMMITTED
+        client.consumer.member_machine JOIN_EPOCH
         client.core.coordinator_finder COORDINATOR_LANE BESIDE_JOIN_LANE
         client.consumer.fetch_loop FETCH_LANE
         client.core.scatter _GROUP_KEY _TRANSACTION_KEY
@@ -168,7 +170,7 @@ NAMED: Mapping[str, str] = {
     """,
     "what people are shown, in a log or in an error": """
         node.configuration.file_judgement _ALIKE
-        client.consumer.consumer_machine _NAMED_MAX
+        client.consumer.rebalances _NAMED_MAX
         client.core.notes NOTES_MAX KEYS_MAX
         security.acls.authorizer DENIALS_MAX
         metadata_quorum.image.unreadable_configs REASON_LENGTH_MAX

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from odradek.cli.commands.events import register_events
+from odradek.cli.commands.cluster.events import register_events
 from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options

@@ -1,0 +1,245 @@
+"""The telemetry of a broker's clients (KIP-714): which client pushes what, which pushes are taken, and what came of them. PURE.
+
+Theory of operation
+-------------------
+A client asks any broker for its subscription, and gets an id for itself, what to push and how often. Then it pushes to
+any broker. A broker keeps a `ClientInstance` for each id that it has met, with the times of its requests. All answers are
+those of Apache Kafka 4.3:
+
+* A request that comes before the interval is over gets THROTTLING_QUOTA_EXCEEDED. After a new subscription the first
+  push may come at once. So may a question after an error that asking again mends.
+* A push by an older subscription gets UNKNOWN_SUBSCRIPTION_ID: the client asks again. The id of a subscription follows
+  from what it asks for and from the client, so that all brokers have the same one.
+* A push that says that the client ends may come early. None may follow it.
+
+Clients choose the ids of instances. There are `INSTANCES_MAX`; after that, the instance that was silent for longest goes. An
+instance also goes when the connection ends on which it came, and when it was silent for three intervals. A client whose instance is gone
+loses nothing: its next request makes the instance anew.
+
+Figures are kept for each user and client id (`odradek.data_plane.telemetry.known_clients`), so that clients cannot make
+up series.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+import crc32c
+
+from odradek.data_plane.telemetry.figures import Pushed
+from odradek.data_plane.telemetry.known_clients import ClientInstance, KnownClients, Software
+from odradek.data_plane.telemetry.subscriptions import Subscriptions, Wanted
+from odradek.serving.steps import Work
+from odradek.wire.batches.compression import CompressionType
+from odradek.wire.errors import ErrorCode
+from odradek.wire.structure import ZERO_UUID
+from odradek.wire.uuid_text import uuid_to_text
+
+__all__ = ["ACCEPTED", "INSTANCES_MAX", "Asker", "ClientTelemetry", "is_reserved", "subscription_id"]
+
+INSTANCES_MAX = 5_000
+SILENT_SECONDS_MIN = 60.0
+SILENT_INTERVALS = 3
+"""An instance is dropped when it was silent for so many intervals, and for a minute."""
+SWEEP_SECONDS = 30.0
+ACCEPTED = (CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZIP, CompressionType.SNAPPY)
+"""In the order in which clients should choose. A push without compression is taken, too."""
+_RESERVED = (ZERO_UUID, bytes(15) + b"\x01")
+_ASK_AGAIN = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+@attrs.frozen
+class Asker:
+    """The client of a request."""
+
+    principal: str
+    client_id: str | None
+    software: Software
+    address: str
+    port: int
+
+    def attributes(self, instance_id: bytes) -> dict[str, str | None]:
+        """Return what patterns are compared with."""
+        return {
+            "client_instance_id": uuid_to_text(instance_id),
+            "client_id": self.client_id,
+            "client_software_name": self.software[0],
+            "client_software_version": self.software[1],
+            "client_source_address": self.address,
+            "client_source_port": str(self.port),
+        }
+
+
+class ClientTelemetry:
+    """The subscriptions, client instances and figures of one broker."""
+
+    def __init__(
+        self,
+        telemetry_bytes_max: int,
+        new_uuid: Callable[[], bytes],
+        log_unreadable: Callable[[str, str], None],
+        instances_max: int = INSTANCES_MAX,
+    ) -> None:
+        self.telemetry_bytes_max = telemetry_bytes_max
+        self.clients = KnownClients()
+        self._subscriptions = Subscriptions(log_unreadable)
+        self._new_uuid = new_uuid
+        self._instances_max = instances_max
+        self._instances: OrderedDict[bytes, ClientInstance] = OrderedDict()
+        """The instance that sent the last request stands last."""
+        self._sweep_at = float("-inf")
+        self._pushes = 0
+
+    def follow(
+        self, configs: Mapping[tuple[int, str], Mapping[str, str]], changed: Iterable[tuple[int, str]]
+    ) -> None:
+        """Apply changed configurations."""
+        self._subscriptions.follow(configs, changed)
+
+    def new_instance_id(self) -> bytes:
+        """Make an id that Kafka could have made: its text begins with no dash."""
+        while True:
+            made = self._new_uuid()
+            if made not in self._instances and made not in _RESERVED and made[0] >> 2 != 62:
+                return made
+
+    def instance(
+        self, instance_id: bytes, asker: Asker, now: float, made: Callable[[bytes], None]
+    ) -> Work[ClientInstance]:
+        """Find an instance by its id, or make it. It is made anew after a change of the subscriptions. `made` gets the
+        id of an instance that is made."""
+        self._sweep(now)
+        found = self._instances.get(instance_id)
+        if found is None or found.version < self._subscriptions.version:
+            version = self._subscriptions.version
+            wanted = yield from self._subscriptions.wanted_of(asker.attributes(instance_id))
+            found = self._add(instance_id, wanted, version, asker, now)
+            made(instance_id)
+        self._instances.move_to_end(instance_id)
+        found.expires_at = now + max(SILENT_SECONDS_MIN, SILENT_INTERVALS * found.interval_ms / 1000)
+        return found
+
+    def _add(
+        self, instance_id: bytes, wanted: Wanted, version: int, asker: Asker, now: float
+    ) -> ClientInstance:
+        client = self.clients.find(asker.principal, asker.client_id, now)
+        made = ClientInstance(
+            instance_id,
+            client,
+            wanted.metrics,
+            wanted.interval_ms,
+            subscription_id(instance_id, wanted.metrics, wanted.interval_ms),
+            version,
+        )
+        before = self._instances.pop(instance_id, None)
+        if before is not None:
+            made.gauges = before.gauges
+            before.client.forget(before, now)
+        elif len(self._instances) >= self._instances_max:
+            _, oldest = self._instances.popitem(last=False)
+            oldest.client.forget(oldest, now)
+        self._instances[instance_id] = client.instances[instance_id] = made
+        client.software, client.address = asker.software, asker.address
+        client.interval_ms = wanted.interval_ms
+        return made
+
+    def forget(self, instance_id: bytes, now: float) -> None:
+        """Drop an instance whose connection has ended."""
+        gone = self._instances.pop(instance_id, None)
+        if gone is not None:
+            gone.client.forget(gone, now)
+
+    def refuse_question(self, instance: ClientInstance, now: float) -> ErrorCode:
+        """Take a question for a subscription, or say why it comes too early."""
+        last = max(instance.got_at, instance.pushed_at)
+        if now - last >= instance.interval_ms / 1000:
+            instance.got_at = now
+        elif instance.last_error not in _ASK_AGAIN:
+            return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        instance.last_error = ErrorCode.NONE
+        return ErrorCode.NONE
+
+    def refuse_push(
+        self,
+        instance: ClientInstance,
+        subscription: int,
+        compression_type: int,
+        size: int,
+        now: float,
+        *,
+        is_terminating: bool,
+    ) -> ErrorCode:
+        """Take a push of so many bytes, or say why not, in the order in which Kafka looks."""
+        code = self._refused(instance, subscription, compression_type, size, now, is_terminating)
+        instance.is_terminating = is_terminating
+        instance.last_error = code
+        return code
+
+    def _refused(
+        self,
+        instance: ClientInstance,
+        subscription: int,
+        compression_type: int,
+        size: int,
+        now: float,
+        is_terminating: bool,
+    ) -> ErrorCode:
+        if instance.is_terminating:
+            return ErrorCode.INVALID_REQUEST
+        if instance.got_at > instance.pushed_at or now - instance.pushed_at >= instance.interval_ms / 1000:
+            instance.pushed_at = now
+        elif not is_terminating:
+            return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        if subscription != instance.subscription_id:
+            return ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+        if compression_type not in ACCEPTED and compression_type != CompressionType.NONE:
+            return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        if size > self.telemetry_bytes_max:
+            return ErrorCode.TELEMETRY_TOO_LARGE
+        return ErrorCode.NONE
+
+    def take(self, instance: ClientInstance, asker: Asker, pushed: Pushed, now: float) -> None:
+        """Keep the numbers of a push that was taken."""
+        client = self.clients.find(asker.principal, asker.client_id, now)
+        if client is not instance.client:
+            # Its client was dropped to make room, or another client uses its id.
+            instance.client.forget(instance, now)
+            instance.client = client
+        if self._instances.get(instance.instance_id) is instance:
+            client.instances[instance.instance_id] = instance
+        client.take(instance, pushed, now)
+        self._pushes += 1
+
+    def _sweep(self, now: float) -> None:
+        """Drop the instances that were silent for too long, every now and then."""
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_SECONDS
+        for gone in [each for each in self._instances.values() if each.expires_at < now]:
+            self.forget(gone.instance_id, now)
+        self.clients.drop_ended(now)
+
+    def statistics(self, now: float) -> dict[str, int]:
+        """Return numbers of instances, clients, subscriptions, and of the pushes that were taken."""
+        self._sweep(now)
+        return {
+            "instances": len(self._instances),
+            "clients": len(self.clients),
+            "subscriptions": len(self._subscriptions),
+            "pushes": self._pushes,
+        }
+
+
+def subscription_id(instance_id: bytes, metrics: Iterable[str], interval_ms: int) -> int:
+    """Compute the id of a subscription of one client: the same on all brokers, another one after a change (KIP-714)."""
+    text = f"[{', '.join(metrics)}]{interval_ms}"
+    low = int.from_bytes(instance_id[:8]) ^ int.from_bytes(instance_id[8:])
+    number = crc32c.crc32c(text.encode()) ^ (low >> 32) ^ (low & 0xFFFFFFFF)
+    return number - (1 << 32) if number >> 31 else number
+
+
+def is_reserved(instance_id: bytes) -> bool:
+    """True if no client may have this id."""
+    return instance_id in _RESERVED

@@ -1,0 +1,169 @@
+"""The figures that a node keeps of its clients: which pushed metrics they come from, and how they become one number. PURE.
+
+A client names its metrics and labels as it likes. Only the metrics of this table are read, and only numbers without
+labels. So what a client can make a node keep is bounded. The one exception is the time of requests, which some clients
+report by node alone: of those numbers the mean or the largest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+import attrs
+
+from odradek.data_plane.telemetry.otlp import Point
+
+__all__ = ["FIGURES", "ROLES", "SLOTS", "Figure", "Pushed", "Way", "figure_of", "gather", "role_of"]
+
+PREFIX = "org.apache.kafka."
+ROLES = ("producer", "consumer", "admin")
+"""The kinds of clients. The metrics of an admin client begin with `admin.client.`."""
+VALUE_MAX = 1e15
+"""Larger numbers are cut to this one, so that sums stay finite."""
+
+
+class Way(Enum):
+    """How the numbers of several instances become one."""
+
+    COUNT = "added up for as long as the client is known"
+    SUM = "added up over the instances"
+    MEAN = "the mean of the instances"
+    LARGEST = "the largest of the instances"
+
+
+@attrs.frozen
+class Figure:
+    """One figure: its name, its way, and the metrics it is read from."""
+
+    name: str
+    """The name on the metrics page, less `odradek_client_`."""
+    way: Way
+    described: str
+    sources: tuple[str, ...]
+    """Names of metrics, less their prefix and the role."""
+    scale: float = 1.0
+    """The factor from the metric's unit to the figure's."""
+
+
+def _times(name: str, described: str, *sources: str) -> tuple[Figure, Figure]:
+    """Make the mean and the longest of a time, which clients report in milliseconds."""
+    mean = tuple(f"{source}.avg" for source in sources)
+    longest = tuple(f"{source}.max" for source in sources)
+    return (
+        Figure(f"{name}_avg_seconds", Way.MEAN, f"{described}, on average.", mean, 0.001),
+        Figure(f"{name}_max_seconds", Way.LARGEST, f"{described}, at most.", longest, 0.001),
+    )
+
+
+def _count(name: str, described: str, source: str) -> Figure:
+    return Figure(f"{name}_total", Way.COUNT, described, (source,))
+
+
+FIGURES = (
+    *_times(
+        "request_latency", "Time from a request to its answer", "request.latency", "node.request.latency"
+    ),
+    *_times(
+        "throttle_time",
+        "Time for which brokers made the client wait",
+        "produce.throttle.time",
+        "fetch.manager.fetch.throttle.time",
+    ),
+    *_times("record_queue_time", "Time that a record waits in the producer", "record.queue.time"),
+    *_times("fetch_latency", "Time that a fetch takes", "fetch.manager.fetch.latency"),
+    *_times("commit_latency", "Time that a commit of offsets takes", "coordinator.commit.latency"),
+    *_times("rebalance_latency", "Time that a rebalance takes", "coordinator.rebalance.latency"),
+    Figure(
+        "poll_idle_ratio",
+        Way.MEAN,
+        "The share of time that the consumer spends in poll.",
+        ("poll.idle.ratio.avg",),
+    ),
+    Figure(
+        "assigned_partitions",
+        Way.SUM,
+        "Partitions that consumers have from their groups.",
+        ("coordinator.assigned.partitions",),
+    ),
+    Figure(
+        "records_lag_max",
+        Way.LARGEST,
+        "Records by which the consumer is behind in its worst partition.",
+        ("fetch.manager.records.lag.max",),
+    ),
+    _count("connections_created", "Connections that the client has opened.", "connection.creation.total"),
+    _count("records_sent", "Records that the producer has sent.", "record.send.total"),
+    _count("record_errors", "Records that the producer has given up.", "record.error.total"),
+    _count("record_retries", "Records that the producer has sent again.", "record.retry.total"),
+    _count("records_consumed", "Records that the consumer has read.", "fetch.manager.records.consumed.total"),
+    _count("consumed_bytes", "Their bytes.", "fetch.manager.bytes.consumed.total"),
+    _count("outgoing_bytes", "Bytes that the client has sent to brokers.", "outgoing.byte.total"),
+    _count("incoming_bytes", "Bytes that the client has received from brokers.", "incoming.byte.total"),
+    _count("rebalances", "Rebalances that the consumer took part in.", "coordinator.rebalance.total"),
+    _count("failed_rebalances", "Rebalances that failed.", "coordinator.failed.rebalance.total"),
+)
+"""In the order of the metrics page. Each name is a family there."""
+
+
+def _slots() -> dict[bytes, int]:
+    slots = {}
+    for role_number, role in enumerate(ROLES):
+        of_role = f"{PREFIX}{role}." if role != "admin" else f"{PREFIX}admin.client."
+        for number, figure in enumerate(FIGURES):
+            for source in figure.sources:
+                slots[f"{of_role}{source}".encode()] = role_number * len(FIGURES) + number
+    return slots
+
+
+SLOTS: Mapping[bytes, int] = _slots()
+"""The number of role and figure together, by the metric's whole name."""
+
+
+def role_of(slot: int) -> str:
+    """Return the role that a slot belongs to."""
+    return ROLES[slot // len(FIGURES)]
+
+
+def figure_of(slot: int) -> Figure:
+    """Return the figure that a slot belongs to."""
+    return FIGURES[slot % len(FIGURES)]
+
+
+@attrs.frozen
+class Pushed:
+    """The numbers of one push, by slot."""
+
+    gauges: Mapping[int, float]
+    counts: Mapping[int, float]
+    """What was counted since the push before."""
+
+
+def gather(points: Iterable[Point]) -> Pushed:
+    """Make the numbers of one push from its points: those without labels, else what the labelled ones say together."""
+    whole: dict[int, float] = {}
+    parts: dict[int, list[float]] = {}
+    counts: dict[int, float] = {}
+    for point in points:
+        slot = SLOTS[point.name]
+        figure = figure_of(slot)
+        value = max(-VALUE_MAX, min(VALUE_MAX, point.value * figure.scale))
+        if figure.way is Way.COUNT:
+            if point.is_sum and not point.is_labelled and value >= 0:
+                counts[slot] = min(VALUE_MAX, counts.get(slot, 0.0) + value)
+        elif not point.is_sum:
+            if point.is_labelled:
+                parts.setdefault(slot, []).append(value)
+            else:
+                whole[slot] = value
+    for slot, values in parts.items():
+        if slot not in whole and figure_of(slot).way is not Way.SUM:
+            whole[slot] = joined(figure_of(slot).way, values)
+    return Pushed(whole, counts)
+
+
+def joined(way: Way, values: list[float]) -> float:
+    """Make one number of several by a way that is no count."""
+    if way is Way.LARGEST:
+        return max(values)
+    return sum(values) / len(values) if way is Way.MEAN else sum(values)

@@ -1,0 +1,452 @@
+"""Membership of a group by the new protocol (KIP-848): heartbeats to the coordinator, which assigns partitions. PURE.
+
+`MemberMachine` decides what a heartbeat says and what an answer means. This class sends heartbeats in the background, one at a
+time, and the application's side (`Rebalances`) adopts assignments inside polls.
+
+Rules
+-----
+* The coordinator sets the interval of heartbeats. News goes at once: a join, an acknowledgement, a changed subscription.
+* An answer that does not come, or a coordinator that has moved, costs a backoff. The next heartbeat then has all fields.
+* `max.poll.interval.ms` without a poll: the member leaves, and joins again at the next poll. The same time is the rebalance
+  timeout: the coordinator fences a member that does not give partitions up within it.
+* The classic keys for sessions have no effect: the coordinator alone measures sessions.
+* A refusal that joining again does not mend is raised by the next poll; the poll behind it tries again. Only FENCED_INSTANCE_ID
+  is for good, as with the classic protocol.
+"""
+
+from __future__ import annotations
+
+from odradek.client.consumer.group_calls import Member
+from odradek.client.consumer.member_machine import Interest, MemberMachine, MemberState, Verdict, judged
+from odradek.client.consumer.membership import CONSUMER, GROUP_FEATURE, MemberContext, Membership
+from odradek.client.core.coordinator_finder import COORDINATOR_LANE
+from odradek.client.core.notes import INFO, WARNING
+from odradek.client.core.operation import Call, Operation, Wait
+from odradek.client.core.requests import refresh_by_id
+from odradek.client.errors import ClientError, UnsupportedByBroker, broker_error, error_code, is_retriable
+from odradek.named_states import reached
+from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from odradek.wire.topic_partition import TopicPartition
+from odradek.wire.uuid_text import uuid_to_text
+
+__all__ = ["ConsumerMembership"]
+
+_LEAVE_SECONDS = 5.0
+_LEAVE_SECONDS_MIN = 1.0
+_PATTERN_VERSION = 1
+"""The first version of ConsumerGroupHeartbeat with patterns."""
+_MEMBER_ENDED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
+_HINTS = {
+    ErrorCode.UNRELEASED_INSTANCE_ID: "another consumer has this group.instance.id; stop it, or wait until its session ends",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "group.remote.assignor must name an assignor of the coordinator",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "a SubscriptionPattern must be valid for RE2; re.compile makes a pattern that this "
+    "client matches itself",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.consumer.max.size allows",
+    ErrorCode.GROUP_ID_NOT_FOUND: "a classic group of this name has members, and the cluster does not convert it "
+    "(group.consumer.migration.policy); group.protocol=classic joins it",
+    ErrorCode.UNSUPPORTED_VERSION: f"the cluster must have finalized {GROUP_FEATURE}=1; group.protocol=classic needs no feature",
+}
+_NOT_SERVED = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND})
+"""Refusals of a join that the classic protocol may not get."""
+
+
+class ConsumerMembership(Membership):
+    """A consumer's membership in its group, by the new protocol."""
+
+    protocol = CONSUMER
+
+    def __init__(self, context: MemberContext) -> None:
+        super().__init__(context)
+        settings, core = context.settings, context.core
+        self._machine = MemberMachine(
+            self._coordinator.group_id,
+            lambda: uuid_to_text(core.rng.getrandbits(128).to_bytes(16, "big")),
+            rebalance_timeout_ms=settings.max_poll_interval_ms,
+            instance_id=settings.group_instance_id,
+            rack_id=settings.client_rack or None,
+            assignor=settings.group_remote_assignor,
+        )
+        self._call: Call | None = None
+        self._call_of = -1
+        """The incarnation of the member that sent the heartbeat under way."""
+        self._beat_at = 0.0
+        self._not_before = 0.0
+        self._interval_seconds = settings.heartbeat_interval_ms / 1000
+        """Until the coordinator sets another."""
+        self._attempt = 0
+        self._renew = False
+        self._names: dict[bytes, str] = {}
+        self._asks_names = False
+
+    # The application's side
+
+    @property
+    def state(self) -> MemberState:
+        """The state of the member."""
+        return self._machine.state
+
+    @property
+    def generation(self) -> int:
+        """The member epoch; -1 outside of the group."""
+        return self._machine.epoch
+
+    @property
+    def member_id(self) -> str:
+        """The id that this consumer made for itself when it first joined."""
+        return self._machine.member_id
+
+    @property
+    def is_member(self) -> bool:
+        """True if the consumer may commit as a member, and must send heartbeats."""
+        return self._machine.is_member
+
+    @property
+    def has_lost(self) -> bool:
+        """True if the partitions were lost, and the listener has yet to be called."""
+        return self._machine.has_lost
+
+    @property
+    def needs_application(self) -> bool:
+        """True if the application has to act before it may have records."""
+        if self.state is MemberState.STABLE:
+            return False
+        return self.state is MemberState.UNSUBSCRIBED or self._machine.needs_application(self._names)
+
+    @property
+    def may_commit_automatically(self) -> bool:
+        """True if an automatic commit may begin now."""
+        return self.is_member
+
+    @property
+    def awaits_join(self) -> bool:
+        """True if commits must wait for a join: never in this protocol."""
+        return False
+
+    @property
+    def awaits_assignment(self) -> bool:
+        """True if commits must wait for an assignment: never in this protocol."""
+        return False
+
+    def goes_on_from(self, former: Member) -> bool:
+        """True if this is that member still, in the same stay in the group."""
+        machine = self._machine
+        return (
+            machine.is_member
+            and machine.member_id == former.member_id
+            and former.generation >= machine.unbroken_since
+        )
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the present stay in the group."""
+        return self._machine.incarnation
+
+    def target(self) -> dict[TopicPartition, bytes]:
+        """Return the partitions to adopt, with the ids of their topics."""
+        return self._machine.resolved(self._names)
+
+    def owned(self) -> dict[TopicPartition, bytes]:
+        """Return the partitions that the application adopted last, with the ids of their topics."""
+        return self._machine.owned or {}
+
+    def polled(self) -> None:
+        """Note that the application is alive; a consumer that has subscribed, and is no member, joins."""
+        self.last_poll = self._core.now
+        wanted = self._subscription.topics or self._subscription.remote_pattern
+        if self.state is MemberState.UNSUBSCRIBED and wanted and self.fenced is None:
+            self._join()
+
+    def _join(self) -> None:
+        self._machine.join()
+        self._news()
+
+    def lost_handled(self) -> None:
+        """Join again, since the application has heard that its partitions are lost."""
+        if self._machine.has_lost and self.fenced is None:
+            self._join()
+
+    def adopted(self, partitions: dict[TopicPartition, bytes], incarnation: int) -> None:
+        """Acknowledge a target, since the application has adopted it."""
+        self._machine.adopted(partitions, incarnation)
+        self.rebalances += 1
+        self._news()
+
+    def subscription_changed(self, reason: str) -> None:
+        """Send the changed subscription with the next heartbeat, at once."""
+        self._news()
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Note that the coordinator alone decides when to assign."""
+        self._core.notes.add(
+            WARNING, "enforce_rebalance has no effect: with group.protocol=consumer the coordinator assigns"
+        )
+
+    def topics_updated(self) -> None:
+        """Learn the names of topics from fresh metadata."""
+        self._learn_names()
+
+    def renew_epoch(self) -> None:
+        """Send a heartbeat soon: its answer has the present epoch."""
+        self._renew = True
+        self._news()
+
+    def refused(self, error: KafkaError) -> None:
+        """React to the refusal of a commit or of a fetch of commits."""
+        if error.code is ErrorCode.FENCED_INSTANCE_ID:
+            self._replaced(error)
+        elif error.code in _MEMBER_ENDED and self._machine.beats:
+            reached("client.fenced_by_a_commit")
+            self._lose(MemberState.FENCED, str(error))
+        elif error.code is ErrorCode.STALE_MEMBER_EPOCH:
+            self.renew_epoch()
+
+    def reader(self) -> Member:
+        """Return the member in whose name commits are fetched."""
+        return self.member if self.is_member else Member()
+
+    def reader_refused(self, who: Member, error: KafkaError) -> None:
+        """React when the coordinator refuses commits to a member, unless it is another one by now."""
+        if who == self.member:
+            self.refused(error)
+
+    def _news(self) -> None:
+        self._turned.notify()
+        self._changed.notify()
+
+    def _interest(self) -> Interest:
+        return Interest(self._subscription.topics, self._subscription.remote_pattern)
+
+    # In the background
+
+    def run(self) -> Operation[None]:
+        """Be a member until the operation is ended. Return when the classic membership has to take over."""
+        while True:
+            try:
+                if not self._machine.beats:
+                    yield Wait(signals=[self._turned])
+                    continue
+                if self._is_about_to_join():
+                    moves_on = yield from self._other_kind()
+                    if moves_on and self.state is MemberState.JOINING:
+                        self._machine.unsubscribe()
+                        self._news()
+                        return
+                yield from self._beat()
+            except (KafkaError, ClientError) as error:
+                if is_retriable(error):
+                    self._unanswered()
+                else:
+                    self._fail(error)
+
+    def _is_about_to_join(self) -> bool:
+        return self.state is MemberState.JOINING and self._call is None and self._core.now >= self._not_before
+
+    def _beat(self) -> Operation[None]:
+        core = self._core
+        polls_until = self.last_poll + self._settings.max_poll_interval_ms / 1000
+        if core.now >= polls_until:
+            yield from self._leave_for_not_polling()
+            return
+        if self._call is None:
+            urgent = self._renew or self._machine.is_urgent(self._interest())
+            due = max(self._not_before, 0.0 if urgent else self._beat_at)
+            if core.now < due:
+                yield Wait(until=min(due, polls_until), signals=[self._turned])
+                return
+            yield from self._send()
+        call = self._call
+        if call is None:
+            return
+        yield Wait([call], until=polls_until, signals=[self._turned])
+        if call.done:
+            self._call = None
+            if self._call_of == self._machine.incarnation:
+                self._take(call)
+        elif self._call_of != self._machine.incarnation:
+            self._call = None
+
+    def _send(self) -> Operation[None]:
+        deadline = self._core.now + self._core.config.request_timeout
+        node = yield from self._coordinator.find(deadline=deadline)
+        if not self._machine.beats:
+            return
+        interest = self._interest()
+        self._renew = False
+        self._call_of = self._machine.incarnation
+        self._call = self._core.call(
+            self._machine.heartbeat(interest),
+            node=node,
+            deadline=deadline,
+            lane=COORDINATOR_LANE,
+            version_min=0 if interest.pattern is None else _PATTERN_VERSION,
+        )
+        self._changed.notify()
+
+    def _take(self, call: Call) -> None:
+        """Act on the answer to a heartbeat. Raises errors that the application must see."""
+        if call.error is not None:
+            if isinstance(call.error, UnsupportedByBroker):
+                self._not_served(call.error)
+                return
+            raise call.error
+        response = call.response
+        code = error_code(response.error_code)
+        if code is not ErrorCode.NONE:
+            self._coordinator.noted(code)
+            self._refused_heartbeat(code, response.error_message)
+            return
+        self._attempt = 0
+        machine = self._machine
+        before = machine.state, machine.epoch
+        machine.answered(response)
+        self.known_as = self.member
+        if response.heartbeat_interval_ms > 0:
+            self._interval_seconds = response.heartbeat_interval_ms / 1000
+        self._beat_at = self._core.now + self._interval_seconds
+        if (machine.state, machine.epoch) != before:
+            self._note_progress(before[1])
+        self._learn_names()
+
+    def _note_progress(self, epoch_before: int) -> None:
+        machine = self._machine
+        if machine.epoch != epoch_before:
+            count = sum(map(len, machine.target.values()))
+            text = f"group {self._coordinator.group_id}: member {machine.member_id}, epoch {machine.epoch}"
+            self._core.notes.add(INFO, f"{text}, has {count} partitions assigned")
+        self._news()
+
+    def _refused_heartbeat(self, code: ErrorCode, message: str | None) -> None:
+        joins = self.state is MemberState.JOINING
+        if joins and code in _NOT_SERVED and self._chooser is not None:
+            self._classic_instead(f"the coordinator answers {code.name} to the new one")
+            return
+        error = broker_error(int(code), message, f"group {self._coordinator.group_id}")
+        if code in _HINTS:
+            error = KafkaError(code, f"{error.message} ({_HINTS[code]})")
+        verdict = judged(code)
+        if verdict is Verdict.REPLACED:
+            self._replaced(error)
+        elif verdict is Verdict.FENCED:
+            reached("client.fenced_by_a_heartbeat")
+            self._back_off()
+            self._lose(MemberState.FENCED, str(error))
+        elif verdict is Verdict.REPORT:
+            self._machine.unanswered()
+            self._not_before = self._core.now + self._interval_seconds
+            self._failed(error)
+        elif verdict is Verdict.FAILED:
+            self._fail(error)
+        else:
+            self._unanswered()
+
+    def _not_served(self, error: UnsupportedByBroker) -> None:
+        if self._chooser is not None:
+            self._classic_instead("the coordinator does not serve the new one")
+        elif self._subscription.remote_pattern is not None:
+            raise UnsupportedByBroker(f"{error}, as a SubscriptionPattern needs it") from error
+        else:
+            raise UnsupportedByBroker(f"{error}, as group.protocol=consumer needs it") from error
+
+    def _classic_instead(self, why: str) -> None:
+        assert self._chooser is not None
+        reached("client.classic_protocol_instead")
+        self._chooser.refused(why)
+        self._unanswered()
+
+    def _unanswered(self) -> None:
+        """Repeat a heartbeat later, with all fields."""
+        self._call = None
+        self._machine.unanswered()
+        if self._machine.beats:
+            self._coordinator.lost()
+            self._back_off()
+
+    def _back_off(self) -> None:
+        self._not_before = self._core.now + self._core.backoff(self._attempt)
+        self._attempt += 1
+
+    def _fail(self, error: Exception) -> None:
+        self._back_off()
+        if self._machine.beats:
+            self._lose(MemberState.FAILED, str(error))
+        self._failed(error)
+
+    def _replaced(self, error: KafkaError) -> None:
+        reached("client.new_member_replaced")
+        self._note_lasting(error)
+        if self._machine.beats:
+            self._lose(MemberState.FENCED, str(error))
+        self._news()
+
+    def _lose(self, state: MemberState, why: str) -> None:
+        self._call = None
+        group_id = self._coordinator.group_id
+        self._core.notes.add(WARNING, f"group {group_id}: this member has lost its partitions: {why}")
+        self._machine.lose(state)
+        self._news()
+
+    def _leave_for_not_polling(self) -> Operation[None]:
+        reached("client.new_member_left_for_not_polling")
+        self._call = None
+        self._core.notes.add(
+            WARNING, "the consumer leaves its group, because it has not polled for max.poll.interval.ms"
+        )
+        request = self._machine.go_stale()
+        self._news()
+        yield from self._say_goodbye(request, _LEAVE_SECONDS)
+
+    def leave(self, reason: str, *, timeout: float) -> Operation[None]:
+        """Leave the group; errors are ignored. A static member says that it will return."""
+        self._call = None
+        request = self._machine.leave()
+        self._news()
+        if request is not None:
+            try:
+                yield from self._say_goodbye(request, timeout)
+            finally:
+                self._machine.unsubscribe()
+                self._news()
+
+    def _say_goodbye(self, request: ConsumerGroupHeartbeatRequest, timeout: float) -> Operation[None]:
+        node = self._coordinator.node
+        if node is None:
+            return
+        now = self._core.now
+        # Send it even if no time is left to wait for the answer.
+        deadline = now + max(timeout, _LEAVE_SECONDS_MIN)
+        call = self._core.call(request, node=node, deadline=deadline, lane=COORDINATOR_LANE)
+        yield Wait([call], until=now + timeout)
+
+    # The names of topics
+
+    def _learn_names(self) -> None:
+        known = {topic.topic_id: topic.name for topic in self._core.cluster.topics.values()}
+        names = {
+            topic_id: name
+            for topic_id in self._machine.target
+            if (name := known.get(topic_id) or self._names.get(topic_id)) is not None
+        }
+        if names != self._names:
+            self._names = names
+            self._changed.notify()
+        if self._machine.unknown_ids(names) and not self._asks_names:
+            self._asks_names = True
+            self._core.start(self._ask_names(), self._core.now)
+
+    def _ask_names(self) -> Operation[None]:
+        """Ask for the names of assigned topics until all are known."""
+        attempt = 0
+        try:
+            while unknown := self._machine.unknown_ids(self._names):
+                try:
+                    yield from refresh_by_id(self._core, unknown, timeout=self._core.config.request_timeout)
+                except (KafkaError, ClientError) as error:
+                    if not is_retriable(error):
+                        self._failed(error)
+                self._learn_names()
+                if self._machine.unknown_ids(self._names):
+                    yield Wait(until=self._core.now + self._core.backoff(attempt))
+                    attempt += 1
+        finally:
+            self._asks_names = False

@@ -1,0 +1,195 @@
+"""The application's side of a rebalance: commits, partitions to give up and to take up, calls of the listener. PURE.
+
+It runs inside polls. `turn` is an operation: it acts for the membership and returns a `RebalanceEvent` if a listener must be
+called. The shell calls the listener, then reports `notified`, and the rebalance goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odradek.client.consumer.commits import Commits
+from odradek.client.consumer.consumer_membership import ConsumerMembership
+from odradek.client.consumer.consumer_types import RebalanceEvent, RebalanceKind
+from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.consumer.membership import Membership
+from odradek.client.consumer.subscription import Subscription
+from odradek.client.core.notes import INFO, WARNING, Notes
+from odradek.client.core.operation import Operation
+from odradek.named_states import reached
+from odradek.wire.topic_partition import TopicPartition
+
+__all__ = ["Rebalances"]
+
+_NAMED_MAX = 20
+"""The most partitions that a line of the log names."""
+
+
+class Rebalances:
+    """The rebalances of one consumer. `stir` makes the background look for news."""
+
+    def __init__(
+        self, subscription: Subscription, commits: Commits, notes: Notes, stir: Callable[[], None]
+    ) -> None:
+        self._subscription = subscription
+        self._commits = commits
+        self._notes = notes
+        self._stir = stir
+        self._event: RebalanceEvent | None = None
+        self._on_notified: Callable[[], None] | None = None
+        self._gave_up = False
+
+    def turn(self, membership: Membership) -> Operation[RebalanceEvent | None]:
+        """Act for the membership, if it is the application's turn. Raises the refusal of a member that was replaced."""
+        if self._event is not None:
+            return self._event
+        if membership.fenced is not None:
+            if self._subscription.partitions:
+                owned = list(self._subscription.partitions)
+                return self._begin(RebalanceKind.LOST, owned, lambda: self._subscription.assign([]))
+            raise membership.fenced.with_traceback(None)
+        membership.polled()
+        while True:
+            state = membership.state
+            event = yield from self._step(membership)
+            # The state may have changed during a commit. That news has come already, so nothing else will wake the poll.
+            if event is not None or membership.state is state or not membership.needs_application:
+                return event
+
+    def _step(self, membership: Membership) -> Operation[RebalanceEvent | None]:
+        event = None
+        if isinstance(membership, ConsumerMembership):
+            event = yield from self._reconcile(membership)
+        elif isinstance(membership, GroupMembership):
+            if membership.state is MembershipState.PREPARING:
+                event = yield from self._prepare(membership)
+            elif membership.state is MembershipState.ADOPTING:
+                event = yield from self._adopt(membership)
+        return event
+
+    # The classic protocol
+
+    def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
+        """Prepare a join: commit, and give up partitions as the protocol demands."""
+        owned = list(self._subscription.partitions)
+        if membership.lost:
+            return self._begin(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
+        yield from self._commits.commit_before_rebalance(owned)
+        if membership.state is not MembershipState.PREPARING or membership.lost:
+            reached("client.rebalance_moved_on")
+            return None  # the state changed meanwhile: the next step handles it
+        if not membership.cooperative:
+            return self._begin(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
+        kept = [key for key in owned if key.topic in self._subscription.topics]
+        gone = [key for key in owned if key.topic not in self._subscription.topics]
+
+        def give_up() -> None:
+            self._subscription.assign(kept)
+            if membership.state is MembershipState.PREPARING:
+                membership.prepared()
+
+        return self._begin(RebalanceKind.REVOKED, gone, give_up)
+
+    def _give_up_all(self, membership: GroupMembership) -> None:
+        self._subscription.assign([])
+        if membership.state is MembershipState.PREPARING:
+            membership.prepared()
+
+    def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
+        """Adopt an assignment after a join: give up partitions that it lacks (cooperative), take up new ones."""
+        owned = self._subscription.partitions
+        given = dict.fromkeys(membership.assignment)
+        gone = [key for key in owned if key not in given]
+        if gone and membership.cooperative:
+            yield from self._commits.commit_before_rebalance(gone)
+            if membership.state is not MembershipState.ADOPTING:
+                return None
+            kept = [key for key in owned if key in given]
+
+            def give_up() -> None:
+                self._subscription.assign(kept)
+                self._gave_up = True
+
+            return self._begin(RebalanceKind.REVOKED, gone, give_up)
+        new = [key for key in given if key not in owned]
+        self._subscription.assign(given)
+        self._stir()
+
+        def adopted() -> None:
+            gave_up, self._gave_up = self._gave_up, False
+            if membership.state is MembershipState.ADOPTING:
+                membership.adopted()
+                if gave_up:
+                    membership.want_rejoin("this member gave up partitions for other members")
+
+        return self._begin(RebalanceKind.ASSIGNED, new, adopted, always=True)
+
+    # The new protocol
+
+    def _reconcile(self, membership: ConsumerMembership) -> Operation[RebalanceEvent | None]:
+        """Adopt the target: give up partitions that it lacks, then take up new ones, then acknowledge it."""
+        if not membership.needs_application:
+            return None
+        owned = self._subscription.partitions
+        if membership.has_lost:
+
+            def forget() -> None:
+                self._subscription.assign([])
+                membership.lost_handled()
+
+            return self._begin(RebalanceKind.LOST, list(owned), forget)
+        stay = membership.incarnation
+        target, former = membership.target(), membership.owned()
+        # A topic that was deleted and made anew has another id: its partitions go, and come.
+        kept = [key for key in owned if key in target and former.get(key, target[key]) == target[key]]
+        gone = [key for key in owned if key not in set(kept)]
+        if gone:
+            yield from self._commits.commit_before_rebalance(gone)
+            if membership.incarnation != stay:
+                reached("client.reconciliation_moved_on")
+                return None
+            return self._begin(RebalanceKind.REVOKED, gone, lambda: self._subscription.assign(kept))
+        new = [key for key in target if key not in owned]
+        self._subscription.assign(target)
+        self._stir()
+        return self._begin(RebalanceKind.ASSIGNED, new, lambda: membership.adopted(target, stay), always=True)
+
+    # Calls of the listener
+
+    def _begin(
+        self,
+        kind: RebalanceKind,
+        keys: list[TopicPartition],
+        then: Callable[[], None],
+        *,
+        always: bool = False,
+    ) -> RebalanceEvent | None:
+        """Let the shell call the listener, then go on with `then`. Without partitions there is no call, unless `always`."""
+        if not keys and not always:
+            then()
+            return None
+        if keys:
+            named = ", ".join(map(str, keys[:_NAMED_MAX])) + (", ..." if len(keys) > _NAMED_MAX else "")
+            level = WARNING if kind is RebalanceKind.LOST else INFO
+            self._notes.add(level, f"partitions {kind.value}: {named}")
+        self._event = RebalanceEvent(kind, keys)
+        self._on_notified = then
+        return self._event
+
+    def notified(self, event: RebalanceEvent) -> None:
+        """Called when the listener has returned from this event (even if it raised)."""
+        if event is self._event:
+            then, self._event, self._on_notified = self._on_notified, None, None
+            if then is not None:
+                then()
+            self._stir()
+
+    def give_up_all(self, membership: Membership) -> RebalanceEvent | None:
+        """Begin the last event before a consumer leaves its group. Return None if it has no partitions."""
+        kind = RebalanceKind.LOST if membership.has_lost else RebalanceKind.REVOKED
+        self._event = None
+        return self._begin(kind, list(self._subscription.partitions), lambda: None)
+
+    def forget(self) -> None:
+        """Drop an event that was begun, because the consumer leaves its group."""
+        self._event = None

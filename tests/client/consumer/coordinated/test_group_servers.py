@@ -1,0 +1,352 @@
+"""Consumers in groups of the new protocol (KIP-848) against servers: Apache Kafka, and our own node where it serves them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from odradek import Consumer, Producer, SubscriptionPattern
+from odradek.client.admin import AlterConfig, ConfigResource, ResourceType
+from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMetadata
+from odradek.client.errors import TransactionAbortableError
+from odradek.trio import open_consumer
+from odradek.wire.errors import ErrorCode, KafkaError
+from tests.cli.running import odradek_here
+from tests.client.consumer.clusters import Cluster, Told, keys, poll_until, read
+
+pytestmark = pytest.mark.long
+"""Servers of their own: left out of `make quick`."""
+
+CONSUMER = {"group_protocol": "consumer"}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("node", marks=pytest.mark.xdist_group("client-node")),
+        pytest.param("apache_kafka", marks=[pytest.mark.java, pytest.mark.xdist_group("apache-kafka")]),
+    ]
+)
+def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
+    """One of the servers."""
+    found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
+    found.client.admin.describe_cluster()
+    if found.client.core.cluster.features.get("group.version", 0) < 1:
+        found.close()
+        pytest.skip("this server does not serve groups of the new protocol")
+    yield found
+    found.close()
+
+
+def owned(consumers: Sequence[Consumer]) -> list[int]:
+    """Return the number of partitions of each, once all heartbeats have settled."""
+    return [len(each.assignment()) if state(each) == "stable" else -1 for each in consumers]
+
+
+def state(consumer: Consumer) -> str:
+    return str(consumer.statistics()["member_state"])
+
+
+def kind(cluster: Cluster, group: str) -> str:
+    """Return the kind of a group, as its coordinator lists it."""
+    return next(each.group_type for each in cluster.client.admin.list_groups() if each.group_id == group)
+
+
+def configure_group(cluster: Cluster, group: str, **values: str) -> None:
+    """Set a group's own configuration."""
+    alter = [AlterConfig(name.replace("_", "."), value) for name, value in values.items()]
+    outcome = cluster.client.admin.incremental_alter_configs(
+        {ConfigResource(ResourceType.GROUP, group): alter}
+    )
+    assert all(error is None for _, error in outcome)
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_share_the_partitions_and_take_over(cluster: Cluster, assignor: str) -> None:
+    """Only partitions that move are revoked. Each record is read exactly once, while a member comes and goes."""
+    topic = cluster.topic(4)
+    everything = keys(topic, 4)
+    cluster.produce(topic, 400, 4)
+    found: list[ConsumerRecord] = []
+    first = cluster.consumer(group_id=topic, group_remote_assignor=assignor, **CONSUMER)
+    told = Told()
+    first.subscribe(topic, listener=told)
+    poll_until([first], lambda: owned([first]) == [4], found)
+    assert told.events == [("assigned", everything)]
+    second = cluster.consumer(group_id=topic, group_remote_assignor=assignor, **CONSUMER)
+    second.subscribe([topic])
+    both = [first, second]
+    poll_until(both, lambda: owned(both) == [2, 2], found)
+    assert first.assignment() | second.assignment() == set(everything)
+    moved = sorted(second.assignment())
+    assert [event for event in told.events if event[1]] == [("assigned", everything), ("revoked", moved)]
+    cluster.produce(topic, 400, 4, first=400)
+    poll_until(both, lambda: len(found) >= 800, found)
+    second.close()
+    poll_until([first], lambda: owned([first]) == [4], found)
+    assert told.events[-1] == ("assigned", moved)
+    cluster.produce(topic, 400, 4, first=800)
+    poll_until([first], lambda: len(found) >= 1200, found)
+    assert sorted(int(record.value) for record in found) == list(range(1200))
+    (described,) = cluster.client.admin.describe_groups([topic])
+    assert (described.protocol_type, described.protocol) == ("consumer", assignor)
+
+
+def test_partitions_that_a_topic_gains_are_assigned(cluster: Cluster) -> None:
+    """The coordinator sees that the topic has grown; nothing is revoked."""
+    topic = cluster.topic(1)
+    consumer = cluster.consumer(group_id=topic, **CONSUMER)
+    told = Told()
+    consumer.subscribe([topic], listener=told)
+    poll_until([consumer], lambda: owned([consumer]) == [1])
+    cluster.client.admin.create_partitions({topic: 3})
+    poll_until([consumer], lambda: owned([consumer]) == [3])
+    assert [event for event, _ in told.events] == ["assigned", "assigned"]
+
+
+def test_a_pattern_is_matched_here_or_by_the_coordinator(cluster: Cluster) -> None:
+    """Both follow the topics that match by their whole names."""
+    first = cluster.topic(1, "-a")
+    cluster.topic(1, "-bb")
+    text = re.escape(cluster.name).replace("\\-", "-") + "-[a-c]"
+    remote = cluster.consumer(group_id=f"{cluster.name}-remote", **CONSUMER)
+    remote.subscribe(SubscriptionPattern(text))
+    local = cluster.consumer(group_id=f"{cluster.name}-local", metadata_max_age_ms=300, **CONSUMER)
+    local.subscribe(re.compile(text))
+    both = [remote, local]
+    poll_until(both, lambda: all(each.assignment() == {(first, 0)} for each in both))
+    second = cluster.topic(2, "-b")
+    wanted = {(first, 0), (second, 0), (second, 1)}
+    poll_until(both, lambda: all(each.assignment() == wanted for each in both))
+    assert local.subscription() == {first, second}
+    remote.subscribe([second])
+    poll_until([remote], lambda: remote.assignment() == {(second, 0), (second, 1)})
+
+
+def test_a_refused_member_says_why(cluster: Cluster) -> None:
+    """An assignor that the coordinator lacks, and a pattern that RE2 does not have. Each poll raises."""
+    topic = cluster.topic(1)
+    consumer = cluster.consumer(group_id=topic, group_remote_assignor="mine", **CONSUMER)
+    consumer.subscribe([topic])
+    for _ in range(2):
+        with pytest.raises(KafkaError, match=r"group\.remote\.assignor") as caught:
+            poll_until([consumer], lambda: False)
+        assert caught.value.code is ErrorCode.UNSUPPORTED_ASSIGNOR
+    consumer = cluster.consumer(group_id=topic, **CONSUMER)
+    consumer.subscribe(SubscriptionPattern("(?=a)b"))
+    with pytest.raises(KafkaError, match="RE2") as caught:
+        poll_until([consumer], lambda: False)
+    assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    consumer.subscribe([topic])
+    poll_until([consumer], lambda: owned([consumer]) == [1])
+
+
+def test_a_static_member_returns_to_its_partitions(cluster: Cluster) -> None:
+    """The group does not move while it is away. A twin is refused as long as the first is there, and joins behind it."""
+    topic = cluster.topic(4)
+    consumers = [
+        cluster.consumer(group_id=topic, group_instance_id=f"static-{n}", **CONSUMER) for n in range(2)
+    ]
+    told = Told()
+    consumers[0].subscribe([topic], listener=told)
+    consumers[1].subscribe([topic])
+    poll_until(consumers, lambda: owned(consumers) == [2, 2])
+    before = consumers[1].assignment()
+    epoch, events = consumers[0].statistics()["generation"], len(told.events)
+    twin = cluster.consumer(group_id=topic, group_instance_id="static-1", **CONSUMER)
+    twin.subscribe([topic])
+    with pytest.raises(KafkaError) as caught:
+        poll_until([twin, *consumers], lambda: False)
+    assert caught.value.code is ErrorCode.UNRELEASED_INSTANCE_ID
+    consumers[1].close()
+    poll_until([consumers[0], twin], lambda: twin.assignment() == before)
+    assert consumers[0].statistics()["generation"] == epoch
+    assert len(told.events) == events
+
+
+def test_a_member_that_dies_is_replaced(cluster: Cluster) -> None:
+    """consumer.session.timeout.ms of the group without a heartbeat: the other member takes over."""
+    topic = cluster.topic(2)
+    configure_group(cluster, topic, consumer_session_timeout_ms="1500")
+    first = cluster.consumer(group_id=topic, **CONSUMER)
+    first.subscribe([topic])
+    second = cluster.consumer(group_id=topic, **CONSUMER)
+    second.subscribe([topic])
+    poll_until([first, second], lambda: owned([first, second]) == [1, 1])
+    first._io.close()  # its heartbeats end, and nobody is told
+    poll_until([second], lambda: owned([second]) == [2])
+
+
+def test_who_does_not_poll_leaves_and_is_told_when_it_returns(cluster: Cluster) -> None:
+    """max.poll.interval.ms: the member leaves by itself; its next poll has it lose its partitions, and join."""
+    topic = cluster.topic(2)
+    first = cluster.consumer(group_id=topic, max_poll_interval_ms=1500, **CONSUMER)
+    told = Told()
+    first.subscribe([topic], listener=told)
+    poll_until([first], lambda: owned([first]) == [2])
+    second = cluster.consumer(group_id=topic, **CONSUMER)
+    second.subscribe([topic])
+    poll_until([second], lambda: owned([second]) == [2])
+    with pytest.raises(KafkaError) as caught:
+        first.commit({(topic, 0): 0})
+    assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+    poll_until([first, second], lambda: owned([first, second]) == [1, 1])
+    assert ("lost", keys(topic, 2)) in told.events
+
+
+def test_commits_are_where_the_next_consumer_begins(cluster: Cluster) -> None:
+    """commit, committed, automatic commits when a consumer closes, and the other protocol behind it."""
+    topic = cluster.topic(1)
+    (key,) = keys(topic, 1)
+    cluster.produce(topic, 30, 1)
+    consumer = cluster.consumer(group_id=topic, max_poll_records=10, enable_auto_commit=False, **CONSUMER)
+    consumer.subscribe([topic])
+    read(consumer, 10)
+    consumer.commit({key: OffsetAndMetadata(4, 0, "so far")})
+    assert consumer.committed([key]) == {key: OffsetAndMetadata(4, 0, "so far")}
+    consumer.close()
+    other = cluster.consumer(group_id=topic, max_poll_records=10, **CONSUMER)
+    other.subscribe([topic])
+    assert read(other, 10)[0].offset == 4
+    other.close()
+    last = cluster.consumer(group_id=topic)
+    last.subscribe([topic])
+    assert read(last, 1)[0].offset == 14
+
+
+def test_offsets_go_with_a_transaction_as_those_of_a_member(cluster: Cluster) -> None:
+    """KIP-447: `group_metadata` has the member epoch. A member that has lost its place commits nothing."""
+    topic = cluster.topic(1)
+    (key,) = keys(topic, 1)
+    cluster.produce(topic, 10, 1)
+    consumer = cluster.consumer(group_id=topic, enable_auto_commit=False, **CONSUMER)
+    consumer.subscribe([topic])
+    read(consumer, 10)
+    with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_offsets_to_transaction({key: 5}, consumer.group_metadata())
+        assert consumer.committed([key]) == {key: OffsetAndMetadata(5)}
+        before = consumer.group_metadata()
+        assert (before.generation_id, before.member_id) == (
+            consumer.statistics()["generation"],
+            consumer.member_id,
+        )
+        consumer.unsubscribe()
+        producer.begin_transaction()
+        with pytest.raises(TransactionAbortableError, match="UNKNOWN_MEMBER_ID"):
+            producer.send_offsets_to_transaction({key: 9}, before)
+        producer.abort_transaction()
+        assert consumer.committed([key]) == {key: OffsetAndMetadata(5)}
+
+
+def test_a_trio_consumer_is_a_member_like_any_other(cluster: Cluster) -> None:
+    """The shells have one core: an async consumer shares the partitions with a blocking one."""
+    topic = cluster.topic(2)
+    cluster.produce(topic, 20, 2)
+    blocking = cluster.consumer(group_id=topic, **CONSUMER)
+    blocking.subscribe([topic])
+    poll_until([blocking], lambda: owned([blocking]) == [2])
+    keeper: list[ConsumerRecord] = []
+
+    async def join() -> None:
+        settings: dict[str, Any] = {"group.id": topic, "group.protocol": "consumer"}
+        async with open_consumer(settings, bootstrap_servers=cluster.bootstrap) as consumer:
+            consumer.subscribe([topic])
+            with trio.fail_after(60):
+                while len(consumer.assignment()) != 1 or len(blocking.assignment()) != 1:
+                    await consumer.poll(0.05)
+                    keeper.extend(await trio.to_thread.run_sync(blocking.poll, 0.05))
+
+    trio.run(join)
+    poll_until([blocking], lambda: owned([blocking]) == [2], keeper)
+
+
+def test_a_group_is_described_with_epochs_and_targets(cluster: Cluster) -> None:
+    """ConsumerGroupDescribe: epochs, each member's assignment, target and subscription. The command prints them."""
+    topic = cluster.topic(3)
+    consumer = cluster.consumer(group_id=topic, client_id="me", client_rack="r", **CONSUMER)
+    consumer.subscribe(SubscriptionPattern(re.escape(topic).replace("\\-", "-")))
+    poll_until([consumer], lambda: owned([consumer]) == [3])
+    (described,) = cluster.client.admin.describe_groups([topic])
+    (member,) = described.members
+    assert (described.group_type, described.state) == ("consumer", "Stable")
+    assert described.group_epoch == described.assignment_epoch == member.member_epoch
+    assert member.member_epoch == consumer.statistics()["generation"]
+    assert list(member.partitions) == list(member.target) == keys(topic, 3)
+    assert (member.member_id, member.protocol, member.rack) == (consumer.member_id, "consumer", "r")
+    assert (member.subscribed_topics, member.subscribed_pattern) == ((), topic)
+    shown = odradek_here("group", "describe", topic, bootstrap=cluster.bootstrap).out
+    assert f"epochs       group {member.member_epoch}, assignment {member.member_epoch}\n" in shown
+    row = ["1", "me", "127.0.0.1", "-", "consumer", str(member.member_epoch), f"{topic}:0-2", f"{topic}:0-2"]
+    assert row in [line.split() for line in shown.splitlines()]
+    consumer.close()
+    assert cluster.client.admin.describe_groups([topic])[0].state == "Empty"
+    assert cluster.client.admin.alter_group_offsets(topic, {(topic, 0): 0}) == {(topic, 0): None}
+    assert cluster.client.admin.delete_groups([topic]) == [(topic, None)]
+
+
+# Migration
+
+
+def test_a_group_is_upgraded_and_downgraded_while_it_reads(cluster: Cluster) -> None:
+    """A classic member and one of the new protocol share a group, which becomes of the other kind and comes back.
+
+    Offsets are untouched: each record is read exactly once.
+    """
+    topic = cluster.topic(4)
+    cluster.produce(topic, 400, 4)
+    found: list[ConsumerRecord] = []
+    classic: dict[str, Any] = {"partition_assignment_strategy": ["cooperative-sticky"]}
+    first = cluster.consumer(group_id=topic, **classic)
+    first.subscribe([topic])
+    poll_until([first], lambda: owned([first]) == [4], found)
+    assert kind(cluster, topic) == "classic"
+    second = cluster.consumer(group_id=topic, **CONSUMER)
+    second.subscribe([topic])
+    poll_until([first, second], lambda: owned([first, second]) == [2, 2], found)
+    assert kind(cluster, topic) == "consumer"
+    (described,) = cluster.client.admin.describe_groups([topic])
+    assert sorted(each.protocol for each in described.members) == ["classic", "consumer"]
+    cluster.produce(topic, 400, 4, first=400)
+    poll_until([first, second], lambda: len(found) >= 800, found)
+    first.close()
+    poll_until([second], lambda: owned([second]) == [4], found)
+    cluster.produce(topic, 400, 4, first=800)
+    poll_until([second], lambda: len(found) >= 1200, found)
+    third = cluster.consumer(group_id=topic, **classic)
+    third.subscribe([topic])
+    poll_until([second, third], lambda: owned([second, third]) == [2, 2], found)
+    second.close()
+    poll_until([third], lambda: owned([third]) == [4], found)
+    assert kind(cluster, topic) == "classic"
+    cluster.produce(topic, 400, 4, first=1200)
+    poll_until([third], lambda: len(found) >= 1600, found)
+    assert sorted(int(record.value) for record in found) == list(range(1600))
+
+
+def test_auto_joins_a_group_as_it_is(cluster: Cluster) -> None:
+    """A new group is of the new protocol. One with classic members stays classic, until somebody asks for the other."""
+    topic = cluster.topic(4)
+    auto = {"group_protocol": "auto"}
+    strategy: dict[str, Any] = {"partition_assignment_strategy": ["cooperative-sticky"]}
+    old = cluster.consumer(group_id=topic, **strategy)
+    old.subscribe([topic])
+    poll_until([old], lambda: owned([old]) == [4])
+    new = cluster.consumer(group_id=topic, **auto, **strategy)
+    new.subscribe([topic])
+    poll_until([old, new], lambda: owned([old, new]) == [2, 2])
+    assert new.statistics()["group_protocol"] == kind(cluster, topic) == "classic"
+    old.close()
+    new.close()
+    again = cluster.consumer(group_id=topic, **auto, **strategy)
+    again.subscribe([topic])
+    poll_until([again], lambda: owned([again]) == [4])
+    assert again.statistics()["group_protocol"] == kind(cluster, topic) == "consumer"
+    follower = cluster.consumer(group_id=topic, **auto, **strategy)
+    follower.subscribe([topic])
+    poll_until([again, follower], lambda: owned([again, follower]) == [2, 2])
+    assert follower.statistics()["group_protocol"] == "consumer"

@@ -1,0 +1,273 @@
+"""The machine of a member in a group of the new protocol (KIP-848), by scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.client.consumer.member_machine import MemberMachine, MemberState, Verdict, judged
+from odradek.wire.errors import ErrorCode
+from tests.client.consumer.coordinated.member_script import MemberScript
+
+JOINED = """
+    subscribe a b
+    join
+    = joining*
+    > epoch=0 full topics=a,b owned=-
+    < epoch=2 a:0,1
+    = reconciling!
+    adopt
+    = acknowledging*
+    > epoch=2 owned=a:0,1
+    < epoch=2
+    = stable
+"""
+
+
+def test_a_member_joins_adopts_and_acknowledges() -> None:
+    """The first heartbeat has all fields and owns nothing; the acknowledgement has the partitions alone."""
+    MemberScript().play(JOINED + "> epoch=2")
+
+
+def test_the_first_heartbeat_has_rack_instance_and_assignor() -> None:
+    """A static member names its instance each time, rack and assignor with the full heartbeat only."""
+    MemberScript(instance_id="i", rack_id="r", assignor="range").play(
+        """
+        subscribe a
+        join
+        > epoch=0 full instance=i rack=r topics=a assignor=range owned=-
+        < epoch=1 -
+        = reconciling!
+        adopt
+        > epoch=1 instance=i
+        """
+    )
+
+
+def test_partitions_go_before_they_are_acknowledged() -> None:
+    """Heartbeats go on while the application gives partitions up; they do not say so before it is done."""
+    MemberScript().play(
+        JOINED
+        + """
+        < epoch=2 a:0
+        = reconciling!
+        > epoch=2
+        < epoch=2
+        = reconciling!
+        adopt
+        = acknowledging*
+        > epoch=2 owned=a:0
+        < epoch=3
+        = stable
+        """
+    )
+
+
+def test_a_target_that_comes_meanwhile_waits() -> None:
+    """The adopted target is acknowledged first; then the application adopts the newer one."""
+    MemberScript().play(
+        JOINED
+        + """
+        < epoch=3 a:0
+        adopt
+        < epoch=3 a:0 b:0      # the answer to an earlier heartbeat
+        = acknowledging*
+        > epoch=3 owned=a:0
+        = reconciling!
+        < epoch=4
+        adopt
+        > epoch=4 owned=a:0+b:0
+        = stable
+        """
+    )
+
+
+def test_a_changed_subscription_goes_at_once() -> None:
+    """Only the changed field is in the heartbeat. An empty pattern takes an earlier pattern back."""
+    MemberScript().play(
+        JOINED
+        + """
+        subscribe a
+        = stable*
+        > epoch=2 topics=a
+        = stable
+        pattern b.*
+        = stable*
+        > epoch=2 topics=- pattern=b.*
+        < epoch=3 b:0
+        adopt
+        > epoch=3 owned=b:0
+        subscribe a
+        > epoch=3 topics=a pattern=-
+        unanswered
+        > epoch=3 full topics=a pattern=- owned=b:0
+        """
+    )
+
+
+def test_all_fields_go_again_when_nobody_knows_what_came_through() -> None:
+    """After an error, and without an answer: a full heartbeat with the present epoch and partitions."""
+    MemberScript(assignor="range").play(
+        """
+        subscribe a
+        join
+        > epoch=0 full topics=a assignor=range owned=-
+        unanswered
+        = joining*
+        > epoch=0 full topics=a assignor=range owned=-
+        < epoch=2 a:0
+        adopt
+        > epoch=2 owned=a:0
+        unanswered
+        = stable*
+        > epoch=2 full topics=a assignor=range owned=a:0
+        < epoch=3 a:0          # the answer to a full heartbeat repeats the target
+        = stable
+        > epoch=3 owned=a:0
+        < epoch=3
+        > epoch=3
+        """
+    )
+
+
+def test_full_heartbeats_name_what_is_owned_still() -> None:
+    """While partitions are given up, a full heartbeat names them as owned."""
+    MemberScript().play(
+        JOINED
+        + """
+        < epoch=2 a:0
+        unanswered
+        > epoch=2 full topics=a,b owned=a:0,1
+        """
+    )
+
+
+def test_a_fenced_member_joins_again_under_its_id() -> None:
+    """Partitions are lost at once. The next heartbeat has epoch 0, all fields, and no partitions."""
+    script = MemberScript()
+    script.play(JOINED)
+    before = script.machine.incarnation
+    script.play(
+        """
+        lose fenced
+        = fenced!
+        join
+        > epoch=0 full topics=a,b owned=-
+        < epoch=7 a:0
+        = reconciling!
+        """
+    )
+    assert script.machine.incarnation > before
+    assert (script.machine.unbroken_since, script.machine.owned) == (7, None)
+
+
+def test_an_application_that_adopts_too_late_acknowledges_nothing() -> None:
+    """A member that was fenced meanwhile does not report the partitions of its former stay."""
+    script = MemberScript()
+    script.play("subscribe a\njoin\n> epoch=0 full topics=a owned=-\n< epoch=2 a:0")
+    stay = script.machine.incarnation
+    adopted = script.machine.resolved(script.names)
+    script.play("lose fenced\njoin")
+    script.machine.adopted(adopted, stay)
+    script.play("> epoch=0 full topics=a owned=-\n< epoch=4 a:0\n= reconciling!")
+
+
+@pytest.mark.parametrize(
+    ("machine", "goodbye"), [({}, "epoch=-1"), ({"instance_id": "i"}, "epoch=-2 instance=i")]
+)
+def test_a_member_leaves_by_its_epoch(machine: dict[str, str], goodbye: str) -> None:
+    """-1 leaves; -2 says that a static member will return. So does the leave of an application that does not poll."""
+    script = MemberScript(**machine)
+    instance = " instance=i" if machine else ""
+    script.play(
+        f"""
+        subscribe a
+        join
+        > epoch=0 full{instance} topics=a owned=-
+        < epoch=2 a:0
+        stale
+        > {goodbye}
+        = stale!
+        join
+        > epoch=0 full{instance} topics=a owned=-
+        leave
+        > {goodbye}
+        = leaving
+        unsubscribe
+        = unsubscribed
+        leave silently
+        """
+    )
+
+
+def test_topics_without_a_name_wait_for_metadata() -> None:
+    """Partitions of known topics are adopted first, those of the others when metadata has the name."""
+    MemberScript().play(
+        """
+        subscribe a c
+        join
+        > epoch=0 full topics=a,c owned=-
+        < epoch=2 c:0
+        = reconciling
+        > epoch=2
+        < epoch=2 a:0 c:0
+        = reconciling!
+        adopt
+        > epoch=2 owned=a:0
+        = reconciling
+        know c
+        = reconciling!
+        adopt
+        > epoch=2 owned=a:0+c:0
+        = stable
+        """
+    )
+
+
+def test_what_is_lost_is_given_up_before_new_topics_are_known() -> None:
+    """Partitions are given up though metadata lacks a topic of the target."""
+    MemberScript().play(
+        JOINED
+        + """
+        < epoch=3 c:0
+        = reconciling!
+        adopt
+        > epoch=3 owned=-
+        = reconciling
+        """
+    )
+
+
+def test_refusals_are_judged_as_kafkas_client_does() -> None:
+    """KIP-848's table of errors: fenced members join again, others raise, and passing trouble is repeated."""
+    verdicts = {
+        ErrorCode.FENCED_MEMBER_EPOCH: Verdict.FENCED,
+        ErrorCode.UNKNOWN_MEMBER_ID: Verdict.FENCED,
+        ErrorCode.NOT_COORDINATOR: Verdict.RETRY,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE: Verdict.RETRY,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Verdict.RETRY,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: Verdict.REPORT,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: Verdict.FAILED,
+        ErrorCode.UNRELEASED_INSTANCE_ID: Verdict.FAILED,
+        ErrorCode.UNSUPPORTED_ASSIGNOR: Verdict.FAILED,
+        ErrorCode.INVALID_REGULAR_EXPRESSION: Verdict.FAILED,
+        ErrorCode.GROUP_MAX_SIZE_REACHED: Verdict.FAILED,
+        ErrorCode.INVALID_REQUEST: Verdict.FAILED,
+        ErrorCode.UNSUPPORTED_VERSION: Verdict.FAILED,
+        ErrorCode.FENCED_INSTANCE_ID: Verdict.REPLACED,
+    }
+    assert {code: judged(code) for code in verdicts} == verdicts
+
+
+def test_illegal_steps_are_bugs() -> None:
+    """The table of transitions holds: outside of the group there are no heartbeats."""
+    machine = MemberMachine("g", lambda: "me", rebalance_timeout_ms=1)
+    with pytest.raises(AssertionError, match="no heartbeat is due"):
+        MemberScript().play("subscribe a\n> epoch=0")
+    with pytest.raises(AssertionError, match="cannot go from the state unsubscribed to fenced"):
+        machine.lose(MemberState.FENCED)
+    with pytest.raises(AssertionError, match="not lost in the state stable"):
+        machine.lose(MemberState.STABLE)
+    script = MemberScript()
+    script.play(JOINED)
+    with pytest.raises(AssertionError, match="cannot go from the state stable to joining"):
+        script.machine.join()
