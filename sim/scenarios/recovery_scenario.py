@@ -364,6 +364,10 @@ class RecoveryScenario:
             best = max(left, key=lambda each: (each.end.epoch, each.end.offset))
             self._count("newest copy" if best.end.offset == lost.offset else "stale copy")
             known = best.image.topics
+            if recovered.chosen_end != best.end:
+                raise SafetyViolation(
+                    f"a copy up to {recovered.chosen_end} counts, and one up to {best.end} is left"
+                )
             for name in best.image.topics:
                 if name not in recovered.image.topics:
                     raise SafetyViolation(f"topic {name} of the greatest copy is gone")

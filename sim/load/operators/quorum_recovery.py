@@ -17,6 +17,7 @@ from odradek.client.admin.admin_partitions import ElectionType, elect_leaders
 from odradek.client.errors import ClientError
 from odradek.env.ports import DiskError
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.metadata_quorum.recovery.choice import Choice, Named, choose, rebuild
 from odradek.metadata_quorum.recovery.copies import read_copy
@@ -54,6 +55,8 @@ class Recovered:
 
     plan: RecoveryPlan
     image: MetadataImage
+    chosen_end: OffsetAndEpoch
+    """The end of the copy that counts."""
     is_rebuilt: bool
     empty_topics: tuple[str, ...]
     empty_partitions: tuple[TopicPartition, ...]
@@ -114,7 +117,7 @@ class QuorumRecovery:
             raise SafetyViolation("a plan that was written and read is another one")
         for member in self._random.sample(list(members), len(members)):
             self._carry_out(plan, member)
-        return _recovered(plan, nodes, is_rebuilt=is_rebuilt)
+        return _recovered(plan, choice.chosen.end, is_rebuilt=is_rebuilt)
 
     def _carry_out(self, plan: RecoveryPlan, member: Member) -> None:
         """Carry the plan out on a machine, at the second attempt if the first one is broken off."""
@@ -189,7 +192,7 @@ def _newest(nodes: Sequence[FoundNode], choice: Choice) -> dict[str, bytes]:
     return chosen
 
 
-def _recovered(plan: RecoveryPlan, nodes: Sequence[FoundNode], *, is_rebuilt: bool) -> Recovered:
+def _recovered(plan: RecoveryPlan, chosen_end: OffsetAndEpoch, *, is_rebuilt: bool) -> Recovered:
     image = read_copy(CopyFiles(plan.end, plan.snapshot, b""), "the plan", None, CLUSTER_ID).image
     empty: list[str] = []
     partitions: list[TopicPartition] = []
@@ -201,7 +204,7 @@ def _recovered(plan: RecoveryPlan, nodes: Sequence[FoundNode], *, is_rebuilt: bo
             partitions += [
                 TopicPartition(name, number) for number in topic.partitions if number not in waiting
             ]
-    return Recovered(plan, image, is_rebuilt, tuple(empty), tuple(partitions))
+    return Recovered(plan, image, chosen_end, is_rebuilt, tuple(empty), tuple(partitions))
 
 
 def majority_is_lost(voters: VoterSet, lost: Sequence[int]) -> bool:
