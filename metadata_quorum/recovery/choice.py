@@ -267,7 +267,12 @@ def _about_voters(
             f"--execute`, PLAN being the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
     for voters in sets:
-        left = [each.key for each in voters.voters if each.key not in named.lost]
+        # A voter that is neither read nor named is refused above, and may be lost.
+        left = [
+            each.key
+            for each in voters.voters
+            if each.key not in named.lost and _has_its_copy(each.key, by_id.get(each.key.node_id))
+        ]
         if len(left) >= voters.majority:
             who = ", ".join(map(key_text, left))
             refusals.append(

@@ -170,6 +170,7 @@ def test_a_voter_is_read_or_named_and_what_is_read_is_not_lost() -> None:
     alone = [found(3, copy_of(log))]
     refusals = choose(alone, Named(absent=(1, 2))).refusals
     assert [each for each in refusals if "--lost 1:ZGlyZWN0b3J5IDAwMDAwMQ" in each]
+    assert not [each for each in refusals if "start them" in each]
     assert [each for each in choose(alone, Named(lost=LOST)).refusals if "--absent 1" in each]
     refusals = choose(alone, Named(lost=(*LOST, key_of(3)), absent=(1, 2))).refusals
     assert [each for each in refusals if "is not lost" in each]
