@@ -10,8 +10,10 @@ DATA ?= data
 JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
+SEED ?= 1
+RUNS ?= 50
 
-.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test test-mirror test-ecosystem test-disks test-security test-spark test-spark-kills test-transactions quick conformance deploy-bad-day deploy-hosts deploy-test deploy-tools release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -126,6 +128,9 @@ costs: install-dev ## what the most expensive frames cost a node and others (ARG
 sim: install-dev ## ten minutes of clusters on a virtual clock, network and disk, in storms (HOURS=, JOBS=, ARGS=--help)
 	@exec $(BIN)/python -m sim --campaign --hours $(HOURS) --workers $(JOBS) $(ARGS)
 
+sim-recover: install-dev ## clusters whose voters lose their metadata disks, and are recovered (SEED=, RUNS=)
+	@exec $(BIN)/python -m sim --recover --seed $(SEED) --runs $(RUNS)
+
 sim-digest: install-dev ## state anew the digest that README.md and docs/simulation.md state, after a change of the code
 	@$(BIN)/python -m tests.sim.stated
 
@@ -152,6 +157,9 @@ $(ANSIBLE)/.installed: deploy/constraints.txt | $(BIN)/python
 
 deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hosts booted here, under load; for root on Debian (ARGS=--help)
 	@exec $(BIN)/python -m tests.deploy $(ARGS)
+
+deploy-bad-day: install-dev deploy-tools ## an operator's bad day on four hosts booted here, under load: what breaks, and the ways on; for root on Debian
+	@exec $(BIN)/python -m tests.deploy bad-day $(ARGS)
 
 deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, and a shell that reaches them; for root on Debian
 	@exec $(BIN)/python -m tests.deploy hosts

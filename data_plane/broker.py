@@ -280,6 +280,7 @@ class Broker:
             listener()
         self.troubles.config_changed()
         self.cleaner.config_changed()
+        self.groups.config_changed(self.config_layers)
 
     # -- disks ----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 TRANSACTION_VERSION = "transaction.version"
 """0: as in KIP-98; 1: records of the state log with tagged fields; 2: an epoch for each transaction (KIP-890)."""
+GROUP_VERSION = "group.version"
+"""1: groups of the consumer protocol are served (KIP-848)."""
 EPOCHS_GROW_LEVEL = 2
 """The lowest `transaction.version` with a new epoch for each transaction, and a higher epoch for its marker
 (KIP-890).
@@ -26,6 +28,7 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_4_3, METADATA_VERSION_4_3),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
     TRANSACTION_VERSION: (0, 2),
+    GROUP_VERSION: (0, 1),
 }
 """Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
 
@@ -38,6 +41,7 @@ BOOTSTRAP_FEATURES: dict[str, int] = {
     METADATA_VERSION: METADATA_VERSION_4_3,
     ELIGIBLE_LEADER_REPLICAS: 1,
     TRANSACTION_VERSION: 2,
+    GROUP_VERSION: 1,
 }
 """Levels that `storage format` writes into the bootstrap records of a new cluster."""
 

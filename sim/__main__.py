@@ -29,6 +29,7 @@ from sim.options import PROFILES, RunOptions
 from sim.replay import options_with, replay_command
 from sim.run import EXIT_STATUS, RunResult, commit, is_event, run
 from sim.scenarios.lone_node_scenario import SafetyViolation, Scenario
+from sim.scenarios.recovery_scenario import RecoveryScenario
 
 USAGE = 64
 """The exit status of a wrong command. The usual status of argparse, 2, would be taken for liveness."""
@@ -64,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
         except (ValueError, OSError) as error:
             parser.error(str(error))
         return _run_alone(options.alone, options.seed, knobs, given)
+    if options.recover:
+        return _run_recoveries(options)
     if options.nodes == 1 or options.crashes is not None:
         return _run_one_node(options, given)
     try:
@@ -113,6 +116,14 @@ def _parser() -> _Parser:
         "--alone",
         choices=PARTS,
         help="no cluster: one part of the product alone, under a schedule (sim/alone/README.md)",
+    )
+    parser.add_argument(
+        "--recover",
+        action="store_true",
+        help="no storm alone: voters lose their metadata disks, twice, and an operator recovers the quorum",
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, help="with --recover: so many seeds, the first of which is --seed"
     )
     parser.add_argument("--trace", action="store_true", help="print every event of the run, a line for each")
     parser.add_argument("--log", action="store_true", help="print what the nodes log, and what befalls them")
@@ -210,6 +221,23 @@ def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:
         print(f"again: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
     _print_end(verdict, scenario.world.digest(), scenario.world.now, time.monotonic() - began)
     return EXIT_STATUS[verdict]
+
+
+def _run_recoveries(options: argparse.Namespace) -> int:
+    """Run `sim.scenarios.recovery_scenario` for one seed or several, up to the first that fails."""
+    for seed in range(options.seed, options.seed + options.runs):
+        scenario = RecoveryScenario(seed)
+        print(f"seed: {seed}")
+        print(f"shape: {scenario.shape}")
+        scenario.world.trace.on_line = _Printer(options.trace, options.log)
+        began = time.monotonic()
+        verdict = _verdict_of(scenario.run)
+        if verdict != "ok":
+            print(f"again: python -m sim --recover --seed {seed} (commit {commit()})")
+        _print_end(verdict, scenario.world.digest(), scenario.world.now, time.monotonic() - began)
+        if verdict != "ok":
+            return EXIT_STATUS[verdict]
+    return EXIT_STATUS["ok"]
 
 
 def _verdict_of(scenario: Callable[[], object]) -> str:

@@ -30,7 +30,16 @@ Answers: TypeAlias = list[tuple[Reply, Any]]
 class Ask:
     """A request of a client (or None: time has passed) as a coordinator receives it."""
 
-    __slots__ = ("asked_at", "client_host", "client_id", "reply", "request", "version", "wall_ms")
+    __slots__ = (
+        "asked_at",
+        "client_host",
+        "client_id",
+        "may_see",
+        "reply",
+        "request",
+        "version",
+        "wall_ms",
+    )
 
     def __init__(
         self,
@@ -40,6 +49,7 @@ class Ask:
         wall_ms: int,
         client_id: str = "",
         client_host: str = "",
+        may_see: Callable[[str], bool] | None = None,
     ) -> None:
         self.request = request
         self.version = version
@@ -48,6 +58,8 @@ class Ask:
         """The wall-clock time of the request, in milliseconds since 1970; ages are computed from it."""
         self.client_id = client_id
         self.client_host = client_host
+        self.may_see = may_see
+        """True for a topic that the client may DESCRIBE; None: it may see all."""
         self.asked_at = 0.0
         """Monotonic seconds at which the coordinator took the request for a decision."""
 

@@ -151,6 +151,12 @@ class Shard(ABC, Generic[S, D]):
         """The newest committed state; None while the log is read. For figures and descriptions."""
         return None if self._runtime is None else self._runtime.committed_state
 
+    @property
+    def newest_state(self) -> S:
+        """The newest state, committed or not, of a shard that is loaded: for soft state that follows it."""
+        assert self._runtime is not None, "the state of a shard was asked for while its log was read"
+        return self._runtime.state
+
     async def load(self) -> None:
         """Read the log and begin to serve."""
         log = self.partition.log

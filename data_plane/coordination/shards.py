@@ -77,8 +77,12 @@ class Shards(ABC, Generic[ShardT]):
         came: list[Any] = yield answers
         return came
 
-    def answer(self, context: Context, key: str, request: Any) -> Result:
-        """Submit a request for a handler; return the response, or a `Delayed`."""
+    def answer(
+        self, context: Context, key: str, request: Any, may_see: Callable[[str], bool] | None = None
+    ) -> Result:
+        """Submit a request for a handler; return the response, or a `Delayed`. `may_see` is true for a topic that the
+        client may DESCRIBE.
+        """
         delayed = Delayed()
         self.submit(
             key,
@@ -89,6 +93,7 @@ class Shards(ABC, Generic[ShardT]):
                 self._broker.agreed_clock.latest_ms(),
                 context.client_id or "",
                 f"/{context.client_address}",
+                may_see,
             ),
         )
         return delayed if delayed.response is None else delayed.response

@@ -38,6 +38,10 @@ from odradek.data_plane.handlers.doors import transaction_doors as transactions
 from odradek.data_plane.handlers.doors.decisions import Decisions
 from odradek.data_plane.handlers.fetching.fetch import FetchHandler
 from odradek.data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from odradek.data_plane.handlers.grouping.consumer_groups import (
+    ConsumerGroupDescribeHandler,
+    ConsumerGroupHeartbeatHandler,
+)
 from odradek.data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
 from odradek.data_plane.handlers.grouping.group_offsets import (
     OffsetCommitHandler,
@@ -336,6 +340,16 @@ APIS: Mapping[ApiKey, Api] = {
         lambda at: ListTransactionsHandler(at.broker, at.broker.transactions).handle,
         transactions.list_transactions_door,
         decisions.of_all_transactions,
+    ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(
+        lambda at: ConsumerGroupHeartbeatHandler(at.broker, at.broker.groups, at.authorizer).handle,
+        groups.consumer_group_heartbeat_door,
+        decisions.of_subscription,
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Api(
+        lambda at: ConsumerGroupDescribeHandler(at.broker, at.broker.groups).handle,
+        groups.consumer_group_describe_door,
+        decisions.of_consumer_groups,
     ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(
         lambda at: GetTelemetrySubscriptionsHandler(at.broker.telemetry, at.broker.long_work).handle,

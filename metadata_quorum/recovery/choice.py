@@ -22,8 +22,14 @@ from odradek.metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
 from odradek.metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from odradek.metadata_quorum.recovery.copies import MetadataCopy, greatest, parting_offset, read_copy
 from odradek.metadata_quorum.recovery.found import BROKEN_OFF, CopyFiles, FoundNode
-from odradek.metadata_quorum.recovery.recovered_image import Holdings, recoveries_of
+from odradek.metadata_quorum.recovery.recovered_image import (
+    LEADER_EPOCHS_AHEAD,
+    PRODUCER_IDS_AHEAD,
+    Holdings,
+    recoveries_of,
+)
 from odradek.metadata_quorum.replica.storage_format import bootstrap_records
+from odradek.wire.messages.metadata_records import ProducerIdsRecord
 from odradek.wire.structure import ZERO_UUID
 from odradek.wire.uuid_text import uuid_to_text
 
@@ -31,6 +37,11 @@ __all__ = ["REBUILT_END", "Choice", "Named", "choose", "key_text", "rebuild"]
 
 REBUILT_END = OffsetAndEpoch(1 << 40, 500_000_000)
 """The end that is assumed of a log without any copy: far above all that a cluster writes, and how often it votes."""
+REBUILT_STEP = OffsetAndEpoch(1 << 32, 10_000_000)
+"""How much further that end is for each recovery before. Each has raised all leader epochs by `LEADER_EPOCHS_AHEAD`, so the
+leader epochs on the disks say how many there were.
+"""
+REBUILT_STEPS_MAX = 150
 
 
 @attrs.frozen
@@ -47,6 +58,8 @@ class Named:
     """The id that counts for a name under which directories hold several topics."""
     backup_may_be_older: bool = False
     """True if the backup counts although a node has a better copy."""
+    configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
+    """Configurations by topic, for topics that the copy does not know."""
 
 
 @attrs.frozen
@@ -62,6 +75,8 @@ class Choice:
     """The sets of voters of which one may be in force."""
     absent: tuple[int, ...] = ()
     """The nodes that were named as absent."""
+    configs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
+    """Configurations for topics that the copy does not know."""
 
 
 def key_text(key: ReplicaKey) -> str:
@@ -102,7 +117,7 @@ def choose(nodes: Sequence[FoundNode], named: Named, backup: tuple[str, CopyFile
     refusals += _about_voters(chosen, sets, nodes, named)
     refusals += _about_brokers(chosen.image, nodes, named)
     topics, ambiguous = topics_of(chosen.image, nodes, named)
-    return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous), sets, named.absent)
+    return Choice(tuple(copies), chosen, topics, (*refusals, *ambiguous), sets, named.absent, named.configs)
 
 
 def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
@@ -121,9 +136,22 @@ def rebuild(nodes: Sequence[FoundNode], named: Named) -> Choice:
     builder = ImageBuilder(MetadataImage.empty(cluster_ids[0] if cluster_ids else ""))
     for offset, record in enumerate(bootstrap_records()):
         builder.replay(offset, record)
-    chosen = MetadataCopy("the disks", None, REBUILT_END, (), builder.build()[0])
+    steps = _recoveries_before(nodes)
+    end = OffsetAndEpoch(
+        REBUILT_END.offset + steps * REBUILT_STEP.offset, REBUILT_END.epoch + steps * REBUILT_STEP.epoch
+    )
+    if steps:
+        # An id may have been given out, and have written nothing yet: the next one is beyond those of each recovery.
+        builder.replay(len(bootstrap_records()), ProducerIdsRecord(-1, -1, steps * PRODUCER_IDS_AHEAD))
+    chosen = MetadataCopy("the disks", None, end, (), builder.build()[0])
     topics, ambiguous = topics_of(chosen.image, nodes, named)
-    return Choice((chosen,), chosen, topics, (*refusals, *ambiguous), absent=named.absent)
+    return Choice((chosen,), chosen, topics, (*refusals, *ambiguous), (), named.absent, named.configs)
+
+
+def _recoveries_before(nodes: Sequence[FoundNode]) -> int:
+    """Count the recoveries of this cluster so far, as its leader epochs show."""
+    greatest_epoch = max((each.leader_epoch for node in nodes for each in node.replicas), default=0)
+    return min(max(greatest_epoch, 0) // LEADER_EPOCHS_AHEAD, REBUILT_STEPS_MAX)
 
 
 def _chosen(copies: Sequence[MetadataCopy], named: Named, has_backup: bool) -> MetadataCopy:
@@ -239,7 +267,12 @@ def _about_voters(
             f"--execute`, PLAN being the file that it wrote beside the first CONFIG (*.recovery-{chosen.end.epoch}.json)"
         )
     for voters in sets:
-        left = [each.key for each in voters.voters if each.key not in named.lost]
+        # A voter that is neither read nor named is refused above, and may be lost.
+        left = [
+            each.key
+            for each in voters.voters
+            if each.key not in named.lost and _has_its_copy(each.key, by_id.get(each.key.node_id))
+        ]
         if len(left) >= voters.majority:
             who = ", ".join(map(key_text, left))
             refusals.append(

@@ -60,9 +60,12 @@ def _about_topics(choice: Choice, chosen: MetadataCopy, nodes: Sequence[FoundNod
     for name, topic_id in sorted(choice.topics.items()):
         known: TopicImage | None = image.topics_by_id.get(topic_id)
         if known is None:
+            settings = "without its configuration, and keeps everything until you set one"
+            if name in choice.configs:
+                settings = "with the configuration of --topics, and else keeps everything"
             lines.append(
                 f"topic {name} ({uuid_to_text(topic_id)}) is known from directories alone: it comes back with "
-                f"{holdings.count(topic_id)} partitions, without its configuration, and keeps everything until you set one"
+                f"{holdings.count(topic_id)} partitions, {settings}"
             )
             continue
         for number in holdings.partitions(topic_id):

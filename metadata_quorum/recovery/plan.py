@@ -28,6 +28,7 @@ from odradek.metadata_quorum.recovery.copies import MetadataCopy, read_copy
 from odradek.metadata_quorum.recovery.found import NO_NUMBER, CopyFiles, FoundNode
 from odradek.metadata_quorum.recovery.recovered_image import (
     LEADER_EPOCHS_AHEAD,
+    PRODUCER_IDS_AHEAD,
     Holdings,
     RecoveredCluster,
     recovered_records,
@@ -38,10 +39,9 @@ from odradek.wire.messages.control_records import KRaftVersionRecord
 from odradek.wire.structure import Message
 from odradek.wire.uuid_text import uuid_to_text
 
-__all__ = ["OFFSETS_AHEAD", "PRODUCER_IDS_AHEAD", "NodePlan", "RecoveryPlan", "check_plan", "make_plan"]
+__all__ = ["OFFSETS_AHEAD", "NodePlan", "RecoveryPlan", "check_plan", "make_plan"]
 
 OFFSETS_AHEAD = 1_000_000
-PRODUCER_IDS_AHEAD = 1_000_000_000
 RECOVERIES_MAX = 200
 """The number of the last recoveries whose ids a log keeps."""
 
@@ -85,6 +85,7 @@ def make_plan(
     topics: Mapping[str, bytes],
     new_uuid: Callable[[], bytes],
     timestamp_ms: int,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
 ) -> RecoveryPlan:
     """Plan a recovery with this copy, which nothing speaks against."""
     nodes = sorted(nodes, key=lambda each: each.node_id)
@@ -108,6 +109,7 @@ def make_plan(
         controllers=tuple(sorted({each.node_id for each in nodes if each.is_controller} | set(absent))),
         next_producer_id=_greatest_producer_id(copies, nodes) + PRODUCER_IDS_AHEAD,
         topics=topics,
+        configs=configs or {},
         recoveries=(*recoveries_of(copy.image), recovery_id)[-RECOVERIES_MAX:],
     )
     control: list[Message] = []

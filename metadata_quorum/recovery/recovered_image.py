@@ -46,6 +46,7 @@ from odradek.wire.structure import Message
 __all__ = [
     "KEEP_EVERYTHING",
     "LEADER_EPOCHS_AHEAD",
+    "PRODUCER_IDS_AHEAD",
     "RECOVERIES",
     "Holdings",
     "RecoveredCluster",
@@ -58,6 +59,8 @@ LEADER_EPOCHS_AHEAD = 1_000_000
 no disk. Clients remember leader epochs, and ignore metadata with a lower one. Each record raises an epoch by one at
 most, so this is the number of records by which the new log is ahead (`OFFSETS_AHEAD`).
 """
+PRODUCER_IDS_AHEAD = 1_000_000_000
+"""How far the next producer id is above all that were found: no lost log has given out so many."""
 RECOVERIES = "odradek.recovery.ids"
 """A dynamic configuration of all brokers: the ids of all recoveries of this log, in their order, separated by commas."""
 KEEP_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
@@ -82,6 +85,8 @@ class RecoveredCluster:
     next_producer_id: int
     topics: Mapping[str, bytes]
     """Topics by name: those of the copy, and those that only directories know."""
+    configs: Mapping[str, Mapping[str, str]]
+    """What an operator has said about topics that only directories know; they keep everything besides."""
 
 
 class Holdings:
@@ -191,9 +196,8 @@ def _topic(
             _partition(name, topic_id, number, before, holdings.of(topic_id, number), cluster, tuple(usual))
         )
     if known is None:
-        records += [
-            ConfigRecord(RESOURCE_TOPIC, name, key, value) for key, value in sorted(KEEP_EVERYTHING.items())
-        ]
+        configs = {**KEEP_EVERYTHING, **cluster.configs.get(name, {})}
+        records += [ConfigRecord(RESOURCE_TOPIC, name, key, value) for key, value in sorted(configs.items())]
     return records
 
 
@@ -216,7 +220,11 @@ def _partition(
     if before is not None:
         order = [before.leader, *before.isr, *before.elr, *before.last_known_elr, *placed]
     waited_for = {*held, *unknown}
-    epochs = [each.leader_epoch for each in held.values()]
+    leader_epoch = max(
+        [0 if before is None else before.leader_epoch, *(each.leader_epoch for each in held.values())]
+    )
+    # A change of the leader raises both epochs, so this one is never the lower one.
+    partition_epoch = max(leader_epoch, 0 if before is None else before.partition_epoch)
     return PartitionRecord(
         partition_id=number,
         topic_id=topic_id,
@@ -226,8 +234,8 @@ def _partition(
         adding_replicas=[] if before is None else list(before.adding_replicas),
         leader=NO_LEADER,
         leader_recovery_state=RECOVERED,
-        leader_epoch=max([0 if before is None else before.leader_epoch, *epochs]) + LEADER_EPOCHS_AHEAD,
-        partition_epoch=(0 if before is None else before.partition_epoch) + LEADER_EPOCHS_AHEAD,
+        leader_epoch=leader_epoch + LEADER_EPOCHS_AHEAD,
+        partition_epoch=partition_epoch + LEADER_EPOCHS_AHEAD,
         directories=[_directory(each, before, held, cluster) for each in replicas],
         eligible_leader_replicas=None,
         last_known_elr=[each for each in dict.fromkeys([*order, *held, *unknown]) if each in waited_for]

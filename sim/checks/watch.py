@@ -131,6 +131,7 @@ class Watch:
         self.producer_ids = NeverFalls("producer ids")
         self._processes_seen = 0
         self.looks = 0
+        self._is_over = False
         processes = self.processes = Processes(cluster)
         self.served_records = ServedRecords(processes)
         self.served_offsets = ServedOffsets(processes)
@@ -187,10 +188,16 @@ class Watch:
         self.promises.watch_cuts()
         self._look_later()
 
+    def end(self) -> None:
+        """Look no more: the metadata log begins anew, and another watch takes over."""
+        self._is_over = True
+
     def _look_later(self) -> None:
         self._world.agenda.at(self._world.now + LOOK_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
+        if self._is_over:
+            return
         self._look_later()
         try:
             self.look()
@@ -276,6 +283,8 @@ class Watch:
             self.votes.see((me, epoch), voted, f"the vote of {member.name} in epoch {epoch}")
 
     def _on_image(self, member: Member, image: MetadataImage, delta: MetadataDelta) -> None:
+        if self._is_over:
+            return
         try:
             self.answers.newest.see(image, delta)
             self._see_image(member, image)

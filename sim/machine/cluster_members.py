@@ -391,10 +391,11 @@ class Cluster:
             voters = initial_voters(",".join(texts), "CONTROLLER")
         for member in self.members:
             env = world.node_env(member.name)
-            directories = [env.open_dir(path, create=True) for path in member.config.log_dirs]
+            paths = dict.fromkeys((*member.config.log_dirs, member.config.metadata_log_dir))
+            directories = [env.open_dir(path, create=True) for path in paths]
             format_storage(
                 directories,
-                directories[0],
+                directories[list(paths).index(member.config.metadata_log_dir)],
                 StorageFormat(
                     cluster_id=CLUSTER_ID,
                     node_id=member.config.node_id,

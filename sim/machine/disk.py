@@ -239,13 +239,20 @@ class SimDisk:
 
     def replace(self, path: str) -> None:
         """Put an empty, unformatted disk in the place of the one at `path`, which no process has open."""
-        *parents, name = path_parts(path)
         lost = None if self.before_loss is None else self.before_loss()
-        above = self.folder_of(self._root, "/".join(parents))
-        above.entries[name] = above.durable[name] = Folder()
-        self.crash("all")  # counts the remaining bytes
+        self.exchange(path, Folder())
         if lost is not None:
             lost()
+
+    def exchange(self, path: str, device: Folder) -> Folder:
+        """Put another disk in the place of the one at `path`, which no process has open; return that one."""
+        *parents, name = path_parts(path)
+        above = self.folder_of(self._root, "/".join(parents))
+        former = above.entries[name]
+        assert isinstance(former, Folder)
+        above.entries[name] = above.durable[name] = device
+        self.crash("all")  # counts the remaining bytes
+        return former
 
     def peek(self, path: str) -> dict[str, bytes]:
         """Copy the files of a directory, as processes see them; this is no operation of the disk.

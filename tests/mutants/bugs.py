@@ -18,6 +18,7 @@ from tests.mutants.known.bugs_of_history import MUTANTS_OF_HISTORY
 from tests.mutants.known.bugs_of_moves import MUTANTS_OF_MOVES
 from tests.mutants.known.bugs_of_parts import MUTANTS_OF_PARTS
 from tests.mutants.known.bugs_of_quotas import MUTANTS_OF_QUOTAS
+from tests.mutants.known.bugs_of_recoveries import MUTANTS_OF_RECOVERIES
 from tests.mutants.known.bugs_of_rules import MUTANTS_OF_RULES
 from tests.mutants.known.bugs_of_transactions import MUTANTS_OF_TRANSACTIONS
 from tests.mutants.known.bugs_that_stall import MUTANTS_THAT_STALL
@@ -40,6 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *MUTANTS_OF_MOVES,
     *MUTANTS_OF_PARTS,
     *MUTANTS_OF_QUOTAS,
+    *MUTANTS_OF_RECOVERIES,
     *MUTANTS_OF_RULES,
     *MUTANTS_OF_TRANSACTIONS,
     *MUTANTS_THAT_STALL,

@@ -29,6 +29,7 @@ from sim.machine.weather import Weather
 from sim.options import TRANSACTION_SETTINGS, RunOptions
 from sim.run import run
 from sim.scenarios.lone_node_scenario import Scenario
+from sim.scenarios.recovery_scenario import RecoveryScenario
 from tests.log.cleaning.test_cleaning_machine import CompactedLog
 from tests.mutants import disk_scenarios
 from tests.mutants.mutant import CAMPAIGN, Driver
@@ -66,6 +67,11 @@ def voters(seed: int) -> str:
     }
     plan = RaftPlan(voters=4, steps=500, weights=weights)
     return _verdict_of(lambda each: raft_alone.run(each, plan))(seed)
+
+
+def recovery(seed: int) -> str:
+    """Run a cluster whose voters lose their metadata disks, twice, and an operator who recovers the quorum."""
+    return _verdict_of(lambda each: RecoveryScenario(each).run())(seed)
 
 
 def cluster(seed: int) -> str:

@@ -22,6 +22,8 @@ AREAS = {
     "odradek.metadata_quorum.controller": "controller",
     "odradek.metadata_quorum.image": "controller",
     "odradek.metadata_quorum.quotas": "quotas",
+    "odradek.metadata_quorum.recovery": "recoveries",
+    "odradek.operations.recovery": "recoveries",
     "odradek.metadata_quorum": "quorum driver",
     "odradek.data_plane.log.cleaning": "cleaner",
     "odradek.data_plane.log": "log",

@@ -73,6 +73,7 @@ FIND_COORDINATOR | coordinator_keys * | coordinators key | error_message node_id
 JOIN_GROUP
 JOIN_GROUP |  |  |  | whole protocol_name=None; since JOIN_GROUP_NULL_PROTOCOL
 DESCRIBE_GROUPS | groups * | groups group_id | error_message | before
+CONSUMER_GROUP_DESCRIBE | group_ids * | groups group_id | error_message | before
 CREATE_TOPICS | topics name | = | error_message
 DELETE_TOPICS | topic_names * + topics name topic_id | responses name topic_id | error_message
 DELETE_RECORDS | topics name / partitions partition_index | = | low_watermark=-1 | once

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from odradek.cli.failure import CliError
 from odradek.cli.output import print_json, print_values, say
 from odradek.cli.parsing import Groups, add_command, file_path, id_number
-from odradek.cli.recovering.stopped_nodes import answers_at, backup_in, facts_of, read_nodes
+from odradek.cli.recovering.stopped_nodes import (
+    answers_at,
+    backup_in,
+    facts_of,
+    read_nodes,
+    topic_configs_in,
+)
 
 if TYPE_CHECKING:
     from odradek.metadata_quorum.recovery.choice import Choice, Named
@@ -121,6 +127,12 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="the topic that counts where directories have several of that name (repeat for more)",
+    )
+    parser.add_argument(
+        "--topics",
+        metavar="FILE",
+        type=file_path,
+        help="configurations for topics that no copy knows, in JSON: a list of objects with name and configs, as odradek_topics",
     )
     parser.add_argument(
         "--plan",
@@ -282,6 +294,7 @@ def _look(
         gone=tuple(args.gone),
         topics=dict(args.topic),
         backup_may_be_older=args.even_if_older,
+        configs={} if args.topics is None else topic_configs_in(args.topics),
     )
     if is_rebuilt:
         return nodes, rebuild(nodes, named)
@@ -326,6 +339,7 @@ def _make_plan(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int]
         nodes,
         absent=absent,
         topics=choice.topics,
+        configs=choice.configs,
         new_uuid=RealEnv().new_uuid,
         timestamp_ms=time.time_ns() // 1_000_000,
     )

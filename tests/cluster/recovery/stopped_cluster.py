@@ -28,12 +28,22 @@ class Cluster:
     voters: int
     brokers: list[int]
     controllers: list[int]
+    is_static: bool = False
+    """True where configurations name the voters (`controller.quorum.voters`)."""
     processes: dict[int, subprocess.Popen[bytes]] = attrs.field(factory=dict)
 
     @classmethod
-    def make(cls, directory: Path, count: int = 3, voters: int = 3, formatted: int = 4) -> Cluster:
+    def make(
+        cls,
+        directory: Path,
+        count: int = 3,
+        voters: int = 3,
+        formatted: int = 4,
+        *,
+        is_static: bool = False,
+    ) -> Cluster:
         ports = free_ports(2 * count)
-        cluster = cls(directory, voters, ports[:count], ports[count:])
+        cluster = cls(directory, voters, ports[:count], ports[count:], is_static)
         for node_id in range(1, min(count, formatted) + 1):
             cluster.format(node_id)
         return cluster
@@ -63,7 +73,7 @@ class Cluster:
 
     def key(self, node_id: int) -> str:
         """Write a first voter as `--lost` takes it."""
-        return f"{node_id}:{uuid_to_text(b'directory %06d' % node_id)}"
+        return str(node_id) if self.is_static else f"{node_id}:{uuid_to_text(b'directory %06d' % node_id)}"
 
     def format(self, node_id: int) -> None:
         servers = ",".join(f"127.0.0.1:{port}" for port in self.controllers[: self.voters])
@@ -73,7 +83,6 @@ class Cluster:
             "process.roles": "broker,controller",
             "listeners": f"PLAINTEXT://127.0.0.1:{self.brokers[at]},CONTROLLER://127.0.0.1:{self.controllers[at]}",
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.bootstrap.servers": servers,
             "log.dirs": str(self.records(node_id)),
             "metadata.log.dir": str(self.metadata(node_id)),
             "min.insync.replicas": "2",
@@ -82,18 +91,23 @@ class Cluster:
             "offsets.topic.num.partitions": "3",
             "transaction.state.log.num.partitions": "3",
         }
+        if self.is_static:
+            settings["controller.quorum.voters"] = ",".join(
+                f"{number}@{server}" for number, server in enumerate(servers.split(","), 1)
+            )
+        else:
+            settings["controller.quorum.bootstrap.servers"] = servers
         self.properties(node_id).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         voters = ",".join(
             f"{each}@127.0.0.1:{self.controllers[each - 1]}:{uuid_to_text(b'directory %06d' % each)}"
             for each in range(1, self.voters + 1)
         )
+        words: tuple[str, ...] = ()
+        if not self.is_static:
+            is_voter = node_id <= self.voters
+            words = ("--initial-controllers", voters) if is_voter else ("--no-initial-controllers",)
         formatted = odradek_here(
-            "storage",
-            "format",
-            self.properties(node_id),
-            "--cluster-id",
-            CLUSTER_ID,
-            *(("--initial-controllers", voters) if node_id <= self.voters else ("--no-initial-controllers",)),
+            "storage", "format", self.properties(node_id), "--cluster-id", CLUSTER_ID, *words
         )
         assert formatted.code == 0, formatted.err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -193,7 +194,12 @@ def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
         from_backup = cluster.recover("--backup", archive, lost=(1, 2, 3)).json()
         assert from_backup["chosen"] == f"backup {archive}"
         assert not cluster.metadata(1).exists()
-        rebuilt = odradek_here("quorum", "rebuild", *cluster.configs, "--execute", "--json")
+        topics = tmp_path / "topics.json"
+        topics.write_text(json.dumps([{"name": "t", "configs": {"retention.ms": "soon"}}]))
+        words = ("quorum", "rebuild", *cluster.configs, "--topics", topics, "--execute", "--json")
+        assert "topic t: Invalid value soon for configuration retention.ms" in odradek_here(*words).refusal()
+        topics.write_text(json.dumps([{"name": "t", "configs": {"retention.ms": 86_400_000}}]))
+        rebuilt = odradek_here(*words)
         assert rebuilt.json()["done"] == [1, 2, 3]
         cluster.start(1, 2, 3)
         until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
@@ -202,4 +208,27 @@ def test_every_metadata_disk_is_gone(tmp_path: Path) -> None:
         assert values(cluster.bootstrap, "t") == list(range(40))
         with Client(cluster.bootstrap) as client:
             (described,) = client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, "t")])
-            assert described["retention.ms"].value == "-1"
+            assert described["retention.ms"].value == "86400000"
+            assert described["retention.bytes"].value == "-1"
+
+
+def test_voters_of_the_configuration_are_recovered(tmp_path: Path) -> None:
+    """With `controller.quorum.voters` a voter is lost by its id alone, and the recovered log names none."""
+    cluster = Cluster.make(tmp_path, is_static=True)
+    with cluster.ended():
+        cluster.start(1, 2, 3)
+        create(cluster.bootstrap, "t", 3)
+        produce(cluster.bootstrap, "t", range(20))
+        cluster.stop(1, 2, 3)
+        cluster.copy_metadata("old", 1, 2)
+        cluster.destroy_metadata(1, 2)
+        assert "--lost 1 if its metadata are lost" in cluster.recover(lost=()).out
+        done = cluster.recovered()
+        assert done["plan"]["voters"] is None
+        cluster.start(1, 2, 3)
+        until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+        assert values(cluster.bootstrap, "t") == list(range(20))
+        cluster.kill(1)
+        cluster.put_metadata("old", 1)
+        cluster.start(1, wait=False)
+        assert "the metadata log was recovered without this node" in cluster.end_of(1)

@@ -57,6 +57,7 @@ def plan_of(choice: Choice, nodes: Sequence[FoundNode], absent: Sequence[int] = 
         nodes,
         absent=absent,
         topics=choice.topics,
+        configs=choice.configs,
         new_uuid=lambda: b"new id %09d" % next(ids),
         timestamp_ms=1,
     )
@@ -169,6 +170,7 @@ def test_a_voter_is_read_or_named_and_what_is_read_is_not_lost() -> None:
     alone = [found(3, copy_of(log))]
     refusals = choose(alone, Named(absent=(1, 2))).refusals
     assert [each for each in refusals if "--lost 1:ZGlyZWN0b3J5IDAwMDAwMQ" in each]
+    assert not [each for each in refusals if "start them" in each]
     assert [each for each in choose(alone, Named(lost=LOST)).refusals if "--absent 1" in each]
     refusals = choose(alone, Named(lost=(*LOST, key_of(3)), absent=(1, 2))).refusals
     assert [each for each in refusals if "is not lost" in each]
@@ -330,6 +332,15 @@ def test_without_any_copy_the_disks_say_what_there_was() -> None:
     assert plan.voters is not None
     assert {each.key.node_id for each in plan.voters.voters} == {1, 2, 3}
     assert not {each.key for each in plan.voters.voters} & {key_of(1), key_of(2), key_of(3)}
+    named = Named(configs={"t1": {"cleanup.policy": "compact", "min.insync.replicas": "2"}})
+    choice = rebuild(nodes, named)
+    assert any("t1 (" in each and "configuration of --topics" in each for each in evidence(choice, nodes))
+    assert images_of(plan_of(choice, nodes)).topic_configs("t1") == {
+        "cleanup.policy": "compact",
+        "min.insync.replicas": "2",
+        "retention.bytes": "-1",
+        "retention.ms": "-1",
+    }
     with_copy = [*nodes, found(4, copy_of(log))]
     assert [each for each in rebuild(with_copy, Named()).refusals if "node 4 has a copy" in each]
 

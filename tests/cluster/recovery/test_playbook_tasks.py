@@ -1,0 +1,103 @@
+"""The tasks of the playbook `recover` on stopped nodes of this machine, over a local connection."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.recovery.stopped_cluster import Cluster
+from tests.cluster.test_real_nodes import create, in_sync, produce, until, values
+from tests.deploy.needs import ANSIBLE as ANSIBLE_HOME
+from tests.deploy.needs import ROOT
+
+ANSIBLE = ANSIBLE_HOME / "bin"
+COLLECTION = ROOT / "deploy" / "ansible"
+TASKS = """
+- hosts: odradek
+  gather_facts: false
+  tasks:
+    - include_role: {name: odradek.cluster.node, tasks_from: recovering/inspect}
+- hosts: odradek[0]
+  gather_facts: false
+  tasks:
+    - include_role: {name: odradek.cluster.node, tasks_from: recovering/plan}
+    - assert: {that: node_planned.rc == expected_status | int}
+- hosts: odradek
+  gather_facts: false
+  tasks:
+    - include_role: {name: odradek.cluster.node, tasks_from: recovering/carry_out}
+      when: odradek_execute | default(false) | bool
+"""
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not (ANSIBLE / "ansible-playbook").exists(), reason="Ansible is not installed"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="the tasks give files to a user"),
+]
+
+
+def inventory(cluster: Cluster) -> dict[str, Any]:
+    """Make one host for each node, all of them this machine."""
+    command = [str(ROOT / ".venv" / "bin" / "odradek"), "quorum"]
+    hosts = {
+        f"host-{node_id}": {
+            "node_recovery": str(cluster.directory / f"recovery-{node_id}"),
+            "node_recovery_configs": [str(cluster.properties(node_id))],
+        }
+        for node_id in cluster.ids
+    }
+    here = cluster.directory / "here"
+    here.mkdir()
+    shared = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": str(ANSIBLE / "python"),
+        "node_user": "root",
+        "node_recovery_here": str(here),
+        "node_recovery_command": command,
+    }
+    return {"odradek": {"hosts": hosts, "vars": shared}}
+
+
+def play(directory: Path, *extra: str, status: int = 0) -> str:
+    """Run the tasks; return the output."""
+    (directory / "tasks.yml").write_text(TASKS)
+    words = [word for each in (*extra, f"expected_status={status}") for word in ("-e", each)]
+    done = subprocess.run(
+        [ANSIBLE / "ansible-playbook", "-i", directory / "inventory.json", directory / "tasks.yml", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "ANSIBLE_CONFIG": str(COLLECTION / "ansible.cfg")},
+        cwd=COLLECTION,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_tasks_recover_a_quorum(tmp_path: Path) -> None:
+    """Reports come together, a refusal and then a plan are shown, and each host carries it out. Nothing secret stays."""
+    cluster = Cluster.make(tmp_path)
+    with cluster.ended():
+        cluster.start(1, 2, 3)
+        create(cluster.bootstrap, "t", 3)
+        produce(cluster.bootstrap, "t", range(20))
+        cluster.stop(1, 2, 3)
+        cluster.destroy_metadata(1, 2)
+        (tmp_path / "inventory.json").write_text(json.dumps(inventory(cluster)))
+        refused = play(tmp_path, status=1)
+        assert f"--lost {cluster.key(1)}" in refused
+        lost = f"odradek_lost={cluster.key(1)},{cluster.key(2)}"
+        planned = play(tmp_path, lost)
+        assert "new log from offset" in planned
+        assert not cluster.metadata(1).exists()
+        play(tmp_path, lost, "odradek_execute=true")
+        left = [path.name for each in cluster.ids for path in (tmp_path / f"recovery-{each}").iterdir()]
+        assert left == ["plan.json"] * 3
+        cluster.start(1, 2, 3)
+        until("all in sync", lambda: in_sync(cluster.bootstrap, "t", 3))
+        assert values(cluster.bootstrap, "t") == list(range(20))
