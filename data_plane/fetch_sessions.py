@@ -79,7 +79,7 @@ class FetchedPartition:
 
 
 class FollowerCursor(FetchedPartition):
-    """One partition of a follower's session. The partition marks this cursor when it has news."""
+    """One partition of a follower's session. The partition marks this cursor for the next fetch."""
 
     __slots__ = ("is_stirred", "session")
 

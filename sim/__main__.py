@@ -32,10 +32,10 @@ from sim.scenarios.lone_node_scenario import SafetyViolation, Scenario
 from sim.scenarios.recovery_scenario import RecoveryScenario
 
 USAGE = 64
-"""argparse's own status for this, 2, would be taken for liveness."""
+"""The exit status of a wrong command. The usual status of argparse, 2, would be taken for liveness."""
 PROGRESS_VIRTUAL_SECONDS = 10.0
 LAST_EVENTS = 12
-"""The number of events, readable to people, that are printed of the end of a failing run."""
+"""The number of readable events that are printed of the end of a failing run."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -196,7 +196,7 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
 
 
 def _run_alone(part: str, seed: int, knobs: Mapping[str, int], given: list[str]) -> int:
-    """Run one part alone (`sim.alone.parts`): nothing passes a world's ports, so there is no digest."""
+    """Run one part alone (`sim.alone.parts`). Its run has no digest, because nothing passes a world's ports."""
     print(f"seed: {seed}")
     print(f"knobs: {described(knobs)}")
     states: dict[str, int] = {}

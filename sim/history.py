@@ -47,7 +47,7 @@ class Told:
 
 @attrs.define
 class History:
-    """Everything that clients did and saw."""
+    """All sends, answers and reads of clients."""
 
     synced_topics: tuple[str, ...]
     sent: dict[TopicPartition, dict[bytes, int]] = attrs.Factory(dict)
@@ -59,11 +59,11 @@ class History:
     deleted_below: dict[TopicPartition, int] = attrs.Factory(dict)
     """The offsets below which a client has asked to delete records."""
     witnessed: dict[TopicPartition, dict[int, tuple[bytes, float, float]]] = attrs.Factory(dict)
-    """The value that some client has known to be at an offset, since when, and when it had asked (infinity: the
+    """The value that a client knows to be at an offset, since when, and when that client had asked (infinity: the
     record is synced).
     """
     copies_max: dict[tuple[TopicPartition, bytes], float] = attrs.Factory(dict)
-    """How many times a record of a producer without idempotence may be there."""
+    """The most times that a record of a producer without idempotence may be there."""
 
     operations: Operations = attrs.Factory(Operations)
     """The same operations in the form of Jepsen's checkers. A value is the number of its `Send`."""
@@ -79,7 +79,7 @@ class History:
         operation: int | None = None,
         idempotent: bool = True,
     ) -> None:
-        """Note a record that is about to be sent. Values are unique. `operation` numbers lists of records of a
+        """Record a send that is about to happen. Values are unique. `operation` numbers lists of records of a
         client.
 
         Without `idempotent` its producer may change the order; `attempted` notes how often the record was sent.
@@ -94,14 +94,14 @@ class History:
         self.operations.operations.append(send)
 
     def acknowledge(self, told: Told, now: float) -> None:
-        """Note an acknowledged record at the offset in the answer."""
+        """Record that a send was acknowledged at the offset in the answer."""
         self.acknowledged.append(told)
         send = self._sends[told.partition, told.value]
         send.completed, send.outcome, send.offset = now, "ok", told.offset
         self.witness(told, now, synced=told.partition.topic in self.synced_topics)
 
     def attempted(self, partition: TopicPartition, value: bytes, times: float) -> None:
-        """Note how many times a record without idempotence was sent (infinity: unknown)."""
+        """Record how many times a record without idempotence was sent (infinity: unknown)."""
         self.copies_max[partition, value] = max(1, times)
 
     def refuse(self, partition: TopicPartition, value: bytes, error: str, now: float) -> None:
@@ -183,7 +183,7 @@ class History:
     def check(
         self, partition: TopicPartition, start_offset: int, records: Iterable[tuple[int, bytes]]
     ) -> int:
-        """Hold the (offset, value) pairs that a partition has at the end against the promises; their number.
+        """Check a partition's final (offset, value) pairs against the promises, and return their number.
 
         Raises `SafetyViolation`.
         """

@@ -41,7 +41,9 @@ GROUP_SETTINGS = {
     "group.min.session.timeout.ms": ("1000", "1000", "6000"),
     "group.initial.rebalance.delay.ms": ("0", "500", "3000"),
 }
-"""The brokers' settings with the workload `crowd`. Kafka's seconds would leave too few rebalances in a storm."""
+"""The brokers' settings in runs with the workload `crowd`. Kafka's seconds would leave too few rebalances in a
+storm.
+"""
 CLEANER_SETTINGS = {
     "log.cleaner.backoff.ms": ("100", "1000"),
     "log.cleaner.threads": ("1", "2"),
@@ -49,14 +51,16 @@ CLEANER_SETTINGS = {
     "log.cleaner.io.buffer.load.factor": ("0.9", "0.9", "0.0002"),
     "log.cleaner.io.buffer.size": ("524288", "1000"),
 }
-"""The same where it is `keyed`. The lowest load factor leaves room for a few keys, so that maps become full."""
+"""The brokers' settings in runs with the workload `keyed`. The lowest load factor leaves room for a few keys, so
+that maps become full.
+"""
 TRANSACTION_SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ("200", "1000", "10000"),
     "transaction.state.log.segment.bytes": ("1048576", "104857600"),
     "group.min.session.timeout.ms": ("1000",),
     "group.initial.rebalance.delay.ms": ("0", "0", "500"),
 }
-"""The same where it is `copy`."""
+"""The brokers' settings in runs with the workload `copy`."""
 TWO_PHASE_SETTINGS = {**TRANSACTION_SETTINGS, "transaction.two.phase.commit.enable": ("true",)}
 WORKLOAD_SETTINGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "crowd": GROUP_SETTINGS,
@@ -143,7 +147,9 @@ __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
 
 @attrs.frozen
 class RunOptions:
-    """All of a run but its seed. `delivery_seconds` is how long producers try, `knobs` are constants with their values."""
+    """All options of a run, without its seed. `delivery_seconds` is the time for which producers retry; `knobs` are
+    constants and their values.
+    """
 
     profile: str = "default"
     shape: Shape = attrs.Factory(Shape)
@@ -209,7 +215,7 @@ class RunOptions:
         return drawn._fit_to_profile(random, controllers, seconds)
 
     def _synced(self, random: Random) -> RunOptions:
-        """Return a copy that in some runs syncs everything before it is acknowledged."""
+        """Return a copy of the options. In some runs its brokers sync each batch before they acknowledge it."""
         if random.random() >= SYNCED_PROBABILITY:
             return self
         return attrs.evolve(
@@ -220,7 +226,7 @@ class RunOptions:
         )
 
     def _aged(self, random: Random, more: Random) -> RunOptions:
-        """Return a copy for hours of little load."""
+        """Return a copy of the options for a run of hours with little load."""
         storm = self.storm.aged(random)
         kinds = tuple(kind for kind in storm.kinds if kind not in ("upgrade", *TRANSACTION_KINDS))
         shape = self.shape.aged(random)

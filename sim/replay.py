@@ -53,7 +53,7 @@ def replay_command(seed: int, options: RunOptions) -> str:
     drawn = RunOptions.draw(seed, options.profile)
     given = difference(drawn, options)
     nodes = given.get("shape", {}).get("nodes")
-    if nodes is not None:  # much hangs on the number of nodes: let the seed draw for it
+    if nodes is not None:  # many options depend on the number of nodes: let the seed draw them
         words += ["--nodes", str(nodes)]
         given = difference(RunOptions.draw(seed, options.profile, nodes=nodes), options)
     if given:

@@ -32,7 +32,7 @@ class StoredBatch:
 
 
 def read_log(files: Mapping[str, bytes]) -> list[StoredBatch]:
-    """Read the whole batches of a log's segments, in order, up to the first torn one."""
+    """Read the whole batches of a log's segments in order, up to the first torn batch."""
     found: list[StoredBatch] = []
     for name in sorted(files):
         if not _SEGMENT_NAME.match(name):
@@ -109,7 +109,7 @@ class Committed:
     high_watermark: int = 0
 
     def see(self, who: str, log: Sequence[StoredBatch], high_watermark: int) -> None:
-        """Note that `who` leads and has committed everything below `high_watermark`. Raises `SafetyViolation`."""
+        """Record that `who` leads and has committed all batches below `high_watermark`. Raises `SafetyViolation`."""
         for batch in log:
             if batch.next_offset > high_watermark:
                 break
@@ -121,7 +121,9 @@ class Committed:
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def check(self, who: str, log: Sequence[StoredBatch], snapshot_end: int = 0) -> None:
-        """Check that everything committed is there, as far as no snapshot has taken its place."""
+        """Check that all committed batches are in this log, except those below `snapshot_end`. Raises
+        `SafetyViolation`.
+        """
         there = {batch.base_offset: batch for batch in log}
         start = start_of(log) if log else snapshot_end
         for base_offset, batch in self.batches.items():

@@ -41,7 +41,7 @@ __all__ = ["EXIT_STATUS", "Event", "RunResult", "commit", "run"]
 
 @attrs.frozen
 class Event:
-    """An event of `who` at a virtual time, in seconds: for a timeline."""
+    """An event of a timeline: `who` did it, at a virtual time in seconds."""
 
     time: float
     who: str
@@ -65,7 +65,7 @@ class RunResult:
     virtual_seconds: float
     real_seconds: float
     events: tuple[Event, ...]
-    """The first `EVENTS_MAX`; none unless asked for."""
+    """The first `EVENTS_MAX` events; empty unless the caller wanted events."""
     statistics: Mapping[str, int]
     last_lines: tuple[str, ...]
     """The last lines of the trace."""
@@ -137,7 +137,7 @@ def run(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Collect garbage before the block, and seldom in it. Objects that exist before it are looked at no more."""
+    """Collect garbage before the block, and seldom in it. Later collections skip the objects from before the block."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -11,5 +11,6 @@ if __name__ == "spark" and sys.argv[0] == "-m":
         file=sys.stderr,
     )
 elif __name__ != "odradek.spark":
-    # Imported twice, the package would have two of each class, and `except` would miss the other copy's errors.
+    # If it were imported twice, the package would have two of each class, and `except` would miss the other
+    # copy's errors.
     raise ImportError(f"{__name__!r} is only a folder of Odradek's sources: write `import odradek.spark`")

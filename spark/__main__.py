@@ -46,7 +46,7 @@ CHECKOUT_ONLY = "history-check"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job that is named; its exit status."""
+    """Run the job that the words name, and return its exit status."""
     given = list(sys.argv[1:] if words is None else words)
     if not given or given[0] in ("-h", "--help"):
         print("usage: odradek spark NAME [--help]\n")

@@ -84,12 +84,14 @@ class DecodedRows:
     rows: pa.RecordBatch
     """Possibly none, where all batches were control batches, compacted away or outside of the wanted offsets."""
     next_offset: int
-    """The offset to go on at: behind the last batch looked at (compacted end included), at most the wanted end."""
+    """The offset at which to read on: behind the last batch in the answer (compacted batches included), at most the
+    wanted end.
+    """
 
 
 @attrs.frozen
 class FetchedRange:
-    """The fetch answer of one of several ranges, and its wanted records, as `decode_batches` has them."""
+    """The fetch answer of one of several ranges, and the bounds of its wanted records, as for `decode_batches`."""
 
     records: Buffer
     topic: str
@@ -135,7 +137,7 @@ def decode_batches(
     for position, header in iter_batches(buf):
         _check_place(header, next_offset)
         if header.base_offset >= end:
-            # Compaction may have removed all records below the end: the caller then need not ask again.
+            # Compaction may have removed all records below the end. Then the caller need not fetch again.
             yield DecodedRows(_rows(group, schema, topic, partition, offset, end), end)
             return
         next_offset = header.next_offset
@@ -213,11 +215,11 @@ class _Aborted:
     """Aborted transactions, each from its first offset to its producer's next abort marker."""
 
     coming: list[tuple[int, int]]
-    """Transactions by first offset that the batches have not reached yet."""
+    """Aborted transactions that begin behind the batches read so far, by first offset."""
     producers: set[int] = attrs.field(factory=set)
 
     def visible(self, buf: Buffer, position: int, header: BatchHeader) -> bool:
-        """True if the batch, the next in order, belongs to no aborted transaction."""
+        """True if the next batch belongs to no aborted transaction. Call this for each batch in order."""
         while self.coming and self.coming[0][0] <= header.last_offset:
             self.producers.add(self.coming.pop(0)[1])
         if header.is_control:
@@ -327,7 +329,7 @@ def _timestamps(headers: list[BatchHeader], delta: Int64s) -> tuple[pa.Array, np
 
 
 def _binaries(data: Bytes, places: Int64s, lengths: Int64s) -> pa.Array:
-    """Make Arrow's binary of parts of `data`; `places` grow, a length of -1 is null."""
+    """Make Arrow's binary column from parts of `data`. `places` grow; a length of -1 gives null."""
     count = len(places)
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2] = places

@@ -1,6 +1,4 @@
-"""The options of source and sink by name, with their defaults and effects; docs/spark-options.md is made from them.
-PURE.
-"""
+"""The options of source and sink: names, defaults and effects. docs/spark-options.md is made from this table. PURE."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ class Option:
     queries: str = "both"
     """`batch`, `stream` or both."""
     is_ours: bool = False
-    """Spark's own Kafka connector does not have it."""
+    """True if Spark's own Kafka connector does not have the option."""
 
 
 _BOUNDS: Final = (

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 __all__ = ["plain_errors"]
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
-"""Spark sets it in its Python processes for `spark.sql.execution.pyspark.udf.hideTraceback.enabled`."""
+"""The variable that Spark sets in its Python processes for `spark.sql.execution.pyspark.udf.hideTraceback.enabled`.
+"""
 
 
 @contextmanager

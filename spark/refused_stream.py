@@ -24,11 +24,11 @@ class RefusedStream(DataSourceStreamReader):
         self.error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Refuse: a new query asks for this first."""
+        """Raise the error: a new query calls this first."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return a limit: Spark asks before there is an offset, which is too early to refuse."""
+        """Return a limit. Spark calls this before the first offset, when an error would be too early."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -36,11 +36,11 @@ class RefusedStream(DataSourceStreamReader):
         self._refuse()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Refuse: a query whose last batch is to be repeated asks for this first."""
+        """Raise the error: a query that repeats its last batch calls this first."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raise the error, as before; no query comes so far."""
+        """Raise the error. No query comes to this call."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

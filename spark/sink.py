@@ -107,7 +107,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The sink's writer of a batch query, pickled to the tasks; it notes the figures at commit or abort."""
+    """The sink's writer of a batch query. Spark pickles it to the tasks. It records the figures at commit or abort."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -117,19 +117,19 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._plan, iterator, self._plan.app_id, self._plan.version)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Called when every task succeeded. Raises `ProgressError` where this run contradicts another one."""
+        """Finish the job: every task has succeeded. Raises `ProgressError` if this run contradicts another run."""
         _commit(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Called when some task failed; rows of finished tasks stay in the topic, except with two-phase delivery."""
+        """Finish a failed job. Rows of finished tasks stay in the topic, except with two-phase delivery."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, self._plan.app_id, self._plan.version)
         _note(self._plan, messages, {"aborted": True})
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The sink's writer of a streaming query, pickled to the tasks; it notes the figures of each batch."""
+    """The sink's writer of a streaming query. Spark pickles it to the tasks. It records the figures of each batch."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -145,13 +145,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, iterator, query, int(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Called when every task of the micro-batch succeeded. Raises `ProgressError` where it contradicts an earlier
-        run."""
+        """Finish a micro-batch: every task has succeeded. Raises `ProgressError` if it contradicts an earlier run."""
         _commit(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Called when some task failed: the query fails, and writes the whole micro-batch again when it is started again."""
+        """Finish a failed micro-batch. The query fails, and writes the whole micro-batch again at its next start."""
         if self._plan.delivery is Delivery.TWO_PHASE:
             _abort(self._plan, messages, _query_of(messages), batchId)
         _note(self._plan, messages, {"batch": batchId, "aborted": True})
@@ -211,7 +210,7 @@ def _abort(
     try:
         run_driver(plan.properties, plan.decisions_topic, protocol)
     except RuntimeError as error:
-        # Only log it: the caller should see the reason for the abort.
+        # Only log this error, because the caller should get the reason for the abort.
         _LOGGER.warning("transactions of %s stay prepared until its next run: %s", query, error)
 
 
@@ -305,7 +304,7 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
             with Path(plan.metrics_path).open("a") as file:
                 file.write(json.dumps(sums) + "\n")
         except OSError as error:
-            # The rows are written: to fail now would have Spark write them again.
+            # The rows are written. If this failed now, Spark would write the rows again.
             _LOGGER.warning("the figures of a batch could not be written: %s", error)
 
 
@@ -321,7 +320,7 @@ _PRODUCERS_MAX = 8
 def _write(
     plan: SinkPlan, iterator: Iterator[pa.RecordBatch], query: str | None, batch: int | None
 ) -> TaskReport:
-    """Write the rows of a task, to the last acknowledgement."""
+    """Write the rows of a task, and wait for the last acknowledgement."""
     try:
         if plan.delivery is Delivery.AT_LEAST_ONCE:
             if query is not None:

@@ -57,7 +57,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """Return the columns. Raises `OptionError`: Spark asks at `load()`, which is where a mistake should show."""
+    """Return the columns. Raises `OptionError`, because Spark calls this at `load()`, where a mistake should show."""
     return _columns(SourceOptions.parse(options))
 
 

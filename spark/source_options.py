@@ -37,7 +37,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 _SHOWN_MAX: Final = 200
 """Characters of a wrong option that its error repeats."""
 _NAMES: Final = {each.name.lower(): each.name for each in SOURCE_OPTIONS}
-"""All but `kafka.*`."""
+"""All options except `kafka.*`, by their names in lower case."""
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -60,7 +60,7 @@ READING_KEYS: Final = (
 )
 """A consumer's keys that the source uses; it accepts all other keys of a consumer, and ignores them."""
 SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": str(4 << 20)}
-"""Where the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
+"""The defaults in which the source differs from a consumer: 4 MiB are more than 20,000 rows of 100 bytes."""
 BATCH_BYTES_DEFAULT: Final = 256 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
 """The largest input of `odradek.spark.decode`, because Arrow's positions have 32 bits."""
@@ -94,15 +94,15 @@ class Query(Enum):
 
 @attrs.frozen
 class Bound:
-    """The offsets to start or end at: one rule for all partitions, or an offset for each.
+    """The offsets at which to start or end: one rule for all partitions, or an offset for each.
 
     Exactly one field besides `what` is set.
     """
 
     what: str
-    """The option, for errors."""
+    """The option's name, for errors."""
     everywhere: int | None = None
-    """`EARLIEST` or `LATEST`."""
+    """`EARLIEST` or `LATEST`, for all partitions."""
     offsets: dict[TopicPartition, int] | None = None
     """Offsets, `EARLIEST` or `LATEST`."""
     timestamp: int | None = None
@@ -143,11 +143,11 @@ class SourceOptions:
     include_headers: bool = False
     filter_pushdown: bool = True
     jvm_offsets: bool = False
-    """The checkpoint has offsets alone, as the JVM connector's."""
+    """True if the checkpoint has offsets alone, like that of the JVM connector."""
     batch_bytes_max: int = BATCH_BYTES_DEFAULT
-    """Bytes of a record batch, decompressed."""
+    """The most bytes that a record batch may have when it is decompressed."""
     ignored: tuple[str, ...] = ()
-    """Options that mean nothing to this kind of query."""
+    """Options that have no effect on this kind of query."""
 
     @property
     def consumer(self) -> ConsumerSettings:
@@ -226,7 +226,7 @@ class _Parser:
         program.
         """
         if any(name.startswith("option.") for name in self.given):
-            # CREATE TABLE passes options twice, and loses them before a query can select from the table.
+            # CREATE TABLE passes options twice. It loses the options before a query can select from the table.
             raise OptionError(_CREATE_TABLE)
         for name in self.given:
             if name in _NAMES or name.startswith("kafka."):

@@ -93,7 +93,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_at: float | None = None
         self._initial: dict[str, Any] | None = None
         self._target: _Seen | None = None
-        """The end of everything that is read with the trigger AvailableNow."""
+        """The end offsets up to which a query with the trigger AvailableNow reads."""
         self._seen: _Seen | None = None
         self._planned: dict[TopicPartition, int] = {}
         self._checked_epochs: dict[TopicPartition, int] = {}
@@ -104,7 +104,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._unwritten: list[StreamOffset] = []
         """With `jvmOffsets` the last two ends, newest first, with the facts that the checkpoint lacks."""
         self._lag: tuple[float, float] = (0.0, 0.0)
-        """Seconds, and when they were found out."""
+        """The lag in seconds, and the time at which it was computed."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -150,7 +150,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the present ends of the logs: later records are left to a later run."""
+        """Record the present ends of the logs as the target. Later records are left to a later run."""
         self._target = self._view.patiently(lambda: self._look(()))
 
     @plain_errors()
@@ -166,7 +166,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Where only offsets may be written, the first batch is empty: its end is the query's start.
             return self._written(attrs.evolve(begun, is_initial=False))
         if not begun.is_initial:
-            # Spark asks when the batch that ended here is done, and commits it only when there is another.
+            # Spark calls this when the batch that ended here is done, and commits that batch only when there is
+            # another.
             self._publish(begun)
             if self._target is not None:
                 # This may be the last call, because Spark does not always report the end of a query.
@@ -455,7 +456,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
             except (ClientError, KafkaError) as error:
-                # A figure is not worth a query.
+                # A missing figure must not fail the query.
                 _LOGGER.warning("the age of the records that are not read yet is not known: %s", error)
                 return -1.0
             oldest = min(times.values(), default=None)
@@ -500,6 +501,6 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def stop(self) -> None:
-        """Called when the query is over."""
+        """Finish: the query is over."""
         self._finish_commit()
         self._view.close()

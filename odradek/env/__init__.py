@@ -1,1 +1,1 @@
-"""The ports, through which code reaches the world, and their binding to this machine."""
+"""The ports, by which code reaches clock, disks, network and processes, and their implementation on this machine."""

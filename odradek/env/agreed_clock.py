@@ -23,7 +23,7 @@ __all__ = ["INTERVAL_MS", "TOLERANCE_MS", "AgreedClock", "Moment"]
 TOLERANCE_MS = 10_000
 """The distance that a clock may move at once, as one does that a time server sets right."""
 INTERVAL_MS = 300_000
-"""Kafka's default of `log.retention.check.interval.ms`, which a node sets by `follow`."""
+"""Kafka's default of `log.retention.check.interval.ms`. A node sets its own value by `follow`."""
 
 
 @attrs.frozen
@@ -51,10 +51,10 @@ class _Side:
     def __init__(self, distance_ms: int) -> None:
         self.believed = distance_ms
         self._jumped: tuple[int, int] | None = None
-        """The distance since a rise that is not believed yet, and the monotonic time at which it was seen first."""
+        """A rise that is not believed yet: the new distance, and the monotonic time at which it was first seen."""
 
     def observe(self, distance_ms: int, now_ms: int, interval_ms: int) -> int:
-        """Take note of the distance. Return how far a rise goes that was seen just now, or else 0."""
+        """Record the distance. Return the size of a rise that was first seen in this call, else 0."""
         believed, jumped = self.believed, self._jumped
         if distance_ms <= believed + TOLERANCE_MS:
             self.believed, self._jumped = distance_ms, None
@@ -67,7 +67,7 @@ class _Side:
 
 
 class AgreedClock:
-    """A node's wall clock with its doubts. Each look at it observes both clocks; somebody should look each second."""
+    """A node's wall clock, with the bounds of the right time. Each look compares both clocks; call it each second."""
 
     __slots__ = ("_backward", "_clock", "_forward", "_interval_ms", "_log")
 
@@ -79,7 +79,9 @@ class AgreedClock:
         self._believe()
 
     def follow(self, interval_ms: int, log: Log) -> None:
-        """Begin anew: take the present time as right, believe later jumps after this interval, and log them."""
+        """Begin anew: take the present time as right, believe later jumps only after `interval_ms`, and log each
+        jump.
+        """
         self._interval_ms, self._log = interval_ms, log
         self._believe()
 
@@ -88,7 +90,7 @@ class AgreedClock:
         self._forward, self._backward = _Side(ahead_ms), _Side(-ahead_ms)
 
     def observe(self) -> int:
-        """Look at both clocks; log a jump that was seen just now. Return the monotonic milliseconds."""
+        """Compare both clocks, and log a jump that was first seen in this call. Return the monotonic milliseconds."""
         now_ms = int(self._clock.monotonic() * 1000)
         ahead_ms = self._clock.wall_ms() - now_ms
         jump_ms = self._forward.observe(ahead_ms, now_ms, self._interval_ms)

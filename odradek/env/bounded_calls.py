@@ -32,13 +32,13 @@ T = TypeVar("T")
 HAND_OVER_SECONDS = 0.00002
 """The switch interval of the interpreter while the loop waits for a call."""
 Undo = Callable[[Any], None]
-"""Undoes an abandoned call, or ends it; its argument is the call's result."""
+"""Undoes an abandoned call, or ends it. The argument is the call's result."""
 Outcome: TypeAlias = tuple[T | None, Exception | None]
 """The result of a call that may raise, or its exception."""
 
 
 class CallHangs(Exception):
-    """The device has not answered this call in time; or, unless it `has_begun`, an earlier one."""
+    """The device has not answered this call in time. Without `has_begun`, an earlier call still hangs."""
 
     def __init__(self, *, has_begun: bool = False) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class CallHangs(Exception):
 
 
 def outcome_of(work: Callable[[], T]) -> Outcome[T]:
-    """Do work that may raise, as a call that does not."""
+    """Call a function that may raise. Return its result or its exception."""
     try:
         return work(), None
     except Exception as error:  # noqa: BLE001 - it comes to the caller, or to `settle`
@@ -54,7 +54,7 @@ def outcome_of(work: Callable[[], T]) -> Outcome[T]:
 
 
 class BoundedCalls:
-    """The thread that calls one disk for the loop. It starts with the first call."""
+    """The thread that makes the loop's calls to one disk. It starts with the first call."""
 
     __slots__ = (
         "_caller",
@@ -74,8 +74,8 @@ class BoundedCalls:
     )
 
     def __init__(self, wait_seconds: float, *, bounds_looks: bool = True) -> None:
-        """To be made by the thread whose calls are bounded. `bounds_looks`: calls that change nothing are bounded,
-        too.
+        """Must be called by the thread whose calls are bounded. With `bounds_looks`, calls that change nothing are
+        bounded, too.
         """
         self.bounds_looks = bounds_looks
         self._wait_seconds = wait_seconds
@@ -95,7 +95,7 @@ class BoundedCalls:
         self._started = False
         self._is_closed = False
         self.hangs = False
-        """True from an abandoned call on, until it is undone or done."""
+        """True from an abandoned call on, until this call is undone or done."""
 
     def is_for_me(self) -> bool:
         """Return True on the thread whose calls are bounded."""

@@ -68,7 +68,7 @@ class _Process:
             opened.pop_all()
 
     def shut(self) -> None:
-        """Let both ends see the end of the stream."""
+        """Shut both descriptors down: each end then reads the end of the stream."""
         with contextlib.suppress(OSError):  # the other end was first
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -116,7 +116,7 @@ class RealCompanion:
         self._state = threading.Lock()
         self._process: _Process | None = None
         self._lost: str | None = None
-        """The reason why there will never be a process again."""
+        """The reason why no process will be started again."""
 
     @property
     def pid(self) -> int | None:
@@ -126,7 +126,7 @@ class RealCompanion:
 
     @property
     def is_closed(self) -> bool:
-        """True if it is lost, or was closed: no process is left."""
+        """True if the companion is lost or was closed: it has no process."""
         return self._lost is not None
 
     def call(self, method: str, *args: Any) -> Any:
@@ -143,7 +143,7 @@ class RealCompanion:
             if process is not None:
                 process.shut()
         if process is not None:
-            # A running method is not awaited: its caller gets the error that it is lost.
+            # A running method is not awaited: its caller gets `CompanionLost`.
             process.end(0.0 if self._turn.locked() else END_SECONDS_MAX)
         with self._turn:
             self._forget()
@@ -199,7 +199,7 @@ class RealCompanion:
         self._forget()
 
     def _forget(self) -> None:
-        """Close the descriptors. The caller has the turn, so no other thread reads from them."""
+        """Close the descriptors. The caller holds `_turn`, so no other thread reads from the descriptors."""
         with self._state:
             process, self._process = self._process, None
             if process is not None:

@@ -49,7 +49,7 @@ class DescriptorFile:
 
 
 class _Server:
-    """The object, once it is made, and the calls of it."""
+    """The object of the companion, once it is made, and the loop that calls its methods."""
 
     def __init__(self, channel: socket.socket, factory: str) -> None:
         self._channel = channel
@@ -87,7 +87,9 @@ class _Server:
 
 
 def _failure(error: Exception) -> Outgoing:
-    """Make the frame that raises this error in the node, or its text where pickle would change the error."""
+    """Make the frame that raises this error in the node. Where pickle would change the error, the frame has its
+    text.
+    """
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = " > ".join(
         f"{os.path.basename(code.co_filename)}:{line} {code.co_name}" for code, line in frames

@@ -18,7 +18,7 @@ __all__ = ["fetch_document"]
 
 BYTES_MAX = 1 << 20
 FETCH_SECONDS_MAX = 10.0
-"""Time for the whole of an answer: a server that sends a byte now and then gains nothing by it."""
+"""The seconds within which a whole answer must come. A server that sends a byte now and then gets no more time."""
 
 
 def fetch_document(address: DocumentAddress) -> bytes:

@@ -22,7 +22,7 @@ _ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 
 
 def give_way() -> bool:
-    """Do so from now on; False if the kernel, or this machine, knows niceness only."""
+    """Give way to other processes from now on. Return False if the kernel, or this machine, has only nice values."""
     os.nice(NICENESS)
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None:

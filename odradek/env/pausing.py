@@ -15,12 +15,12 @@ _act: Callable[[], None] | None = None
 
 
 def pause() -> None:
-    """Let the loop go on here, in the simulator alone."""
+    """Let the simulator run the loop at this point. Does nothing in production."""
     if _act is not None:
         _act()
 
 
 def at_pauses(act: Callable[[], None] | None) -> None:
-    """Set the call that each pause makes from now on; None: nothing."""
+    """Set the function that each pause calls from now on; None: no function."""
     global _act
     _act = act

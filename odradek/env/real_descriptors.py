@@ -24,7 +24,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
-    """Make the port's exception for a system's exception."""
+    """Make the port's exception from a system's exception."""
     return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))
 
 
@@ -38,9 +38,10 @@ def stat_opened(fd: int) -> os.stat_result:
 
 
 def close_descriptor(fd: int) -> None:
-    """Close a descriptor; it is free afterwards, also if the device answers with an error.
+    """Close a descriptor. It is free afterwards, even if the device answers with an error.
 
-    Such an error says that written bytes may be lost. What must last has been synced before, and that has failed then.
+    Such an error says that written bytes may be lost. Bytes that must last were synced before, and that sync has
+    failed then.
     """
     try:
         os.close(fd)
@@ -92,7 +93,7 @@ class RealUncachedFile:
 
 
 def open_uncached(directory: str, path: str, inode: int) -> RealUncachedFile:
-    """Open the file at `path`, if it is still this one. Raises `FileMissing`, `DiskError`."""
+    """Open the file at `path` if it still has this inode. Raises `FileMissing`, `DiskError`."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     is_direct = True
     try:

@@ -315,7 +315,7 @@ class RealDir:
         if self._disk.calls is not None:
             self._disk.calls.close()
         if self._disk.lock is not None:
-            with suppress(OSError):  # it is closed all the same, and a dead device has nothing to give back
+            with suppress(OSError):  # the kernel closes it all the same, and a dead device unlocks nothing
                 self._disk.lock.close()
             self._disk.lock = None
 
@@ -346,7 +346,9 @@ def _abandon_create() -> Undo:
 
 
 def _close_created(result: tuple[int, OSError | None]) -> None:
-    """Close a file that was created too late. The empty file stays for the next attempt to create it."""
+    """Close a file that was created after the caller gave up. The empty file stays for the next attempt to create
+    it.
+    """
     fd, error = result
     if fd >= 0:
         close_descriptor(fd)
@@ -362,7 +364,7 @@ def _forget_look(outcome: Outcome[object]) -> None:
 
 
 def _stat_if_there(look: Callable[[str], os.stat_result], path: str) -> os.stat_result | None:
-    """Look at a path; None if nothing is there. Raises `OSError` where the device does not say."""
+    """Return the facts of a path; None if nothing is there. Raises `OSError` if the device answers with an error."""
     try:
         return look(path)
     except (FileNotFoundError, NotADirectoryError):

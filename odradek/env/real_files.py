@@ -53,7 +53,7 @@ _probe = (bytearray(1),)
 
 
 class Folder(Protocol):
-    """The part of its directory that a file uses."""
+    """The part of a directory that its files use."""
 
     @property
     def path(self) -> str: ...
@@ -175,7 +175,7 @@ class RealFile:
             raise self._error("append", error) from error
 
     def _abandon_append(self) -> Undo:
-        """Leave the descriptor to the thread that still writes; returns the function that cuts off its late bytes."""
+        """Leave the descriptor to the thread that still writes. Return the function that cuts off the late bytes."""
         with _references_lock:
             self._references += 1
             fd = self._fd
@@ -215,7 +215,9 @@ class RealFile:
         return data
 
     def _read_in_time(self, calls: BoundedCalls, buffer: bytearray | memoryview, offset: int) -> int:
-        """Read from memory, or have the disk's thread read: into bytes of its own, as this buffer is the caller's."""
+        """Read from memory, or let the disk's thread read. That thread reads into its own bytes, because the caller
+        owns `buffer`.
+        """
         fd = self._fd
         try:
             count = os.preadv(fd if fd >= 0 else self._open(), (buffer,), offset, os.RWF_NOWAIT)
@@ -265,7 +267,9 @@ class RealFile:
         return count
 
     def is_warm(self, offset: int, count: int) -> bool:
-        """Probe the first and the last page. True where the file system has no answer (tmpfs is memory anyhow)."""
+        """Probe the first and the last page. Return True where the file system has no answer (files of tmpfs are in
+        memory).
+        """
         last = offset + max(count, 1) - 1
         if not self._page_is_warm(offset):
             return False
@@ -311,7 +315,7 @@ class RealFile:
         self._size = size
 
     def sync(self) -> int:
-        """See the port. Safe in a worker while the loop appends, closes or removes the file."""
+        """Sync as the port says. Safe in a worker while the loop appends, closes or removes the file."""
         fd, is_pinned = self._descriptor_for_sync()
         try:
             if self._sync_failure is not None:
@@ -336,7 +340,7 @@ class RealFile:
         return (self._fd, True) if self._pin_open() else (self._open_anew(), False)
 
     def _pin_open(self) -> bool:
-        """Pin the file if it has a descriptor; false if it has none. Raises `FileClosed`."""
+        """Pin the file if it has a descriptor; False if it has none. Raises `FileClosed`."""
         with _references_lock:
             if self._references <= 0:
                 raise self._closed()

@@ -66,7 +66,7 @@ class RealTls:
 
 @attrs.frozen
 class _Ends:
-    """The contexts from which sessions of both ends are made, and the key behind them."""
+    """The contexts that make sessions of both ends, and their private key."""
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext
@@ -82,7 +82,7 @@ class _Ends:
 
 
 def _state_of(settings: TlsSettings) -> tuple[tuple[int, int, int] | None, ...]:
-    """Collect facts that change when a file is written, or replaced by another."""
+    """Collect the facts of files that change when a file is written or replaced."""
     found: list[tuple[int, int, int] | None] = []
     for path in settings.files:
         try:
@@ -183,7 +183,7 @@ class RealTlsSession:
 
 
 def _failure(error: Exception) -> TlsFailed:
-    """Make the failure of a read."""
+    """Make the exception for a read that failed."""
     if isinstance(error, ssl.SSLEOFError):
         return TlsFailed("the peer cut the TLS stream off: the stream ended without close_notify")
     return TlsFailed(tls_reason(error))

@@ -17,7 +17,7 @@ __all__ = ["OpenTls", "Tls", "TlsFailed", "TlsRefused", "TlsSession", "TlsSettin
 
 
 class TlsRefused(Exception):
-    """Settings that cannot be used: a missing file, a wrong password, a cipher that is unknown. No secrets inside."""
+    """Settings that cannot be used: a missing file, a wrong password, an unknown cipher. The text has no secrets."""
 
 
 class TlsFailed(Exception):
@@ -26,7 +26,7 @@ class TlsFailed(Exception):
 
 @attrs.frozen(kw_only=True)
 class TlsSettings:
-    """One end's keys and rules. Stores have a type of `PEM` or `PKCS12`, and a file or the PEM text itself."""
+    """One end's keys and rules. A store has the type `PEM` or `PKCS12`, and is a file or PEM text."""
 
     keystore_type: str = "PEM"
     keystore_location: str | None = None
@@ -53,7 +53,7 @@ class TlsSettings:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that these settings were read from, to be watched."""
+        """The files that these settings name. A node watches them for changes."""
         named = (self.keystore_location, self.keystore_key_location, self.truststore_location)
         return tuple(each for each in named if each)
 
@@ -101,7 +101,7 @@ class TlsSession(Protocol):
         """Announce that nothing more will be sent (close_notify); `take` returns its bytes. Never fails."""
 
     def peer_certificate(self) -> bytes | None:
-        """Return the peer's certificate as DER; None where it has shown none."""
+        """Return the peer's certificate as DER; None if the peer has sent none."""
 
 
 class Tls(Protocol):

@@ -23,7 +23,7 @@ from odradek.env.tls_ports import TlsRefused, TlsSettings
 __all__ = ["KeyStore", "load_key", "load_trust", "read_key", "tls_reason"]
 
 STORE_BYTES_MAX = 4 << 20
-"""More than any store has."""
+"""The most bytes that are read of a store."""
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE_CHARS = 64
 

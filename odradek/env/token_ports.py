@@ -26,7 +26,7 @@ class DocumentAddress:
     truststore_location: str | None = None
     """A PEM file of the authorities that may sign an `https` server's certificate; None for the system's."""
     truststore_certificates: str | None = None
-    """The same as text."""
+    """The certificates of these authorities as PEM text."""
     body: bytes | None = attrs.field(default=None, repr=False)
     """If set, it is sent by POST."""
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -48,7 +48,7 @@ class TokenRequest:
 
 
 FetchDocument: TypeAlias = Callable[[DocumentAddress], bytes]
-"""The document at an address. Blocks: for workers. Raises `odradek.env.ports.DocumentMissing`."""
+"""Fetches the document at an address. Blocks, so only workers call it. Raises `odradek.env.ports.DocumentMissing`."""
 Tokens: TypeAlias = Callable[[], str]
-"""A token that is good for now. May block: for workers. Raises `TokenUnavailable`."""
+"""Returns a token that is valid now. May block, so only workers call it. Raises `TokenUnavailable`."""
 OpenTokens: TypeAlias = Callable[[TokenRequest], Tokens]

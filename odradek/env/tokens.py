@@ -17,7 +17,7 @@ from odradek.env.token_ports import DocumentAddress, TokenRequest, Tokens, Token
 __all__ = ["open_tokens"]
 
 ATTEMPTS_MAX = 3
-"""Attempts to have a token of an issuer, while a login waits."""
+"""The most attempts to fetch a token from an issuer while a login waits."""
 
 
 def open_tokens(request: TokenRequest) -> Tokens:
@@ -43,7 +43,7 @@ class _Keeper:
                 try:
                     token = self._fetch()
                 except TokenUnavailable:
-                    # An old token that is still valid serves while the issuer is away.
+                    # An old token that is still valid is used while the issuer does not answer.
                     if time.time() >= self._expires_at:
                         raise
                     return self._token

@@ -39,7 +39,7 @@ class Auditing:
         tasks.start_soon(audit_log.run, name="audit log")
 
     async def close(self) -> None:
-        """Write what still waits."""
+        """Write the lines that still wait."""
         if self._audit_log is not None:
             self.auditor.lines = None
             await self._audit_log.stop()

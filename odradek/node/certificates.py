@@ -74,7 +74,7 @@ class Certificates:
         return None if found is None else found.tls
 
     def apply(self, dynamic: Mapping[str, str]) -> None:
-        """Let the listeners soon apply these dynamic values of the broker."""
+        """Make the listeners apply these dynamic values of the broker soon."""
         for name, listener in self._listeners.items():
             try:
                 listener.wanted = self._settings(name, dynamic)
@@ -83,7 +83,7 @@ class Certificates:
         self._changed.set()
 
     async def check(self, dynamic: Mapping[str, str]) -> str:
-        """Return the reason why these dynamic values cannot hold; empty if they can."""
+        """Return the reason why these dynamic values cannot be applied; empty if they can."""
         for name, listener in self._listeners.items():
             try:
                 settings = self._settings(name, dynamic)

@@ -41,7 +41,7 @@ STRANGERS_OVERHEAD_BYTES_MAX = 64 * 1024
 
 @attrs.frozen
 class World:
-    """The needs of entrances beyond the ports; None where the node has nothing of the kind."""
+    """The functions beyond the ports that entrances need. A function is None where the node has no use for it."""
 
     open_tls: OpenTls | None = None
     fetch_document: FetchDocument | None = None
@@ -67,7 +67,7 @@ class Entrances:
         self.certificates = Certificates(config, env, log, world.open_tls)
         self.handshakes = Handshakes(env)
         self.peer_handshakes = Handshakes(env)
-        """TLS handshakes between nodes: clients cannot take their turns."""
+        """TLS handshakes between nodes. They have a queue of their own, which clients cannot fill."""
         self._by_listener: dict[str, Entrance] = {}
         self._config = config
         self._env = env
@@ -88,7 +88,8 @@ class Entrances:
         self, settings: OauthSettings, name: str, tasks: TaskGroup
     ) -> Callable[[], BearerLogin]:
         """Keep an issuer's keys from now on, and begin logins by its tokens. Raises `NodeCannotStart`."""
-        # Imported here alone: the library for tokens takes a tenth of a second and some megabytes. Other nodes are spared.
+        # Imported only here, because the library for tokens takes a tenth of a second and some megabytes. Nodes
+        # without OAUTHBEARER are spared.
         from odradek.security.oauth.verifier import Verifier
 
         if self._world.fetch_document is None:
@@ -102,7 +103,7 @@ class Entrances:
         return verifier.new_login
 
     def follow(self, broker: Broker) -> None:
-        """Go by the broker's dynamic values of certificates from now on."""
+        """Use the broker's dynamic values of certificates from now on."""
         certificates = self.certificates
 
         def apply() -> None:
@@ -131,7 +132,7 @@ class Entrances:
         )
 
     def entrance(self, listener: str, table: ApiTable) -> Entrance | None:
-        """Make the entrance of a listener; None where everybody comes in."""
+        """Make the entrance of a listener; None where clients neither encrypt nor log in."""
         security = self._config.security[listener]
         if security.protocol == "PLAINTEXT":
             return None

@@ -29,7 +29,7 @@ class ListenersCharging:
         self._authorizer = authorizer
         self._listeners: list[tuple[ConnectionServices, Charging]] = []
         self._changes = 0
-        """How often the quotas, or the listeners, have changed."""
+        """The number of changes of the quotas or the listeners."""
         self._is_judging = False
         broker.quotas.listeners.append(self._apply)
 

@@ -13,7 +13,7 @@ __all__ = ["check_refusals", "log_role", "what_is_missing"]
 
 
 def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
-    """Return the reason why there is no newest image yet, as one line."""
+    """Return why this node has no newest image yet, as one line."""
     copy = quorum.peers.own_copy.found_at
     if copy is not None:
         return (

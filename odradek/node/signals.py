@@ -34,7 +34,7 @@ class StopSignals:
         self._is_starting: Callable[[], bool] = lambda: True
         self._came = ""
         self.ended = threading.Event()
-        """The owner sets it once the node has stopped by itself."""
+        """Set by the owner once the node has stopped by itself."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 

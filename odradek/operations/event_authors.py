@@ -51,7 +51,7 @@ class EventAuthors:
         self.missing = 0
         """Lines that the audit logs could not write, or only counted, by their own lines."""
         self.unreadable = 0
-        """Lines that are cut off, or none of an audit log."""
+        """Lines that are cut off, or that are no lines of an audit log."""
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Read the lines of one file."""

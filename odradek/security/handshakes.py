@@ -223,7 +223,9 @@ class _Turns:
         """The time until which other work may have the loop."""
 
     async def run(self, host: str, step: Callable[[], T]) -> T:
-        """Run a step when it is the turn of this address; its result. Raises `ConnectionLost` if it is refused a turn."""
+        """Run a step when it is the turn of this address, and return the step's result. Raises `ConnectionLost` if
+        the queue refuses it.
+        """
         await self._wait_for_turn(host)
         spent = 0.0
 

@@ -70,7 +70,9 @@ class SaslClient:
         return f"\0{self._credentials.username}\0{self._credentials.password}".encode()
 
     def answer(self, token: bytes) -> bytes | None:
-        """Answer the server's token; None when the login is complete. May cost milliseconds. Raises `LoginFailed`."""
+        """Answer the server's token; return None when the login is complete. May take milliseconds. Raises
+        `LoginFailed`.
+        """
         if self._refusal:
             raise LoginFailed(self._refusal)
         if self._scram is None:

@@ -53,7 +53,9 @@ class LoginRefused(Exception):
 
 
 class BearerLoginFailed(Exception):
-    """A login by a token has failed. `answer` may be shown to the client; if it is empty, it gets the general text."""
+    """A login by a token has failed. `answer` may be shown to the client; if it is empty, the client gets the
+    general text.
+    """
 
     def __init__(self, reason: str, answer: str = "") -> None:
         super().__init__(reason)
@@ -95,7 +97,7 @@ class SaslSettings:
 
 
 class LoginState(Enum):
-    """The next thing that a client has to send."""
+    """The message that a client has to send next."""
 
     VERSIONS = "versions"
     HANDSHAKE = "handshake"
@@ -190,7 +192,7 @@ class Login:
         """Answer the choice of a mechanism; look at `state` afterwards."""
         if self.state is LoginState.DONE:
             if not self.may_renew or version < SASL_HANDSHAKE_FRAMED_TOKENS:
-                # Bare tokens would look like requests.
+                # A bare token could be mistaken for a request.
                 return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
             self._renewed_at = self._now()
         elif self.state not in (LoginState.VERSIONS, LoginState.HANDSHAKE):
@@ -237,7 +239,7 @@ class Login:
         )
 
     def ask_out_of_turn(self) -> None:
-        """End the login, because the client asks for something else amid its tokens."""
+        """End the login, because the client has sent another request between its tokens."""
         self._fail("the client sent another request in the middle of its login")
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:

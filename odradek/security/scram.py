@@ -108,7 +108,7 @@ class ServerKeys:
 def server_keys(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ServerKeys:
-    """Derive the keys from a salted password; the way back is impossible."""
+    """Derive the keys from a salted password. The password cannot be computed from the keys."""
     client_key = mechanism.hmac(salted_password, b"Client Key")
     server_key = mechanism.hmac(salted_password, b"Server Key")
     return ServerKeys(salt, mechanism.digest(client_key), server_key, iterations)
@@ -141,7 +141,7 @@ class ScramServer:
         self._keys: ServerKeys | None = None
         self._is_known = False
         self.user = ""
-        """The user that asks, once the first message was read."""
+        """The name of the user who logs in, once the first message was read."""
         self.authorization_id = ""
         self.by_token = False
         """True if `user` is the id of a delegation token (KIP-48)."""

@@ -1,4 +1,6 @@
-"""A broker's surroundings for schedules of a coordinator alone: timers, tasks and workers by hand. PORTED."""
+"""A broker's surroundings for schedules of a coordinator alone: timers, tasks and workers that the schedule steps.
+PORTED.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 
 class Pause:
-    """The only wait of a task here: for its next turn."""
+    """The only wait of a task in these schedules: for its next turn."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -42,7 +44,7 @@ class _Event:
 
 
 class _Clock:
-    """The schedule's time."""
+    """A clock that shows the schedule's time."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -55,7 +57,7 @@ class _Clock:
 
 
 class _Log:
-    """Raises the bugs that coordinators only log when they go on without the request."""
+    """A log that raises the bugs that coordinators only log when they go on without the request."""
 
     def info(self, event: str, /, **fields: Any) -> None:
         """Ignore a line of the log."""

@@ -23,11 +23,11 @@ class _Coordinator(Protocol):
 
 
 class _Host(Protocol):
-    """A broker as its coordinator sees it (`sim.alone.by_hand`)."""
+    """The surroundings of a broker for its coordinator (`sim.alone.by_hand`)."""
 
     @property
     def coordinator(self) -> _Coordinator:
-        """The product's."""
+        """The product's coordinator."""
 
     def work(self, random: Random) -> None:
         """Let a task go on to its next wait."""

@@ -49,12 +49,12 @@ class FailedSchedule:
 
     @property
     def command(self) -> str:
-        """The command that runs it again."""
+        """The command that repeats the schedule."""
         return f"python -m sim --alone {self.part} --seed {self.seed}"
 
 
 def knobs_of(part: str, seed: int) -> dict[str, int]:
-    """Draw the constants of a schedule that are not the usual ones, and their values."""
+    """Draw the constants of a schedule that differ from the usual ones, and their values."""
     return draw_knobs(Random(f"{seed}/knobs of {part}"))
 
 

@@ -88,7 +88,7 @@ class Node:
     base: int = 0
     entries: list[Batch] = attrs.field(factory=list)
     synced: int = 0
-    """Entries of which a crash takes nothing."""
+    """The number of entries that a crash leaves on the disk."""
 
     snapshot: Snapshot | None = None
     to_append: bool = False
@@ -96,7 +96,7 @@ class Node:
 
     questions: dict[int, Question] = attrs.field(factory=dict)
     committed: int = 0
-    """The largest high watermark that it has seen."""
+    """The largest high watermark that this node has seen."""
 
     highest_epoch: int = 0
 
@@ -121,7 +121,7 @@ class Cluster:
     """Questions that were with a node when it died: the asker learns it when it looks next."""
 
     dies: Callable[[], bool] = _never
-    """Asked before each effect: whether the node dies there."""
+    """Called before each effect: true if the node dies there."""
 
     @classmethod
     def of(cls, voters: Sequence[int], observers: Sequence[int] = ()) -> Cluster:
@@ -168,7 +168,7 @@ class Cluster:
         self.nodes[node_id] = Node(ReplicaKey(node_id, directory_id), life=old.life)
 
     def tick(self, node_id: int, seconds: float) -> None:
-        """Advance the time for all nodes; this node notices."""
+        """Advance the time for all nodes. This node then sees its unanswered requests and its deadlines."""
         self.now += seconds
         node = self.nodes[node_id]
         for question in [each for each in self.unanswered if each.sender == node_id]:

@@ -45,7 +45,9 @@ class ReplicationPlan:
     weights: Mapping[str, float] = attrs.Factory(dict)
     segment_bytes: int = 600
     index_interval_bytes: int = 4096
-    """0: each batch but the first of a segment has an index entry, so that indexes are used."""
+    """The bytes between two index entries. With 0 each batch except a segment's first has an entry, so that indexes
+    are used.
+    """
     remembers: bool = False
     """True if brokers keep recovery points: a start reads only later bytes, and old snapshots of producers."""
 

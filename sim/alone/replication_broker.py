@@ -42,16 +42,16 @@ BATCH_BYTES_MAX = 1 << 20
 __all__ = ["BATCH_BYTES_MAX", "START_MS", "Answer", "Broker", "Fetching", "Image", "Surroundings"]
 
 Image = tuple[PartitionImage, Mapping[int, tuple[int, bool]]]
-"""The partition, and of each broker its epoch and whether it is unfenced."""
+"""The partition, and for each broker its epoch and whether it is unfenced."""
 
 
 class Surroundings(Protocol):
-    """The schedule, as far as a broker asks it."""
+    """The parts of the schedule that a broker calls."""
 
     random: Random
     now_ms: int
     config: LogConfig
-    """The topic's."""
+    """The topic's configuration."""
     remembers: bool
     """Whether brokers keep a checkpoint of recovery points, and so begin with old snapshots of their producers."""
     images: list[Image]

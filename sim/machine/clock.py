@@ -79,7 +79,7 @@ class VirtualClock(trio.abc.Clock):
 
 
 class ClockOwner(Owner, Waiter, Protocol):
-    """A node, as far as its clock is concerned."""
+    """The part of a node that its clock uses."""
 
 
 class _Timeout:

@@ -48,7 +48,7 @@ _LOGGER = logging.getLogger("odradek.client")
 
 
 class SentRecord:
-    """A record that was handed to the producer; its outcome can be awaited."""
+    """A record that was handed to the producer. A program can await its outcome."""
 
     __slots__ = ("_batch", "_env", "_index", "_timestamp_ms")
 
@@ -69,7 +69,7 @@ class SentRecord:
 
 
 async def wait_done(env: Env, batch: Batch) -> None:
-    """Wait until a batch has its outcome."""
+    """Wait until a batch is acknowledged or has failed."""
     if not batch.done:
         finished = env.event()
         batch.on_done.append(lambda _: finished.set())
@@ -151,7 +151,8 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
             if full or self._sender.sleeps_too_long(clock.monotonic()):
                 self._step()
             if full:
-                # Give the tasks of the connections their turn: a program that only sends would starve them.
+                # Let the tasks of the connections run: otherwise they would starve beside a program that only
+                # sends.
                 await clock.sleep_until(now)
             return record
         return self._sent(batch, timestamp_ms, key, on_delivery)
@@ -191,7 +192,9 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
     # Transactions: `odradek.client.shells.producer.Producer` documents the calls and their errors.
 
     def limit_transaction_version(self, level_max: int) -> None:
-        """Work by this level of `transaction.version` at most, as an older client would. Counts from the next begin on."""
+        """Use this level of `transaction.version` at most, as an older client would. The limit counts from the next
+        transaction on.
+        """
         self._of_transactions().level_max = level_max
 
     @property
@@ -225,7 +228,7 @@ class AsyncProducer(FamiliarFace, known_as="Producer"):
         await self.client.run(self._of_transactions().end(commit=True, timeout=seconds))
 
     async def abort_transaction(self) -> None:
-        """Drop records that were not sent yet, then abort."""
+        """Drop the records that were not sent yet, then abort the transaction."""
         seconds = self.settings.max_block_ms / 1000
         await self.client.run(self._of_transactions().end(commit=False, timeout=seconds))
 

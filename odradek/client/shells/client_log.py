@@ -17,14 +17,14 @@ from odradek.client.core.notes import ERROR, WARNING, Note
 __all__ = ["CRITICAL", "LOGGER", "OnError", "write_error", "write_notes"]
 
 OnError = Callable[[int, str], object]
-"""The application's own ear: level and text of a line."""
+"""The application's own function for log lines. It is called with the level and the text of a line."""
 
 LOGGER = logging.getLogger("odradek.client")
 CRITICAL = logging.CRITICAL
 
 
 def write_notes(notes: Iterable[Note], on_error: OnError | None = None) -> None:
-    """Write lines that a core has kept."""
+    """Write the log lines that a core has collected."""
     for note in notes:
         _write(note.level, note.text, None)
         _report(on_error, note.level, note.text)

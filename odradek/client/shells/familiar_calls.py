@@ -1,4 +1,5 @@
-"""Methods and arguments of other clients: an error names ours. Both shells share this. PURE but for the log.
+"""Calls by the method and argument names of other Kafka clients: the error names ours. Both shells share this. PURE
+but for the log.
 
 The names are in `odradek.client.core.familiar_names`.
 """
@@ -17,7 +18,7 @@ __all__ = ["SECONDS_USUAL_MAX", "FamiliarFace", "knows_other_names", "warns_of_m
 
 F = TypeVar("F", bound=Callable[..., Any])
 SECONDS_USUAL_MAX = 300.0
-"""A poll for longer, by position, was most likely meant in milliseconds."""
+"""A poll time, given by position, above which milliseconds were most likely meant."""
 
 
 class _Elsewhere:
@@ -36,8 +37,8 @@ class _Elsewhere:
 
 
 class FamiliarFace:
-    """A client that knows other libraries' names of its methods, and whose errors then name its own. `known_as` is
-    its class in the table.
+    """A client whose errors translate other libraries' names of methods. `known_as` is its class in the table of
+    names.
     """
 
     def __init_subclass__(cls, known_as: str = "", **keywords: Any) -> None:

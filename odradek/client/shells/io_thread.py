@@ -76,14 +76,14 @@ class IoThread:
         self.on_fork: Callable[[], None] | None = None
         """Called in a forked child. It must not wait for anything, and may use only locks that it makes anew."""
         self.on_end: Callable[[], object] | None = None
-        """Called when the thread has ended all operations."""
+        """Called after the thread has ended all operations."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _FORKABLE.add(self)
         self._thread.start()
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that has ended the thread; None while it lives, and after `close`."""
+        """The error that has ended the thread; None while the thread runs, and after `close`."""
         return self._failure
 
     @property
@@ -121,17 +121,17 @@ class IoThread:
         return task
 
     def post(self, function: Callable[[], None]) -> None:
-        """Let the client's thread call `function`, under the lock. Raises `ClientClosed`."""
+        """Queue `function`, which the client's thread calls under the lock. Raises `ClientClosed`."""
         if self._closing.is_set():
             raise self._closed_error()
         self._posted.append(function)
         self.wake()
         if self._closing.is_set():
-            # It may have looked at the queue for the last time between the check and the append.
+            # The thread may have looked at the queue for the last time between the check and the append.
             self._end()
 
     def wake(self) -> None:
-        """Let the thread look at the core again. Cheap while it is awake."""
+        """Let the thread step the core again. Costs little while the thread is awake."""
         if self._asleep:
             self._asleep = False
             try:
@@ -274,7 +274,7 @@ class IoThread:
             self.core.adopt(task, time.monotonic())
 
     def _end(self) -> None:
-        """Close the core. Functions that were posted too late find it closed."""
+        """Close the core. Functions that were posted too late get `ClientClosed`."""
         with self.lock:
             self._take_posted()
             if not self.core.closed:

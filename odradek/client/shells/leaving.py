@@ -42,7 +42,9 @@ EXIT_SECONDS = 5.0
 
 
 class Leaver(Protocol):
-    """The last acts of a client that nobody closes. `begin` and `is_over` are called in its thread, under its lock."""
+    """The last actions of a client that was never closed. The client's thread calls `begin` and `is_over` under its
+    lock.
+    """
 
     def begin(self) -> None:
         """Begin to send the records that are there, or to leave the group."""
@@ -58,7 +60,7 @@ class Leaver(Protocol):
 
 @attrs.frozen
 class NothingToLeave:
-    """The way out of an administrator, whose thread may end at once."""
+    """The `Leaver` of an admin client, whose thread may end at once."""
 
     is_over: bool = True
     records_left: int = 0
@@ -95,7 +97,7 @@ open_clients: dict[Leaving, None] = {}
 
 
 def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
-    """Register a client. `leaver` knows the parts of the face, and not the face."""
+    """Register an open client. `leaver` refers to the parts of the face, and not to the face."""
     _watch_the_end_of_a_child()
     leaving = Leaving(io, leaver)
     open_clients[leaving] = None
@@ -105,7 +107,7 @@ def leave_when_dropped(face: object, io: IoThread, leaver: Leaver) -> None:
 
 
 def weak_call(method: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls a method as long as its object lives, and does not keep it alive."""
+    """Return a function that calls a method while the method's object is alive, and does not keep the object alive."""
     weak = weakref.WeakMethod(method)
 
     def call() -> None:
@@ -117,7 +119,7 @@ def weak_call(method: Callable[[], None]) -> Callable[[], None]:
 
 
 def _watch_the_end_of_a_child() -> None:
-    """Have `_at_exit` called also where `multiprocessing` ends this process, once in each."""
+    """Have `_at_exit` called also where `multiprocessing` ends this process. Register it once in each process."""
     if "multiprocessing.process" not in sys.modules or os.getpid() in _children_ends:
         return
     from multiprocessing.process import parent_process
@@ -130,7 +132,7 @@ def _watch_the_end_of_a_child() -> None:
 
 
 _children_ends: set[int] = set()
-"""The process for whose end multiprocessing knows `_at_exit`."""
+"""The ids of processes in which `multiprocessing` calls `_at_exit` at the end."""
 
 
 def _at_exit() -> None:

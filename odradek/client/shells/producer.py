@@ -72,7 +72,9 @@ _BATCH_BYTES_MIN = 1024
 
 @attrs.define(eq=False)
 class _End:
-    """The end of a producer. Its thread holds this object; the producer holds only its parts (`leaving.py`)."""
+    """The end of a producer's work. The thread refers to this object, and the object only to parts of the producer
+    (`leaving.py`).
+    """
 
     sender: Sender
     accumulator: Accumulator
@@ -106,7 +108,7 @@ class _End:
     # For a producer that is never closed
 
     def begin(self) -> None:
-        """Send the records that are there, and take no more."""
+        """Send the queued records, and accept no more."""
         self.closing = True
         self.sender.closing = True
         self.sender.signal.notify()
@@ -412,7 +414,7 @@ class Producer(FamiliarFace, known_as="Producer"):
             self._say_what_nobody_knows()
 
     def _say_what_nobody_knows(self) -> None:
-        """Write one warning about failed records whose outcome the application never asked for."""
+        """Write one warning about failed records whose outcome the application never read."""
         failed = [batch for batch in self._sender.failed if not batch.is_heard_of]
         self._sender.failed.clear()
         if failed:
@@ -505,7 +507,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         value: bytes | None,
         headers: tuple[Header, ...],
     ) -> RecordFuture:
-        """Send where a batch must be opened: wait for metadata and memory, and wake the sender."""
+        """Send a record for which a batch must be opened: wait for metadata and memory, then wake the sender."""
         as_text("topic", topic)
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
@@ -547,7 +549,7 @@ class Producer(FamiliarFace, known_as="Producer"):
         self._io.run(topics_with_metadata(core, [topic], deadline=deadline, auto_create=True))
 
     def _wait_for_room(self, deadline: float) -> None:
-        """Wait for memory, the lock held. Raises `BufferFull`."""
+        """Wait for memory. The caller holds the lock. Raises `BufferFull`."""
         left = deadline - time.monotonic()
         if left <= 0 or self._io.is_own_thread():
             raise self._accumulator.out_of_memory()

@@ -14,7 +14,7 @@ __all__ = ["RecordFuture"]
 
 
 class Keeper(Protocol):
-    """The part of a producer that its futures use."""
+    """The methods of a producer that its futures call."""
 
     lock: threading.RLock
 
@@ -90,8 +90,8 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         self._producer.call_when_done(batch, call)
 
     def __getattr__(self, name: str) -> Any:
-        """Provide the private attributes that `concurrent.futures.wait`, `as_completed` and `repr` read from a
-        future.
+        """Provide the private attributes of a future that `concurrent.futures.wait`, `as_completed` and `repr`
+        read.
         """
         batch = self._batch
         if name == "_state":
@@ -125,4 +125,4 @@ class _Waiters:
         future._batch.on_done.append(done)
 
     def remove(self, waiter: Any) -> None:
-        """Do nothing: late news do no harm to a waiter that is no longer used."""
+        """Do nothing: later calls do no harm to a waiter that is no longer used."""

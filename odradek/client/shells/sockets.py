@@ -56,7 +56,7 @@ class _Connection:
         self.has_shaken_hands = False
         self.idle = IdleBytes()
         self.answer_bytes = 0
-        """Bytes that TLS itself had to send while the server took nothing."""
+        """Bytes that TLS itself had to send while the server read nothing."""
         self.addresses = addresses
         self.socket: socket.socket | None = None
         self.connected = False
@@ -112,7 +112,7 @@ class Sockets:
 
     def select(self, timeout: float | None) -> Ready:
         """Wait for sockets, at most `timeout` seconds (None: for ever); perhaps less."""
-        # The system counts milliseconds in an int: no later deadline than a day's fits surely.
+        # The system counts milliseconds in an int. A later deadline than a day's might not fit.
         return self._selector.select(None if timeout is None else min(timeout, _SELECT_SECONDS_MAX))
 
     def handle(self, ready: Ready) -> None:
@@ -133,7 +133,7 @@ class Sockets:
                 self._read(connection)
 
     def perform_effects(self) -> None:
-        """Perform the core's effects, until there are none."""
+        """Perform the effects that the core wants, until none is left."""
         while effects := self._core.effects():
             for effect in effects:
                 match effect:
@@ -148,7 +148,7 @@ class Sockets:
                             self._forget(connection)
                     case Compute(work):
                         self._beside(work.function, partial(self._computed, work))
-            # Sent only now: the bytes of several steps of the core go in one system call.
+            # Sent only after all effects: then the bytes of several steps of the core need one system call.
             unsent, self._unsent = self._unsent, {}
             for connection in unsent:
                 if connection.socket is not None:
@@ -180,7 +180,7 @@ class Sockets:
     # Beside
 
     def _beside(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
-        """Call `function` in a thread of its own; later, `handle` calls `then` with its outcome."""
+        """Call `function` in a thread of its own. Later `handle` calls `then` with the result."""
         if self._finished_receiver is None:
             self._finished_receiver, self._finished_sender = socket.socketpair()
             self._finished_receiver.setblocking(False)
@@ -315,7 +315,7 @@ class Sockets:
             self._core.connect_failed(connection.connection_id, reason, time.monotonic())
 
     def _read_decrypted(self, connection: _Connection, tls: TlsSession, fed: int) -> None:
-        """Report the plain bytes of all that TLS was fed, `fed` bytes just now."""
+        """Report all plain bytes of the bytes that TLS was fed; `fed` of these came just now."""
         plain = 0
         while connection.socket is not None:
             try:
@@ -388,7 +388,7 @@ class Sockets:
             self._core.received_in_place(connection.connection_id, count, time.monotonic())
         else:
             self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
-        # Each wake-up costs the application's thread the interpreter: for a large answer be woken seldom.
+        # Each wake-up takes the interpreter from the application's thread: wake seldom during a large answer.
         low_water = max(1, min(self._core.bytes_expected(connection.connection_id), _RECEIVE_BYTES))
         if low_water != connection.low_water and connection.socket is not None:
             connection.low_water = low_water

@@ -11,7 +11,7 @@ __all__ = ["opened_tokens"]
 
 
 def opened_tokens(security: ClientSecurity | None) -> Tokens | None:
-    """Make the function that returns a token for each login; None where logins need none."""
+    """Make the function that returns a token for each login; None where logins use no tokens."""
     if security is None or security.credentials is None or not security.credentials.needs_token:
         return None
     if security.tokens is not None:

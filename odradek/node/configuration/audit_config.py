@@ -30,7 +30,7 @@ AUDIT_DEFS: dict[str, ConfigDef] = {
 
 @attrs.frozen
 class AuditConfig:
-    """The place of the audit log, and its greatest size."""
+    """The directory of the audit log, and its greatest size."""
 
     directory: str
     bytes_max: int

@@ -35,7 +35,7 @@ class Disconnects:
     """Follows the keys of one broker, and closes connections of its listeners for clients."""
 
     def __init__(self, broker: Broker, servers: Sequence[_Server]) -> None:
-        """Take the demands that are in the log now as done, because there are no connections yet."""
+        """Take the demands that are in the log now as done: a starting broker has no connections yet."""
         self._broker = broker
         self._servers = servers
         self._known = self._demands()

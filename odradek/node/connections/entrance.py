@@ -86,7 +86,7 @@ class Encryption(Protocol):
         """
 
     def let_in(self, conn: Conn) -> None:
-        """Lift the bounds of such a connection that are for strangers."""
+        """Lift the limits for connections without a login from this connection."""
 
 
 @attrs.frozen
@@ -95,9 +95,9 @@ class SaslLogins:
 
     begin: Callable[[], Login]
     refusal_delay_seconds: float
-    """A refusal is answered so much later."""
+    """The seconds by which the answer to a refused login is delayed."""
     compute: Callable[[str, Callable[[], ServerKeys]], Awaitable[ServerKeys]]
-    """Makes the keys of a token in a worker, when it is the turn of an address."""
+    """Makes the keys of a token in a worker, in the turns of the client's address."""
 
 
 class Entrance:
@@ -114,7 +114,7 @@ class Entrance:
         sasl: SaslLogins | None = None,
         auditor: Auditor | None = None,
     ) -> None:
-        """`auditor` hears of each login."""
+        """`auditor` records each login."""
         self._logins = AuditedLogins(listener, auditor)
         self._listener = listener
         self._clock = clock
@@ -161,7 +161,7 @@ class Entrance:
                 del self._half_open[network]
 
     def _make_room(self) -> None:
-        """Close the oldest one of the address that has the most, if there are too many."""
+        """Close the oldest connection of the address with the most, if there are too many clients."""
         if self.half_open >= HALF_OPEN_MAX:
             most = max(self._half_open.values(), key=len)
             next(iter(most)).close()

@@ -178,7 +178,7 @@ class Server:
         self._services.log.warning("connection.evicted", peer=holder.address, reason=reason)
 
     def _evict_holders(self, now: float) -> None:
-        """Close those whose waiting answers take more than all connections may."""
+        """Close the connections with the largest waiting answers, until all answers together fit the limit."""
         for connection in self._services.held.to_evict(self._connections, now):
             self._log_evicted(
                 connection,

@@ -54,7 +54,7 @@ class ClusterFigures:
 
 
 def cluster_figures(image: MetadataImage) -> ClusterFigures:
-    """Count the counts of an image. As in Kafka, brokers in controlled shutdown count as active, not as fenced."""
+    """Compute the counts of an image. As in Kafka, brokers in controlled shutdown count as active, not as fenced."""
     fenced = sum(broker.fenced for broker in image.brokers.values())
     partitions = offline = imbalanced = 0
     for topic in image.topics.values():

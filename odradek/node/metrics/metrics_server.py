@@ -71,12 +71,12 @@ class MetricsServer:
         self._render = render
         self._guard = guard or PageGuard()
         self._open: dict[str, dict[Conn, None]] = {}
-        """By address, those that are to give way first at the front."""
+        """The open connections by address. The connections that are closed first for others stand first."""
         self._page: bytes | None = None
         self._pages = 0
         """Pages that were made."""
         self._free_at = float("-inf")
-        """The time until which the loop is for others."""
+        """The time until which the loop is free for other work."""
 
     @property
     def port(self) -> int:
@@ -111,7 +111,7 @@ class MetricsServer:
             self._open.pop(conn.peer_host, None)
 
     def _has_asked(self, conn: Conn) -> None:
-        """Let connections without a request be closed before this one."""
+        """Mark a connection as one with a request: connections without a request are closed first."""
         of_host = self._open.get(conn.peer_host, {})
         if conn in of_host:
             del of_host[conn]

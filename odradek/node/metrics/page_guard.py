@@ -22,7 +22,7 @@ class PageGuard:
     encryption: Encryption | None = None
     logins: PageLogins | None = None
     auditor: Auditor | None = None
-    """Hears of handshakes that failed."""
+    """Records handshakes that failed."""
 
 
 def page_guard(

@@ -48,7 +48,7 @@ class Answer(Enum):
 
 @attrs.define
 class _Checks:
-    """Checks that are left, of one address or of all."""
+    """The number of checks that one address, or all together, may still use."""
 
     most: int
     per_second: float
@@ -130,7 +130,7 @@ class PageLogins:
         for digest, mechanism, keys in digests[:1]:
             self.checks += 1
             is_right = await self._workers.run(_is_password, mechanism, keys, password)
-            # Whoever was removed meanwhile, or has another password, is not let in.
+            # A user who was removed or got another password meanwhile is refused.
             if is_right and self._keys_of(user, mechanism.number) == keys:
                 self._remember(digest)
                 self._auditor.logged_in(METRICS, host, f"User:{user}", BASIC)
