@@ -66,7 +66,17 @@ def register(groups: Groups) -> None:
         metavar="TOPIC[:N,N]",
         help="only this topic, or these partitions of it (repeat for more; default: all where it has committed offsets)",
     )
-    where = reset.add_mutually_exclusive_group(required=True)
+    _add_destinations(reset.add_mutually_exclusive_group(required=True))
+    reset.add_argument("--execute", action="store_true", help="do it (default: only show what would be done)")
+    add_connection_options(reset)
+
+    delete = add_command(commands, "delete", _delete, "delete groups without members, with their offsets")
+    delete.add_argument("groups", metavar="GROUP", nargs="+", help="a group to delete")
+    add_connection_options(delete)
+
+
+def _add_destinations(where: argparse._MutuallyExclusiveGroup) -> None:
+    """Add the options of which exactly one says where the offsets go."""
     where.add_argument(
         "--to-earliest", action="store_true", help="move to the first record of each partition"
     )
@@ -89,12 +99,6 @@ def register(groups: Groups) -> None:
     where.add_argument(
         "--shift", type=_shift, metavar="N", help="move by this many records forwards, or (-N) backwards"
     )
-    reset.add_argument("--execute", action="store_true", help="do it (default: only show what would be done)")
-    add_connection_options(reset)
-
-    delete = add_command(commands, "delete", _delete, "delete groups without members, with their offsets")
-    delete.add_argument("groups", metavar="GROUP", nargs="+", help="a group to delete")
-    add_connection_options(delete)
 
 
 def _shift(text: str) -> int:
